@@ -25,8 +25,8 @@ SERVER_MEMORY = "DISTRUN_SERVER_MEMORY"
 SERVER_RESTARTS = "DISTRUN_SERVER_RESTARTS"
 """The variable that says how often servers are started anew in all."""
 SERVER_COPIES = "DISTRUN_SERVER_COPIES"
-"""The variable that says how many seconds lie between copies of what servers hold, and, after a colon, the folder where
-they are. Only then may a server come back on another host."""
+"""The variable that says how many seconds lie between copies of what servers hold, and, after a colon, the folder of
+the job where they are. Only then may a server come back on another host."""
 SERVER_GENERATION = "DISTRUN_SERVER_GENERATION"
 """The variable that tells a server which has come to another host how often servers had been started anew by then."""
 

@@ -35,7 +35,8 @@ from distrun.runtime.settings import Settings  # noqa: E402
 from distrun.servers.calls import CallQueue  # noqa: E402
 from distrun.servers.copies import Copies  # noqa: E402
 from distrun.servers.protocol import CALLS, MEANT, OPTIMIZER, WORKER, is_connected  # noqa: E402
-from distrun.servers.service import CallService, Service, Stores  # noqa: E402
+from distrun.servers.service import CallService, Service  # noqa: E402
+from distrun.servers.stores import Stores  # noqa: E402
 
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_AGAIN = 0.02  # seconds
@@ -126,8 +127,7 @@ def _copies(server: int) -> tuple[Copies | None, float]:
     if not told:
         return None, 0.0
     seconds, _, folder = told.partition(":")
-    job = Path(folder) / f"distrun-{os.environ[PREFIX + 'JOB'][:16]}"
-    return Copies(job, server, int(os.environ.get(SERVER_GENERATION, "0"))), float(seconds)
+    return Copies(Path(folder), server, int(os.environ.get(SERVER_GENERATION, "0"))), float(seconds)
 
 
 def _restore(stores: Stores, copies: Copies, server: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,11 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import DistrunError, MismatchError
-from distrun.servers import memory
 from distrun.servers.calls import CallQueue
-from distrun.servers.clocks import LEFT
-from distrun.servers.copies import Copies, Copy
-from distrun.servers.layout import Layout, Share
+from distrun.servers.layout import Layout
 from distrun.servers.protocol import (
     Header,
     Kind,
@@ -27,100 +23,6 @@ from distrun.servers.protocol import (
     send,
 )
 from distrun.servers.store import Push, Rows, Store
-
-
-class Stores:
-    """The shares that this server holds, by the number of the optimizer."""
-
-    def __init__(self, fd: int, servers: int, server: int, copies: Copies | None = None) -> None:
-        """
-        Args:
-            fd: the memory, in which another process may have left shares.
-            servers, server: the number of servers, and which one this is.
-            copies: where to keep copies of the shares, if any are kept.
-        """
-        self._copies = copies
-        self._fd, self._servers, self._server = fd, servers, server
-        self._lock = threading.Lock()
-        self._stores: dict[int, Store] = {}
-        for offset, optimizer, description in memory.scan(fd):
-            layout = Layout.from_json(description)
-
-            def reopen(share: Share, offset: int = offset, layout: Layout = layout) -> memory.Block:
-                return memory.Block(fd, offset, layout.workers, len(share.parts), share.size, layout.slots)
-
-            self._add(optimizer, Store(layout, servers, server, reopen))
-
-    def restore(self, optimizer: int, copy: Copy) -> None:
-        """Have the share of an optimizer as a copy has it."""
-        layout = Layout.from_json(copy.description)
-
-        def make(share: Share) -> memory.Block:
-            block = self._created(optimizer, layout, share)
-            block.restore(copy.version, copy.clocks, copy.steps, copy.arrays)
-            return block
-
-        self._add(optimizer, Store(layout, self._servers, self._server, make))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are no shares."""
-        return not self._stores
-
-    def keep_all(self) -> None:
-        """Make copies of all shares that have changed."""
-        with self._lock:
-            stores = list(self._stores.values())
-        for store in stores:
-            store.keep(False)
-
-    def open(self, optimizer: int, layout: Layout, again: bool = False) -> Store:
-        """Return the share of an optimizer, which the first worker that asks for it makes.
-
-        Args:
-            optimizer: its number.
-            layout: what there is.
-            again: whether the worker has opened it before.
-
-        Raises:
-            MismatchError: another worker has described it otherwise, or it is lost.
-        """
-
-        def make(share: Share) -> memory.Block:
-            return self._created(optimizer, layout, share)
-
-        with self._lock:
-            store = self._stores.get(optimizer)
-            if store is None and again:
-                raise MismatchError(
-                    f"server {self._server} was lost before there was a copy of its part of this optimizer: start the "
-                    "job again"
-                )
-            if store is None:
-                store = self._add(optimizer, Store(layout, self._servers, self._server, make))
-        if store.layout != layout:
-            raise MismatchError(_difference(store.layout, layout))
-        return store
-
-    def _created(self, optimizer: int, layout: Layout, share: Share) -> memory.Block:
-        parts, text = len(share.parts), layout.to_json()
-        return memory.create(self._fd, optimizer, text, layout.workers, parts, share.size, layout.slots)
-
-    def _add(self, optimizer: int, store: Store) -> Store:
-        self._stores[optimizer] = store
-        if (copies := self._copies) is not None:
-
-            def keep(has_changed: bool) -> None:
-                is_due = has_changed or not copies.is_newest(optimizer, store.version, store.clocks)
-                if is_due and (copy := store.copied()) is not None:
-                    copies.save(optimizer, copy)
-
-            def keep_left() -> None:
-                clocks = store.clocks
-                copies.save_left(optimizer, [worker for worker, clock in enumerate(clocks) if clock == LEFT])
-
-            store.keep, store.keep_left = keep, keep_left
-        return store
 
 
 class Service:
@@ -281,18 +183,3 @@ class CallService:
             case _:
                 raise MismatchError(f"message {header.kind} is not for the queue of calls")
         send(self._connection, Kind.DONE)
-
-
-def _difference(theirs: Layout, ours: Layout) -> str:
-    """Return a sentence about the first thing in which the layouts of two workers differ."""
-    remedy = "all ranks must make the same optimizer for the same model"
-    if len(theirs.parameters) != len(ours.parameters):
-        return f"one rank has {len(theirs.parameters)} parameters and another {len(ours.parameters)}: {remedy}"
-    for one, other in zip(theirs.parameters, ours.parameters, strict=True):
-        if one != other:
-            return (
-                f"parameter {one.name} of shape {one.shape} is {other.name} of shape {other.shape} elsewhere: {remedy}"
-            )
-    if theirs.rules != ours.rules:
-        return f"the settings of the optimizer differ between ranks: {remedy}"
-    return f"staleness 0 on some ranks and another on others cannot be, nor {theirs.workers} workers: {remedy}"

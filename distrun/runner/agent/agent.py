@@ -57,7 +57,6 @@ class Agent:
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
         self._servers: Servers | None = None
-        self._orphan_grace = _ORPHAN_GRACE
         self._left = False
         self._arrived: Arrived | None = None
         if SHIPPED in os.environ:
@@ -99,8 +98,8 @@ class Agent:
         self._reap()
 
     def _launcher_lost(self) -> None:
-        # Where the job goes on without us, in another world or with our servers elsewhere, ours must not work beside.
-        self._finish(self._orphan_grace)
+        # Another world of an elastic job may begin without us: our ranks must not train beside it.
+        self._finish(_ORPHAN_GRACE if self._elastic is None else 0.0)
 
     # --- commands of the launcher
 
@@ -202,8 +201,6 @@ class Agent:
                 self._relay,
                 lambda rank: self._start_rank(plan, rank),
             )
-        if plan.room or plan.is_outlived:
-            self._orphan_grace = 0.0
         for rank in plan.ranks:
             self._start_rank(plan, rank)
         if plan.server_ports:

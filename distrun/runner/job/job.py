@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 import time
@@ -91,7 +92,7 @@ class Job:
         options, now = self._options, self._suspension.now()
         remote = [part.host for part in self._parts.values() if part.remote]
         plan = self._plan
-        supervised = plan.servers, plan.server_restarts, plan.servers_may_move
+        supervised = plan.servers, plan.server_restarts, plan.refuges
         return Policy(self._host_of, options.grace, options.start_timeout, now, remote, *supervised)
 
     def _rank_files(self, directory: Path) -> RankFiles:
@@ -325,6 +326,8 @@ class Job:
             self._peers.close()
         if self._connector is not None:
             self._connector.close()
+        if self._plan.server_copies:  # servers that were killed have left theirs
+            shutil.rmtree(self._plan.server_copies, ignore_errors=True)
 
     def _ending(self) -> Ending:
         from distrun.runner.observation.consumer import Ending

@@ -102,10 +102,11 @@ def _servers(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping
     places: dict[int, list[tuple[Sequence[str], int]]] = {}
     for part in plan.agents:
         for index, server in enumerate(part.servers):
-            others = [other for other in plan.agents if plan.servers_may_move and other is not part]
+            others = [other for other in plan.agents if other.takes_servers and other is not part]
             places[server.rank] = [
-                (addresses.get(host) or [host], infos[host].servers[server.rank - plan.size if others else index])
-                for host in (part.host, *(other.host for other in others))
+                (addresses.get(here.host) or [here.host], infos[here.host].servers[place])
+                for here in (part, *others)
+                for place in [server.rank - plan.size if here.takes_servers else index]
             ]
     return servers.found(places)
 

@@ -77,6 +77,8 @@ class AgentPlan:
     """The parameter servers of the host."""
     server_ports: int = 0
     """The number of ports that are reserved for parameter servers, of the host or that may come to it."""
+    takes_servers: bool = False
+    """Whether parameter servers of other hosts may come to it: each of the job has a port here then."""
 
     is_outlived: bool = False
     """Whether the job goes on when the host is lost, with its servers elsewhere; elastic jobs do in any case."""
@@ -112,8 +114,9 @@ class LaunchPlan:
     """The ranks, and parameter servers of ours, that never end by themselves: the job is over when all others are."""
     server_restarts: int = 0
     """How often parameter servers of ours are started anew, in all."""
-    servers_may_move: bool = False
-    """Whether one whose host is lost is started anew on another host, where each has a port."""
+    server_copies: str = ""
+    """The folder of the job where servers keep copies, with which one whose host is lost is started anew on another
+    host. Empty = servers do not move."""
     ps: int | None = None
     """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""
     launcher: str = "ssh"
@@ -142,6 +145,11 @@ class LaunchPlan:
     def host_of_each(self) -> dict[int, str]:
         """The hosts of all processes, by their numbers: those of ranks, and then of parameter servers."""
         return {item.rank: agent.host for agent in self.agents for item in (*agent.ranks, *agent.servers)}
+
+    @property
+    def refuges(self) -> frozenset[str]:
+        """The hosts to which servers of others may come."""
+        return frozenset(agent.host for agent in self.agents if agent.takes_servers)
 
     def name_of(self, process: int) -> str:
         """Return what to call a process: `rank 3`, or `server 1`."""

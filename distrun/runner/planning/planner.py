@@ -30,7 +30,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     variables = common_variables(request, context)
     notes += variables.notes
     meeting = Meeting(master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port)
-    ranks = _rank_plans(placed, rank_variables(request, context, variables), request, meeting)
+    made = rank_variables(request, context, variables)
+    ranks = _rank_plans(placed, made, servers.of_rank(request, context), request, meeting)
     own_servers = _server_plans([host.name for host, _ in placed], request, context, size)
     agents = []
     for host, local_size in placed:
@@ -40,7 +41,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     for host in request.server_hosts:
         if host.name not in ranks:
             agents.append(replace(host_part(host, 1, request, context, variables), ports=0))
-    agents = [_with_servers(replace(part, grace=grace), own_servers, request) for part in agents]
+    refuges = servers.refuges({part.host: len(part.ranks) for part in agents}) if request.server_copies else frozenset()
+    agents = [_with_servers(replace(part, grace=grace), own_servers, request, refuges) for part in agents]
     routes = {agent.host: context.routes[agent.host] for agent in agents if agent.remote}
     network = variables.network(request)
     return LaunchPlan(
@@ -52,7 +54,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
         network=network,
         servers=tf_config.servers(size, request.ps) | frozenset(range(size, size + request.servers)),
         server_restarts=request.server_restarts,
-        servers_may_move=bool(request.server_copies),
+        server_copies=servers.copies_of(request, context).partition(":")[2],
         ps=request.ps if request.tf_config else None,
     )
 
@@ -122,7 +124,11 @@ def thread_notes(part: AgentPlan, ranks: int, context: LaunchContext, variables:
 
 
 def _rank_plans(
-    placed: list[tuple[Host, int]], made: RankVariables, request: LaunchRequest, meeting: Meeting
+    placed: list[tuple[Host, int]],
+    made: RankVariables,
+    servers_of_all: dict[str, str],
+    request: LaunchRequest,
+    meeting: Meeting,
 ) -> dict[str, list[RankPlan]]:
     """Return the plans of all ranks, by host and in rank order."""
     order = host_of_each_rank([ranks for _, ranks in placed], request.map_by == "node")
@@ -139,7 +145,7 @@ def _rank_plans(
             contract.local_size,
             contract.cross_rank,
             contract.cross_size,
-            made.of(contract, node, len(placed)) | servers.of_rank(request),
+            made.of(contract, node, len(placed)) | servers_of_all,
             contract.rank == request.stdin,
         )
         plans[contract.hostname].append(plan)
@@ -159,8 +165,11 @@ def _server_plans(
     return plans
 
 
-def _with_servers(part: AgentPlan, plans: dict[str, list[RankPlan]], request: LaunchRequest) -> AgentPlan:
+def _with_servers(
+    part: AgentPlan, plans: dict[str, list[RankPlan]], request: LaunchRequest, refuges: frozenset[str]
+) -> AgentPlan:
     own = plans.get(part.host, [])
-    if not request.server_copies:
-        return replace(part, servers=own, server_ports=len(own))
-    return replace(part, servers=own, server_ports=request.servers, is_outlived=not part.ranks)
+    takes_servers = part.host in refuges
+    ports = request.servers if takes_servers else len(own)
+    is_outlived = bool(request.server_copies) and not part.ranks
+    return replace(part, servers=own, server_ports=ports, takes_servers=takes_servers, is_outlived=is_outlived)

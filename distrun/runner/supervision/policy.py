@@ -77,7 +77,7 @@ class Policy:
         remote: Collection[str] = (),
         servers: Collection[int] = (),
         server_restarts: int = 0,
-        servers_may_move: bool = False,
+        refuges: Collection[str] = (),
     ) -> None:
         """
         Args:
@@ -88,7 +88,7 @@ class Policy:
             remote: the hosts that are yet to be connected to.
             servers: the ranks that never end by themselves.
             server_restarts: how often those of them that fail are started anew, in all.
-            servers_may_move: whether that can be on another host, if theirs is lost.
+            refuges: the hosts to which servers of a host that is lost may go.
         """
         self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
@@ -100,7 +100,7 @@ class Policy:
         self._alive = set(hosts)
         self._servers = frozenset(servers)
         self._server_restarts, self._restarted = server_restarts, 0
-        self._servers_may_move = servers_may_move
+        self._refuges = frozenset(refuges)
         self._starting = set(hosts)
         self._agents = set(hosts.values())
         self._connecting = Connecting(remote, start_timeout)
@@ -300,8 +300,8 @@ class Policy:
     def _moves(self, event: events.AgentLost) -> list[Action] | None:
         """Have the servers of a host that is lost start on others; None: it cannot be, or there were ranks."""
         lost = sorted(rank for rank in self._alive if self._hosts[rank] == event.host)
-        others = self._agents - {event.host}
-        is_possible = self._servers_may_move and self.state is State.RUNNING and self._servers.issuperset(lost)
+        others = (self._agents & self._refuges) - {event.host}
+        is_possible = self.state is State.RUNNING and self._servers.issuperset(lost)
         if not (lost and others and is_possible and self._restarted + len(lost) <= self._server_restarts):
             return None
         self._agents.discard(event.host)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 
+import psutil
 import pytest
 
 DEADLINE = 120.0  # seconds; far more than anything takes
@@ -134,8 +136,9 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
     job.assert_gone()
 
 
-@pytest.mark.parametrize("options", [[], ["--server-restarts", "3"]], ids=["plain", "with restarts"])
-@pytest.mark.parametrize(("rank", "staleness"), [(0, 0), (1, 0), (0, "float('inf')")])
+@pytest.mark.parametrize(
+    ("rank", "staleness", "options"), [(0, 0, []), (1, 0, ["--server-restarts", "3"]), (0, "float('inf')", [])]
+)
 def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers, rank, staleness, options):
     job = workers(
         f"session = begin({staleness})\n"
@@ -295,6 +298,31 @@ def test_restarts_of_no_servers_are_refused(distrun, python):
     job = distrun("-np", "2", "--server-restarts", "2", *python(""))
     assert job.wait(DEADLINE) == 2
     assert b"--server-restarts 2 starts servers anew, and there are none: give --servers N too" in job.stderr.data
+
+
+@pytest.mark.parametrize("victim", ["worker", "launcher"])
+def test_no_copies_are_left_whoever_is_killed(workers, tmp_path, victim):
+    copies = tmp_path / "copies"
+    job = workers(
+        "session = begin(2)\n"
+        "for number in range(10 ** 6):\n"
+        "    step(session, 2)\n"
+        "    if number == 20: print('training', os.getpid(), flush=True)\n",
+        *("--server-restarts", "1", "--server-checkpoint", f"{copies}:0.05"),
+    )
+    job.stdout.wait_for(b"training", 2)
+    (folder,) = copies.iterdir()
+    assert {path.name for path in folder.iterdir()} >= {"server-0.optimizer-0.0", "server-1.optimizer-0.0"}
+    if victim == "worker":
+        os.kill(int(re.search(rb"training (\d+)", job.stdout.data)[1]), signal.SIGKILL)
+        assert job.wait(DEADLINE) == 137
+    else:
+        family = job.family()
+        job.process.kill()
+        assert job.wait(DEADLINE) == -signal.SIGKILL
+        assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
+    assert list(copies.iterdir()) == []
+    job.assert_gone()
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from distrun.servers.clocks import LEFT
 from distrun.servers.layout import Layout, Parameter
 from distrun.servers.rules import Rule
 from distrun.servers.store import Push, Rows, Store
+from distrun.servers.stores import Stores
 
 ADAM = Rule(
     "torch.Adam",
@@ -285,3 +286,10 @@ def test_a_step_that_one_worker_knows_to_be_complete_is_not_waited_for_again(fd,
     copy.push(1, 7, other)
     np.testing.assert_allclose(copy.dense, np.arange(22) - 0.05 * (one.dense + other.dense), rtol=1e-5)
     assert copy.clocks == [8, 8]
+
+
+def test_a_share_that_was_lost_before_its_first_copy_is_not_begun_anew(other_fd):
+    stores = Stores(other_fd, 2, 1)
+    with pytest.raises(MismatchError, match="server 1 was lost before there was a copy of its part"):
+        stores.open(0, layout_of(), again=True)
+    assert stores.open(0, layout_of()).version == 0

@@ -9,6 +9,7 @@ from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runtime.contract import PREFIX, SERVER, SERVER_COPIES, SERVER_GENERATION, SERVER_RESTARTS, SERVERS
 
+_MOST_REFUGES = 8
 HOSTNAME = PREFIX + "HOSTNAME"
 """The variable by which what is left of a host is told apart; ranks have it from their contract."""
 
@@ -28,17 +29,28 @@ def refuse(servers: int, other: str, remedy: str) -> None:
         raise UsageError(f"--servers {servers} does not go with {other}: {remedy}")
 
 
-def of_rank(request: LaunchRequest) -> dict[str, str]:
+def of_rank(request: LaunchRequest, context: LaunchContext) -> dict[str, str]:
     """Return the variables by which a rank finds the servers; the endpoints are known only when hosts have answered."""
     if not request.servers:
         return {}
-    return {SERVERS: "", SERVER_RESTARTS: str(request.server_restarts), **_copies(request)}
+    return {SERVERS: "", SERVER_RESTARTS: str(request.server_restarts), **_copies(request, context)}
 
 
 def of_server(request: LaunchRequest, context: LaunchContext, number: int, host: str) -> dict[str, str]:
     """Return the variables of one server on a host."""
     own = {PREFIX + "JOB": context.job, PREFIX + "KEY": context.key, SERVER: str(number), SERVERS: ""}
-    return {**own, HOSTNAME: host, **_copies(request)}
+    return {**own, HOSTNAME: host, **_copies(request, context)}
+
+
+def refuges(ranks: Mapping[str, int]) -> frozenset[str]:
+    """Return the hosts to which servers of others may come: a few, first those without ranks.
+
+    Workers must know beforehand where a server may be, and a variable of the environment holds 128 KiB.
+
+    Args:
+        ranks: the number of ranks of each host.
+    """
+    return frozenset(sorted(ranks, key=lambda host: ranks[host] > 0)[:_MOST_REFUGES])
 
 
 def moved(environ: Mapping[str, str], host: str, generation: int) -> dict[str, str]:
@@ -46,8 +58,13 @@ def moved(environ: Mapping[str, str], host: str, generation: int) -> dict[str, s
     return {**environ, HOSTNAME: host, SERVER_GENERATION: str(generation)}
 
 
-def _copies(request: LaunchRequest) -> dict[str, str]:
-    return {SERVER_COPIES: request.server_copies} if request.server_copies else {}
+def copies_of(request: LaunchRequest, context: LaunchContext) -> str:
+    """Return the seconds between copies of what servers hold, a colon, and the job's folder; empty: there are none."""
+    return f"{request.server_copies}/distrun-{context.job[:16]}" if request.server_copies else ""
+
+
+def _copies(request: LaunchRequest, context: LaunchContext) -> dict[str, str]:
+    return {SERVER_COPIES: copies_of(request, context)} if request.server_copies else {}
 
 
 def hosts_of_each(servers: int, hosts: Sequence[str]) -> list[str]:

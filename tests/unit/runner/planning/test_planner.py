@@ -243,12 +243,19 @@ def test_hosts_of_servers_need_no_ranks():
     assert made.agents[1].servers[0].environ["DISTRUN_HOSTNAME"] == "b"
 
 
-def test_servers_with_copies_have_a_port_on_every_host():
+def test_servers_may_move_to_a_few_hosts_and_first_to_those_without_ranks():
+    hosts = [Host(f"n{number}", 1) for number in range(20)]
+    made = remote_plan(*hosts, servers=3, server_hosts=(Host("a"), Host("b")), server_copies="5:/copies")
+    assert made.refuges == {"a", "b", *(f"n{number}" for number in range(6))}
+    assert [agent.server_ports for agent in made.agents] == [3] * 6 + [0] * 14 + [3] * 2
+
+
+def test_servers_with_copies_have_a_port_where_they_may_come():
     made = remote_plan(Host("a", 2), servers=2, server_hosts=(Host("b"),), server_copies="5:/copies")
     assert [(agent.server_ports, agent.is_outlived) for agent in made.agents] == [(2, False), (2, True)]
-    assert made.servers_may_move
-    assert made.agents[1].servers[1].environ["DISTRUN_SERVER_COPIES"] == "5:/copies"
-    assert made.agents[0].ranks[0].environ["DISTRUN_SERVER_COPIES"] == "5:/copies"
+    assert made.server_copies == "/copies/distrun-" + "0" * 16
+    for process in (made.agents[1].servers[1], made.agents[0].ranks[0]):
+        assert process.environ["DISTRUN_SERVER_COPIES"] == "5:" + made.server_copies
 
 
 def test_ranks_of_a_job_without_servers_hear_of_none():

@@ -44,6 +44,28 @@ def test_all_names_of_this_machine_are_one_host_and_others_have_routes():
     assert plan.routes["inner"].jump == plan.routes["worker"]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "server_hosts", "expected"),
+    [
+        ("worker:2", "inner,worker", {"worker": (2, 1), "inner": (0, 1)}),
+        ("worker", "localhost", {"worker": (1, 0), "localhost": (0, 2)}),
+        ("localhost:2,worker:1", socket.gethostname(), {"localhost": (2, 2), "worker": (1, 0)}),
+        (None, "worker", {"localhost": (3, 0), "worker": (0, 2)}),
+    ],
+)
+def test_hosts_of_servers_are_those_of_ranks_or_others(hosts, server_hosts, expected):
+    request = LaunchRequest(
+        ("true",),
+        np=None if hosts else 3,
+        hosts=tuple(parse_host_list(hosts) if hosts else ()),
+        servers=2,
+        server_hosts=tuple(parse_host_list(server_hosts)),
+    )
+    plan = prepare(request, 5.0)
+    assert {agent.host: (len(agent.ranks), len(agent.servers)) for agent in plan.agents} == expected
+    assert set(plan.routes) == {agent.host for agent in plan.agents if agent.remote} == set(expected) - {"localhost"}
+
+
 def test_an_alias_of_localhost_leads_elsewhere():
     (agent,) = prepared("box:1").agents
     assert agent.remote

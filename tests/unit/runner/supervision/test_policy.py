@@ -405,10 +405,10 @@ WITH_SERVERS = {
 }
 
 
-def served_elsewhere(restarts, is_allowed=True):
+def served_elsewhere(restarts, refuges=("a", "b", "c")):
     """Two ranks on a, a server on b, two on c."""
     hosts = {0: "a", 1: "a", 2: "b", 3: "c", 4: "c"}
-    policy = Policy(hosts, GRACE, 60.0, 0.0, (), {2, 3, 4}, restarts, is_allowed)
+    policy = Policy(hosts, GRACE, 60.0, 0.0, (), {2, 3, 4}, restarts, refuges)
     for process in hosts:
         policy.handle(RankStarted(process, 100 + process), 0)
     return policy
@@ -438,9 +438,14 @@ def test_servers_move_beside_ranks_if_no_other_host_is_left():
     assert policy.failure == Failure(None, 1, "a is gone")
 
 
+def test_servers_move_to_hosts_that_have_ports_for_them():
+    policy = served_elsewhere(5, refuges=["a"])
+    assert policy.handle(AgentLost("b", "b is gone", 1), 1)[1:] == [MoveServer(2, "a", "b is gone", 1)]
+
+
 @pytest.mark.parametrize("lost", ["a", "c"])
 def test_a_host_with_ranks_or_servers_without_copies_ends_the_job(lost):
-    policy = served_elsewhere(5, is_allowed=lost == "a")
+    policy = served_elsewhere(5, "abc" if lost == "a" else "")
     assert TERM in policy.handle(AgentLost(lost, "it is gone", 1), 1)
     assert policy.failure == Failure(None, 1, "it is gone")
 
