@@ -1,4 +1,4 @@
-"""What travels between hosts in a smaller form is within its bounds, and the same on all ranks."""
+"""Reductions in each wire dtype are within its bounds, and the same on all ranks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 WIRES = {
     "hosts-1+1": ("bfloat16", "int4"),
-    "hosts-2+2": ("int8", "int4"),
-    "hosts-3+1": ("float16", "int8", "int4"),
+    "hosts-2+2": ("int8",),
+    "hosts-3+1": ("float16", "int4"),
     "hosts-1+1+1": ("int8",),
     "tree-1+2+1": ("bfloat16", "int8", "int4"),
 }

@@ -12,12 +12,10 @@ from without_launcher.unlaunched_ranks import await_relay, check_a_kill, listeni
 @pytest.mark.parametrize(
     ("wire", "scenario", "hosts", "victim", "host"),
     [
-        ("int8", "working", (1, 1), 1, 1),
         ("int4", "working", (3, 1), 0, 0),
         ("int4", "working", (2, 2), 3, 1),
         ("int8", "working", (1, 1, 1), 0, 0),
         ("int4", "working in a set", (2, 2), 2, 1),
-        ("bfloat16", "working", (3, 1), 1, 0),
     ],
 )
 def test_a_killed_rank_is_named_where_reductions_are_quantised(ranks, wire, scenario, hosts, victim, host):
