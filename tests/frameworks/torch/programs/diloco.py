@@ -266,6 +266,17 @@ def ranks_that_begin_apart_are_refused():
 
 
 @check
+def ranks_with_different_settings_are_refused():
+    for name, values in {"every": (8, 16), "outer_lr": (0.7, 0.8), "overlap": (True, False)}.items():
+        options = {"fragments": 2, name: values[RANK == SIZE - 1]}
+        model = model_of()
+        optimizer = hvd.DiLoCo(inner_of(model), **options)
+        text = f"rank 0 was given {name}={values[0]}, rank {SIZE - 1} {name}={values[1]}; give all ranks the same"
+        with raises(ValueError, text):
+            train(optimizer, model, 1)
+
+
+@check
 def what_cannot_be_is_refused_in_a_sentence():
     for match, options in {
         "every=0 must be a whole number, 1 or more": {"every": 0},
