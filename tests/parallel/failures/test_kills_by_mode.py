@@ -61,6 +61,26 @@ def test_ranks_hear_of_it_through_others_that_are_busy(ranks, how, hosts, fan_ou
             assert re.search(said, rank.stdout.text), rank.stdout.text
 
 
+BUSY_BESIDE_A_SET = [((1, 2, 1), "1", 3, 2, (0, 1)), ((1, 2, 1), "1", 2, 1, (0, 1)), ((2, 1), "", 2, 1, (0,))]
+
+
+@pytest.mark.parametrize(("hosts", "fan_out", "victim", "host", "busy"), BUSY_BESIDE_A_SET)
+def test_ranks_of_a_set_hear_that_one_has_left_though_their_leader_is_busy(ranks, hosts, fan_out, victim, host, busy):
+    scenario = ("others are busy", str(victim), ",".join(map(str, busy)), "in a set")
+    everybody = ready(ranks("faults", *scenario, hosts=hosts, DISTRUN_FAN_OUT=fan_out))
+    for rank in everybody:
+        rank.stdout.wait_for("ready\nready\n")
+    everybody[victim].tell("go")
+    (other,) = [rank for place, rank in enumerate(everybody) if place not in (victim, *busy)]
+    other.stdout.wait_for("JobAbortedError")
+    for place in busy:
+        everybody[place].tell("go")
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+    said = rf"first: JobAbortedError: .*{named(victim, everybody[victim].pid, host)} has left"
+    assert re.search(said, other.stdout.text), other.stdout.text
+
+
 def test_another_rank_takes_the_place_of_one_that_dies_before_it_has_found_rank_0_for_its_host(ranks):
     everybody = ranks("late", "0", hosts=(1, 3), DISTRUN_FAN_OUT="1", DISTRUN_START_TIMEOUT="20")
     everybody[0].stdout.wait_for("waiting")
