@@ -12,9 +12,10 @@ from distrun.outer_steps.arithmetic import difference, nesterov
 from distrun.outer_steps.fragments import Fragment, divide
 from distrun.outer_steps.parameters import Array, Parameters
 from distrun.outer_steps.schedule import Schedule
-from distrun.outer_steps.settings import OuterSettings
+from distrun.outer_steps.settings import OuterSettings, check_equal
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.objects import allgather_object
 from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import AnyHandle
@@ -90,12 +91,14 @@ class OuterOptimizer:
         """Begin an inner step: the first one behind the warm-up begins at the anchor.
 
         Raises:
-            UsageError: the ranks begin with different parameters.
+            UsageError: the ranks begin with different settings or parameters.
             JobAbortedError: a rank is gone; a host that communicates now and then would notice it late.
         """
         failure = getattr(world.engine(), "failure", None)  # a single process has none
         if failure is not None:
             raise JobAbortedError(failure)
+        if self.step == 0:
+            check_equal(allgather_object(self.settings, f"{self.name}.settings"))
         if not self.is_agreed and self.step >= self.settings.warmup:
             if not self.anchors:
                 self.drop_anchor()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 from distrun.errors import UsageError
 from distrun.runtime.settings import WIRE_DTYPES
@@ -49,6 +50,18 @@ class OuterSettings:
             raise UsageError(
                 f"wire={self.wire!r} is not a type of the wire: use {', '.join(map(repr, WIRE_DTYPES))}, or None for "
                 "that of the job"
+            )
+
+
+def check_equal(given: Sequence[OuterSettings]) -> None:
+    """Raise `UsageError` unless all ranks have the same settings, given in rank order: anchors would differ."""
+    for rank, other in enumerate(given):
+        names = [each.name for each in fields(other) if getattr(other, each.name) != getattr(given[0], each.name)]
+        if names:
+            first, second = (", ".join(f"{name}={getattr(of, name)!r}" for name in names) for of in (given[0], other))
+            raise UsageError(
+                f"the ranks take different outer steps: rank 0 was given {first}, rank {rank} {second}; give all ranks "
+                "the same"
             )
 
 

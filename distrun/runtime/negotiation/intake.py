@@ -12,7 +12,7 @@ from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.whereabouts import whereabouts
-from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control_plane import DEPARTURE, ControlPlane
 from distrun.runtime.transport.network_causes import NetworkCauses
 
 
@@ -76,6 +76,8 @@ class Intake:
         elif letter == messages.SITE_QUESTION:
             key, _ = messages.unpack_key(message)
             self._control_plane.send(0, messages.pack_key(messages.SITE, key, self._operations.site_of(key)))
+        elif letter == DEPARTURE:
+            self._control_plane.note_departure(message)
         else:
             causes = "" if self._causes is None else self._causes.own()
             self._control_plane.send(0, messages.ANSWER + (whereabouts() + causes).encode())

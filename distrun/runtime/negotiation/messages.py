@@ -20,7 +20,8 @@ REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = b"W", b"I", b"G", b"S"
 QUESTIONS = (REMINDER, INQUIRY, GIVE_UP)
 """Letters of questions that the coordinator answers by what it knows of all ranks."""
 # From the coordinator: its decisions (to execute with all ranks, or with those that have not joined; RETUNE tells the
-# fusion threshold), the two questions, the answer who is missing, and the decision to execute with its result.
+# fusion threshold), the two questions, the answer who is missing, and the decision to execute with its result. Another
+# one, DEPARTURE, is the control plane's own.
 EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, RETUNE, QUESTION, SITE_QUESTION, MISSING, RESULT = (
     *(b"X", b"J", b"D", b"F", b"L", b"T", b"Q", b"P", b"M", b"E"),
 )

@@ -168,6 +168,8 @@ class Negotiator:
             JobAbortedError: a rank of another host has failed, or has left while something is still to be decided.
         """
         if self.is_across_hosts:
+            if self.speaks_for_host:
+                self._control_plane.tell_departure()
             is_undecided = bool(self._operations.pending)
             trouble = self._control_plane.trouble(is_undecided)
             if trouble is not None:

@@ -18,6 +18,8 @@ from distrun.runtime.transport.local_group import LocalGroup
 
 LARGEST_MESSAGE = LARGEST
 """Bytes of the largest message."""
+DEPARTURE = b"B"
+"""The letter of the message that a rank of another host has left, a sentence, to those that have no connections."""
 
 
 class Survey(Protocol):
@@ -64,6 +66,7 @@ class ControlPlane:
         self.speaks_for_host = self.is_across_hosts and local_group.own == 0 and bool(self._inboxes)
         """Whether other hosts hear of the peers from us alone, for these have no connections with rank 0."""
         self._missed = 0
+        self._has_told = False
         self._passed_on: set[int] = set()
 
     def _open_mailboxes(self) -> None:
@@ -135,6 +138,22 @@ class ControlPlane:
                 unsent.popleft()
                 self._local_group.bells[self._indices[rank]].ring()
         self.is_stuck = any(self._unsent.values())
+
+    def tell_departure(self) -> None:
+        """Tell the peers for which we speak that a rank of another host has left; one is enough, as it ends the job for
+        all that waits for a decision."""
+        network = self._network
+        if network is None or not network.is_over or self._has_told or (why := network.departure) is None:
+            return
+        self._has_told = True
+        for rank in self._inboxes:
+            if self._local_group.departure_of(rank) is None:
+                ControlPlane.send(self, rank, DEPARTURE + why.encode())
+
+    def note_departure(self, message: bytes) -> None:
+        """A rank of another host has left, as `tell_departure` says."""
+        if self._network is not None:
+            self._network.note_departure(message[1:].decode(errors="replace"))
 
     # Several hosts ----------------------------------------------------------------------------------------------------
 

@@ -214,6 +214,11 @@ class Network:
                 if self.has_leaders:  # some rank behind it may wait, while it is about other things itself
                     self.alarm(peer)
 
+    def note_departure(self, why: str) -> None:
+        """Take note that some rank of another host has left: we hear it from a peer."""
+        self._left.setdefault(-1, why)
+        self.is_over = True
+
     def pass_on_departure(self, rank: int, why: str) -> None:
         """Tell the other hosts that a rank of this one, which has no connections of its own, has left in an orderly
         way; `why` is a sentence about it."""

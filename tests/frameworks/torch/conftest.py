@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from without_launcher.unlaunched_ranks import marker, ranks
 
 pytest.importorskip("torch")
+__all__ = ["marker", "ranks"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 

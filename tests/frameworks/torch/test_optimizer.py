@@ -5,7 +5,11 @@ Those of DiLoCo and local SGD are in diloco.py.
 
 from __future__ import annotations
 
+import re
+import signal
+
 import pytest
+from without_launcher.unlaunched_ranks import named, ready
 
 
 @pytest.mark.parametrize("size", [2, (2, 2)], ids=str)
@@ -36,3 +40,17 @@ def test_compiled_models_train(job):
 @pytest.mark.parametrize("size", [2, (1, 2)], ids=str)
 def test_hosts_train_by_themselves_and_come_together_now_and_then(job, size):
     job("diloco", size)
+
+
+@pytest.mark.parametrize(("hosts", "victim", "host"), [((1, 1), 0, 0), ((2, 1), 1, 0)])
+def test_a_killed_rank_is_named_in_the_middle_of_an_exchange_between_hosts(ranks, hosts, victim, host):
+    everybody = ready(ranks("diloco_killed", str(victim), hosts=hosts))
+    everybody[victim].await_stop()
+    everybody[victim].signal(signal.SIGKILL)
+    for place, rank in enumerate(everybody):
+        if place != victim:
+            assert rank.end() == 0, rank.stderr.text
+            gone = rf"{named(victim, everybody[victim].pid, host)} (was killed by SIGKILL|is gone)"
+            said = rank.stdout.text
+            assert re.search(rf"^JobAbortedError: .*{gone}", said, re.MULTILINE), said
+            assert re.search(rf"^merge: JobAbortedError: .*{gone}", said, re.MULTILINE), said

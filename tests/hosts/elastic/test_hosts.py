@@ -13,6 +13,39 @@ def training(distrun, tmp_path):
     return lambda *arguments, **more: Training(distrun, tmp_path, *arguments, **more)
 
 
+# Hosts train by themselves, and look together every 8 steps whether it is time to end.
+DILOCO = """
+import os, time, torch
+import distrun.torch as dt
+
+torch.manual_seed(0)
+model = torch.nn.Linear(300, 300)
+inner = torch.optim.SGD(model.parameters(), 0.01)
+dt.init()
+optimizer = dt.DiLoCo(inner, model.named_parameters(), every=8, fragments=2)
+
+@dt.elastic.run
+def train(state):
+    place = [os.environ["DISTRUN_" + name] for name in ("GENERATION", "RANK", "SIZE", "SLOT")]
+    print("at", *place, os.getpid(), state.step, flush=True)
+    while state.step % 8 or not any(dt.allgather_object(os.path.exists(os.environ["END"]))):
+        optimizer.zero_grad()
+        model(torch.randn(4, 300)).square().mean().backward()
+        optimizer.step()
+        if state.step % 8 == 4:
+            print("exchanging", optimizer._outer.under_way is not None, flush=True)
+        state.step += 1
+        state.advance()
+        time.sleep(0.01)
+    optimizer.merge()
+
+state = dt.elastic.TorchState(model, optimizer, step=0)
+train(state)
+print("done", dt.rank(), state.step, flush=True)
+assert len(set(dt.allgather_object(float(model.weight.sum())))) == 1
+"""
+
+
 def finish(trained, *hosts):
     output = trained.finish()
     for host in hosts:
@@ -53,6 +86,21 @@ def test_a_host_that_is_cut_off_is_left_out_and_trains_no_more(training, alpha, 
         beta.mend()
     assert len(trained.wait_for_ranks(3)) == 3  # it is back
     finish(trained, alpha, beta)
+
+
+def test_a_host_that_trains_by_itself_goes_on_when_the_other_is_lost_in_an_exchange(training, alpha, beta):
+    pytest.importorskip("torch")
+    trained = training("--min-np", "1", "--keepalive", "2", "-H", "alpha:1,beta:1", script=DILOCO)
+    trained.wait_for_ranks(2)
+    trained.job.stdout.wait_for(b"exchanging True", 4)
+    lost = beta.processes()
+    beta.cut()
+    try:
+        trained.wait_for_ranks(1)
+        assert not [process for process in lost if process.is_running() and process.status() != "zombie"]
+    finally:
+        beta.mend()
+    assert finish(trained, alpha, beta)
 
 
 def test_hosts_come_and_go_as_the_script_says(training, tmp_path, alpha, beta):

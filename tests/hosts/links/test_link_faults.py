@@ -120,6 +120,22 @@ def test_a_cut_link_ends_the_job_with_one_sentence(distrun, python, network, alp
     job.assert_gone()
 
 
+def test_a_host_with_a_leader_is_lost_in_one_sentence_where_reductions_are_quantised(distrun, python, alpha, beta):
+    options = ("--keepalive", "3", "--wire-dtype", "int8", "-x", "DISTRUN_FAN_OUT")
+    job = distrun("-H", "alpha:1,beta:2", *options, *python(WORKING), DISTRUN_FAN_OUT="1")
+    job.stdout.wait_for(b"going", 3)
+    beta.cut()
+    try:
+        assert job.wait() == 1
+        assert "nothing was heard from beta for 3 s" in reports(job)[0]
+        assert len(reports(job)) == 1, job.stderr.data.decode()
+        beta.assert_gone()
+    finally:
+        beta.mend()
+    alpha.assert_gone()
+    job.assert_gone()
+
+
 @pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
 def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(distrun, python, alpha, beta, code):
     job = distrun("-H", "alpha:1,beta:1", "--keepalive", "3", *python(code))

@@ -12,12 +12,10 @@ from without_launcher.unlaunched_ranks import await_relay, check_a_kill, listeni
 @pytest.mark.parametrize(
     ("wire", "scenario", "hosts", "victim", "host"),
     [
-        ("int8", "working", (1, 1), 1, 1),
         ("int4", "working", (3, 1), 0, 0),
         ("int4", "working", (2, 2), 3, 1),
         ("int8", "working", (1, 1, 1), 0, 0),
         ("int4", "working in a set", (2, 2), 2, 1),
-        ("bfloat16", "working", (3, 1), 1, 0),
     ],
 )
 def test_a_killed_rank_is_named_where_reductions_are_quantised(ranks, wire, scenario, hosts, victim, host):
@@ -61,6 +59,26 @@ def test_ranks_hear_of_it_through_others_that_are_busy(ranks, how, hosts, fan_ou
             fate = "has left" if how == "leaves" else "(was killed by SIGKILL|is gone: its connection)"
             said = rf"first: JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {fate}"
             assert re.search(said, rank.stdout.text), rank.stdout.text
+
+
+BUSY_BESIDE_A_SET = [((1, 2, 1), "1", 3, 2, (0, 1)), ((1, 2, 1), "1", 2, 1, (0, 1)), ((2, 1), "", 2, 1, (0,))]
+
+
+@pytest.mark.parametrize(("hosts", "fan_out", "victim", "host", "busy"), BUSY_BESIDE_A_SET)
+def test_ranks_of_a_set_hear_that_one_has_left_though_their_leader_is_busy(ranks, hosts, fan_out, victim, host, busy):
+    scenario = ("others are busy", str(victim), ",".join(map(str, busy)), "in a set")
+    everybody = ready(ranks("faults", *scenario, hosts=hosts, DISTRUN_FAN_OUT=fan_out))
+    for rank in everybody:
+        rank.stdout.wait_for("ready\nready\n")
+    everybody[victim].tell("go")
+    (other,) = [rank for place, rank in enumerate(everybody) if place not in (victim, *busy)]
+    other.stdout.wait_for("JobAbortedError")
+    for place in busy:
+        everybody[place].tell("go")
+    for rank in everybody:
+        assert rank.end() == 0, rank.stderr.text
+    said = rf"first: JobAbortedError: .*{named(victim, everybody[victim].pid, host)} has left"
+    assert re.search(said, other.stdout.text), other.stdout.text
 
 
 def test_another_rank_takes_the_place_of_one_that_dies_before_it_has_found_rank_0_for_its_host(ranks):

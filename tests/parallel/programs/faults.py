@@ -47,11 +47,16 @@ if scenario == "waiting":  # for a rank that does nothing until it is told to, i
     else:
         attempt("first")
         attempt("second")
-elif scenario == "others are busy":  # the third argument says who, besides the victim
-    if me == victim or str(me) in sys.argv[3].split(","):
+elif scenario == "others are busy":  # the third argument says who, besides the victim; others may wait in a set
+    busy = [int(rank) for rank in sys.argv[3].split(",")]
+    among = distrun.global_process_set
+    if "in a set" in sys.argv:
+        among = distrun.add_process_set(sorted({*range(size)} - {*busy}))
+    say("ready")
+    if me == victim or me in busy:
         sys.stdin.readline()
     if me != victim:
-        attempt("first")
+        attempt("first", among=among if among.included() else distrun.global_process_set)
 elif scenario == "working":  # all are communicating when one is killed
     turn = 0
     while attempt("big", 2_000_000 if turn % 2 else 100):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
-from distrun.outer_steps.settings import OuterSettings
+from distrun.outer_steps.settings import OuterSettings, check_equal
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,12 @@ def test_impossible_settings_are_refused(options, message):
 
 def test_the_defaults_are_possible():
     assert OuterSettings() == OuterSettings(50, 0.7, 0.9, "int4", True, 4, 0)
+
+
+def test_ranks_with_other_settings_are_named_with_what_differs():
+    usual = OuterSettings()
+    check_equal([usual] * 3)
+    with pytest.raises(
+        UsageError, match=r"rank 0 was given every=50, wire='int4', rank 2 every=20, wire=''; give all ranks the same"
+    ):
+        check_equal([usual, usual, OuterSettings(every=20, wire="")])

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from checking import check, run_checks, same_on_all_ranks
 from expecting import raises
+from sklearn.datasets import load_digits
 
 import distrun.torch as hvd
 
@@ -191,6 +192,29 @@ def what_quantisation_takes_is_made_up_for():
 
 
 @check
+def models_learn_digits():
+    digits = load_digits()
+    features, targets = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
+    own, unseen = slice(RANK, 1200, SIZE), slice(1200, None)
+    for name, wrap in {
+        "diloco": lambda inner: hvd.DiLoCo(inner, every=10, momentum=0.5, warmup=20),
+        "waiting": lambda inner: hvd.DiLoCo(inner, every=10, momentum=0.5, overlap=False, wire="int8"),
+        "local sgd": lambda inner: hvd.LocalSGD(inner, every=10),
+    }.items():
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+        optimizer = wrap(torch.optim.Adam(model.parameters(), 0.005))
+        for _ in range(80):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(features[own]), targets[own]).backward()
+            optimizer.step()
+        optimizer.merge()
+        assert same_on_all_ranks([parameter.detach() for parameter in model.parameters()])
+        accuracy = float((model(features[unseen]).argmax(1) == targets[unseen]).float().mean())
+        assert accuracy > 0.87, (name, accuracy)
+
+
+@check
 def warm_up_steps_are_synchronous():
     model, other = model_of(), model_of()
     optimizer = hvd.DiLoCo(inner_of(model), every=4, fragments=2, overlap=False, wire=None, warmup=5)
@@ -269,6 +293,17 @@ def ranks_that_begin_apart_are_refused():
     optimizer = hvd.DiLoCo(inner_of(model))
     with raises(ValueError, "broadcast_parameters"):
         train(optimizer, model, 1)
+
+
+@check
+def ranks_with_different_settings_are_refused():
+    for name, values in {"every": (8, 16), "outer_lr": (0.7, 0.8), "overlap": (True, False)}.items():
+        options = {"fragments": 2, name: values[RANK == SIZE - 1]}
+        model = model_of()
+        optimizer = hvd.DiLoCo(inner_of(model), **options)
+        text = f"rank 0 was given {name}={values[0]}, rank {SIZE - 1} {name}={values[1]}; give all ranks the same"
+        with raises(ValueError, text):
+            train(optimizer, model, 1)
 
 
 @check

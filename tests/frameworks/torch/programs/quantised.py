@@ -186,7 +186,7 @@ def models_learn_digits_in_all_forms():
     features, targets = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(digits.target)
     own, unseen = slice(RANK, 1200, SIZE), slice(1200, None)
     found = {}
-    for name in ("none", "bf16", *ROUNDING, "powersgd"):
+    for name in ("none", "bf16", "fp16", *ROUNDING, "powersgd"):
         torch.manual_seed(1)
         model = torch.nn.Sequential(
             torch.nn.Linear(64, 128),

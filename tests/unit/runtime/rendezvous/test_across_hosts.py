@@ -6,27 +6,22 @@ import os
 import resource
 import secrets
 import socket
-import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from in_process.rendezvous_of_threads import HERE, KEY, RankThread, close, errors
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections.dialer import dial
 from distrun.runtime.rendezvous import across_hosts, client, server
-from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
-from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint, parse_endpoints
+from distrun.runtime.rendezvous.protocol import Member, RendezvousEndpoint, parse_endpoints
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-KEY = bytes(range(32))
-HERE = "127.0.0.1"
 
 
-class Rank(threading.Thread):
-    """One rank's part of the rendezvous."""
+class Rank(RankThread):
+    """A rank of a host of its own, unless `host` says otherwise."""
 
     def __init__(
         self,
@@ -38,53 +33,11 @@ class Rank(threading.Thread):
         network: str = "",
         silence: float = 15.0,
     ) -> None:
-        super().__init__()
         host = host or f"id-{rank}"
-        self._arguments: tuple[Any, ...] = (
+        super().__init__(
             rank, size, host, host.replace("id", "host"), endpoint, {"fusion": 64 + rank}, timeout, network,
             None, silence,
         )  # fmt: skip
-        self._rendezvous: Rendezvous | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._rendezvous = rendezvous_across_hosts(*self._arguments)
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> Rendezvous:
-        self.join(40.0)
-        assert not self.is_alive(), "it still waits"
-        if self.error is not None:
-            raise self.error
-        assert self._rendezvous is not None
-        return self._rendezvous
-
-
-@pytest.fixture
-def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
-    """A port that is kept free as an agent does it: bound, and not listening."""
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        keeper.bind(("0.0.0.0", 0))
-        yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
-
-
-def close(meetings: list[Rendezvous]) -> None:
-    for rendezvous in meetings:
-        rendezvous.close()
-
-
-def errors(ranks: list[Rank]) -> list[str]:
-    """Return the error text of each rank."""
-    texts = []
-    for rank in ranks:
-        with pytest.raises(BootstrapError) as error:
-            rank.end().close()
-        texts.append(str(error.value))
-    return texts
 
 
 # All is well --------------------------------------------------------------------------------------------------------
@@ -300,8 +253,7 @@ def test_a_rank_says_that_it_met_rank_0_but_others_are_missing(endpoint, monkeyp
 def test_a_rank_that_comes_and_dies_ends_the_waiting(endpoint):
     leader = Rank(0, 3, endpoint)
     other = Rank(2, 3, endpoint)
-    while not has_come(leader, other):
-        pass
+    await_table(leader, other)
     start = time.monotonic()
     member = ["id-1", "host-1", 4711, HERE, 1]
     with dial(endpoint.addresses, KEY, {"purpose": "control", "size": 3, "member": [1, *member]}, start + 10.0).socket:
@@ -327,22 +279,16 @@ def test_a_rank_that_comes_and_dies_ends_the_waiting(endpoint):
 def test_numbers_that_contradict_each_other_are_an_error_on_both_sides(endpoint, rank, size, sentence):
     first = Rank(1, 3, endpoint)
     leader = Rank(0, 3, endpoint)
-    while not has_come(leader, first):
-        pass
+    await_table(leader, first)
     texts = errors([Rank(rank, size, endpoint, "other"), leader, first])
     assert texts[0].startswith(sentence.format(pid=os.getpid()))
     assert set(texts) == {texts[0]}
 
 
-def has_come(leader: Rank, other: Rank) -> bool:
-    """Whether `other` waits for the table: both of its connections have been accepted."""
-    assert leader.is_alive()
-    frame = sys._current_frames().get(other.ident or 0)
-    while frame is not None:
-        if frame.f_code.co_name == "_receive_table":
-            return True
-        frame = frame.f_back
-    return False
+def await_table(leader: Rank, other: Rank) -> None:
+    """Wait until `other` waits for the table: both of its connections have been accepted."""
+    while not other.is_in("_receive_table"):
+        assert leader.is_alive()
 
 
 def test_an_introduction_that_is_not_understood_is_an_error(endpoint):

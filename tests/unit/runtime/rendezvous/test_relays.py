@@ -7,7 +7,6 @@ import re
 import secrets
 import select
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -15,16 +14,14 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
+from in_process.rendezvous_of_threads import HERE, KEY, RankThread, close, errors
 
-from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.runtime.rendezvous import at_host
-from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.local_connections import LocalListener, connect_locally
 from distrun.runtime.rendezvous.protocol import (
     Member,
     MessageReader,
-    Rendezvous,
     RendezvousEndpoint,
     pack_message,
     send_message,
@@ -33,8 +30,6 @@ from distrun.runtime.rendezvous.relay import Relay
 from distrun.runtime.rendezvous.within_host import LocalMeeting
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-KEY = bytes(range(32))
-HERE = "127.0.0.1"
 PLACE = "relay"
 
 
@@ -86,8 +81,8 @@ class Job:
         return False
 
 
-class Rank(threading.Thread):
-    """One rank's part of the rendezvous."""
+class Rank(RankThread):
+    """A rank of a job, which goes by way of its host's relay."""
 
     def __init__(
         self,
@@ -101,38 +96,11 @@ class Rank(threading.Thread):
         stop: Stop | None = None,
     ) -> None:
         """`is_alone`: connects with rank 0 itself."""
-        super().__init__()
         host = f"id-{job.hosts[rank]}"
-        self._arguments: tuple[Any, ...] = (
+        super().__init__(
             rank, size or job.size, host, host.replace("id", "host"), endpoint or job.endpoint, {"fusion": 64 + rank},
             timeout, "", stop, 15.0, None if is_alone else meeting or job.meeting(rank),
         )  # fmt: skip
-        self._rendezvous: Rendezvous | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._rendezvous = rendezvous_across_hosts(*self._arguments)
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> Rendezvous:
-        self.join(40.0)
-        assert not self.is_alive(), "it still waits"
-        if self.error is not None:
-            raise self.error
-        assert self._rendezvous is not None
-        return self._rendezvous
-
-    def is_in(self, *functions: str) -> bool:
-        """Whether it is inside of one of these functions."""
-        frame = sys._current_frames().get(self.ident or 0)
-        while frame is not None:
-            if frame.f_code.co_name in functions:
-                return True
-            frame = frame.f_back
-        return False
 
     def await_waiting(self) -> None:
         """Wait until it has been let in by rank 0 or by its relay, and waits for the table."""
@@ -147,15 +115,6 @@ def await_that(holds: Any) -> None:
 
 
 @pytest.fixture
-def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
-    """A port that is kept free as an agent does it: bound, and not listening."""
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        keeper.bind(("0.0.0.0", 0))
-        yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
-
-
-@pytest.fixture
 def job(endpoint) -> Job:
     return Job(endpoint, (2, 3, 3))
 
@@ -165,21 +124,6 @@ def stop() -> Iterator[Stop]:
     stop = Stop()
     yield stop
     stop.close()
-
-
-def close(meetings: list[Rendezvous]) -> None:
-    for rendezvous in meetings:
-        rendezvous.close()
-
-
-def errors(ranks: list[Rank]) -> list[str]:
-    """Return the error text of each rank."""
-    texts = []
-    for rank in ranks:
-        with pytest.raises(BootstrapError) as error:
-            rank.end().close()
-        texts.append(str(error.value))
-    return texts
 
 
 # All is well ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""The rendezvous of a job in one process: each rank is a thread, and rank 0 listens at a port of this machine."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from distrun.errors import BootstrapError
+from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
+from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
+
+KEY = bytes(range(32))
+HERE = "127.0.0.1"
+
+
+class RankThread(threading.Thread):
+    """One rank's part of the rendezvous."""
+
+    def __init__(self, *arguments: Any) -> None:
+        """`arguments` are those of `rendezvous_across_hosts`."""
+        super().__init__()
+        self._arguments = arguments
+        self._rendezvous: Rendezvous | None = None
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._rendezvous = rendezvous_across_hosts(*self._arguments)
+        except Exception as error:
+            self.error = error
+
+    def end(self) -> Rendezvous:
+        """Wait for the end of its part; return what has come of it."""
+        self.join(40.0)
+        assert not self.is_alive(), "it still waits"
+        if self.error is not None:
+            raise self.error
+        assert self._rendezvous is not None
+        return self._rendezvous
+
+    def is_in(self, *functions: str) -> bool:
+        """Whether it is inside of one of these functions."""
+        frame = sys._current_frames().get(self.ident or 0)
+        while frame is not None:
+            if frame.f_code.co_name in functions:
+                return True
+            frame = frame.f_back
+        return False
+
+
+@pytest.fixture
+def endpoint(no_descriptors_left: None) -> Iterator[RendezvousEndpoint]:
+    """A port that is kept free as an agent does it: bound, and not listening."""
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        keeper.bind(("0.0.0.0", 0))
+        yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
+
+
+def close(meetings: Sequence[Rendezvous]) -> None:
+    """Close what ranks have made."""
+    for rendezvous in meetings:
+        rendezvous.close()
+
+
+def errors(ranks: Sequence[RankThread]) -> list[str]:
+    """Return the error text of each rank."""
+    texts = []
+    for rank in ranks:
+        with pytest.raises(BootstrapError) as error:
+            rank.end().close()
+        texts.append(str(error.value))
+    return texts
