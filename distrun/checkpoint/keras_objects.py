@@ -60,6 +60,13 @@ def optimizer_variables(optimizer: Any, trained: Sequence[Any] = ()) -> list[Any
     return list(variables() if callable(variables) else variables)
 
 
+def feedback_of(value: Any) -> Any:
+    """Return what has the state of the gradients' compression of an optimizer, or of the one that a model was compiled
+    with; None if there is no such thing."""
+    optimizer = value if is_optimizer(value) else getattr(value, "optimizer", None)
+    return getattr(optimizer, "distrun_feedback", None)
+
+
 def assign(variables: Sequence[Any], arrays: Sequence[Any], path: str) -> None:
     """Overwrite variables.
 

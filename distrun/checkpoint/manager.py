@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from distrun.checkpoint import folder, parts, trees
+from distrun.checkpoint import folder, keras_objects, parts, trees
 from distrun.checkpoint.folder import NOTES, Checkpoint
 from distrun.checkpoint.loading import VERSION, newest
 from distrun.checkpoint.ranks import present
@@ -218,5 +218,7 @@ def _with_more(value: Any) -> Iterator[Any]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from _with_more(each)
+    elif keras_objects.is_model(value) or keras_objects.is_optimizer(value):
+        yield from _with_more(keras_objects.feedback_of(value))
     elif callable(getattr(value, "complete_state", None)):
         yield value

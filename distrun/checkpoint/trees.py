@@ -9,7 +9,8 @@ object with one key, which tells the kind:
     {"torch": ["model.0.weight", {"dtype": "bfloat16", "shape": [3]}]}     a tensor: its name, and a note; likewise jax,
                                        and numpy
     {"state": form}                    an object with state_dict and load_state_dict, saved as that dict
-    {"keras": {...}}, {"variables": [...]}, {"variable": ...}   a model, an optimizer, a variable
+    {"keras": {...}}, {"variables": [...]}, {"variable": ...}   a model, an optimizer, a variable; of the first two
+                                       perhaps with "losses", what compression has taken from the gradients
     {"node": ["optax.ScaleByAdamState", [...]]}    a named tuple, or a node of a pytree that only JAX knows
 
 `restored` puts values together again. The kinds from `state` on are not made anew, but need the object that takes their
@@ -30,6 +31,7 @@ from distrun.checkpoint import jax_arrays, keras_objects, numpy_arrays, torch_te
 from distrun.checkpoint.numpy_arrays import Bytes, Capture
 from distrun.errors import CheckpointError, UsageError
 
+_LOSSES = "losses"
 Form = Any
 """The JSON of a value."""
 _ARRAYS: dict[str, ModuleType] = {"torch": torch_tensors, "jax": jax_arrays, "numpy": numpy_arrays}
@@ -102,9 +104,11 @@ class Builder:
         """Return the form of an object of a framework."""
         if keras_objects.is_model(value):
             found = keras_objects.model_variables(value)
-            return {"keras": {part: self._variables(found[part], f"{path}.{part}") for part in found}}
+            form: Form = {"keras": {part: self._variables(found[part], f"{path}.{part}") for part in found}}
+            return self._with_losses(form, value, path)
         if keras_objects.is_optimizer(value):
-            return {"variables": self._variables(keras_objects.optimizer_variables(value), path)}
+            form = {"variables": self._variables(keras_objects.optimizer_variables(value), path)}
+            return self._with_losses(form, value, path)
         if keras_objects.is_variable(value):
             return {"variable": self.form(keras_objects.array_of(value), path)}
         if _is_stateful(value):
@@ -116,6 +120,10 @@ class Builder:
             f"{path} is a {_type_name(value)}, which a checkpoint cannot hold: save numbers, texts, tensors, lists, "
             "tuples and dicts of them, or objects with state_dict and load_state_dict"
         )
+
+    def _with_losses(self, form: Form, value: Any, path: str) -> Form:
+        feedback = keras_objects.feedback_of(value)
+        return form if feedback is None else {**form, _LOSSES: self.form(feedback, f"{path}.{_LOSSES}")}
 
     def _variables(self, variables: Sequence[Any], path: str) -> list[Form]:
         return [
@@ -158,7 +166,13 @@ def restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> Any
     known: dict[str, Callable[..., Any]] = {**_MADE_ANEW, **_OVERWRITTEN}
     if tag not in known:
         raise CheckpointError(f"{path} has the unknown form {tag!r}: it was saved by a newer distrun than this")
-    return _MADE_ANEW[tag](content) if tag in _MADE_ANEW else _OVERWRITTEN[tag](content, data, like, path)
+    if tag in _MADE_ANEW:
+        return _MADE_ANEW[tag](content)
+    value = _OVERWRITTEN[tag](content, data, like, path)
+    feedback = keras_objects.feedback_of(like) if _LOSSES in form else None
+    if feedback is not None:
+        restored(form[_LOSSES], data, feedback, f"{path}.{_LOSSES}")
+    return value
 
 
 def _all_restored(forms: Iterable[Form], data: Mapping[str, Bytes], likes: Sequence[Any], path: str) -> list[Any]:

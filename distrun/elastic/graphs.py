@@ -13,6 +13,7 @@ from distrun.elastic.donor import NEW
 from distrun.elastic.objects import ObjectState
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
+from distrun.graphs import losses
 from distrun.runtime import regroup, world
 
 _ABORT = re.compile(r"\b(JobAborted|Bootstrap)Error: (?P<sentence>[^\n]*)")
@@ -55,7 +56,13 @@ class GraphState(ObjectState):
 
     Where the framework computes ahead, a class that extends this sets `lookahead`: then a rank goes back to the last
     boundary that is computed, in whichever step the error comes to light.
+
+    What compression has taken from the gradients, and is to be made up for, is each rank's own: a rank keeps it when
+    others come or go, goes back to what it was at the last commit with the rest, and takes nobody else's. What a rank
+    that is gone owed is gone with it, and a newcomer owes nothing.
     """
+
+    _losses: losses.Losses | None = None  # as of the last `save`
 
     lookahead: Lookahead | None = None
     ahead: Sequence[str] = ()
@@ -65,8 +72,22 @@ class GraphState(ObjectState):
         """Take note of a step boundary."""
         super().mark()
         self._look()
-        if self.lookahead is not None and regroup.planned() is not None:
-            self.lookahead.wait()  # the others need all of our steps
+        is_kept = losses.are_kept()
+        if self.lookahead is not None and (is_kept or regroup.planned() is not None):
+            self.lookahead.wait()  # the others need all of our steps; and nobody knows what is lost before it is
+        if is_kept:
+            losses.settle()
+
+    def save(self) -> None:
+        """Keep a copy of every part, and what compression has taken from this rank's gradients."""
+        super().save()
+        self._losses = losses.losses()
+
+    def restore(self) -> None:
+        """Go back to the copy; does nothing if none was committed."""
+        super().restore()
+        if self._committed > NEW:
+            losses.load(self._losses or {})
 
     def recover(self, is_aborted: bool) -> None:
         """Go back to the last boundary that is computed, or to the last commit if that has to be."""
@@ -80,7 +101,10 @@ class GraphState(ObjectState):
 
     def sync(self) -> None:
         """Give all ranks the state of the one that was elected."""
+        is_new = self._boundaries == NEW
         super().sync()
+        if is_new and self._boundaries > 0:
+            losses.load({})  # such as those of a checkpoint, which the others have made up for
         if self.lookahead is not None:
             self.lookahead.clear()
             self._look()
@@ -98,6 +122,8 @@ class GraphState(ObjectState):
         for name, description in others.items():
             self._parts[name].adopt(description)
             self._parts[name].complete()
+        if self._boundaries == self._committed:  # steps may have been made since, without a boundary
+            losses.load(self._losses or {})
 
     def is_abort(self, error: Exception) -> bool:
         """Return whether an exception of the training function says that a rank is lost; see `State.is_abort`.

@@ -50,7 +50,8 @@ def reduce_gradients(
     for number, part in enumerate(plan):
         joined = [[gradients[place] for place in group] for group in part.joined]
         tensors = [gradients[place] for place in part.alone] + [toolkit.join(group) for group in joined]
-        results = call(tensors, collective.named(str(number)) if number else collective)
+        one = collective._replace(first=part.alone[0]) if collective.gradients and part.alone else collective
+        results = call(tensors, one.named(str(number)) if number else one)
         for place, result in zip(part.alone, results, strict=False):
             reduced[place] = result
         for places, group, result in zip(part.joined, joined, results[len(part.alone) :], strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.operations.request import Request, Shape
@@ -65,7 +66,34 @@ class LowRankMatrices:
                 self.places, self._approximations, _cut(handle, self._second), strict=True
             ):
                 outputs[place][:] = approximation.result(q, ranks).reshape(-1)
-                approximation.keep()
+
+    def keep(self) -> None:
+        """The results are used; see `LowRank.keep`."""
+        for approximation in self._approximations:
+            approximation.keep()
+
+    def discard(self) -> None:
+        """The results are of no use."""
+        for approximation in self._approximations:
+            approximation.discard()
+
+    def losses(self) -> dict[int, Loss]:
+        """Return what is to be made up for, by place in the call. The arrays are not changed later."""
+        losses = {}
+        for place, shape, approximation in zip(self.places, self._shapes, self._approximations, strict=True):
+            q, lost = approximation.state()
+            if lost is not None:
+                losses[place] = Loss(lost.reshape(shape), q)
+        return losses
+
+    def load_losses(self, losses: Mapping[int, Loss]) -> None:
+        """Make up for these, by place, and for nothing else."""
+        for place, approximation in zip(self.places, self._approximations, strict=True):
+            loss = losses.get(place, Loss())
+            q = loss.q
+            if q is not None and q.shape != approximation.state()[0].shape:
+                q = None  # of another rank
+            approximation.load(q, loss.lost)
 
     def _handle(self, request: Request, matrices: Sequence[Flat]) -> Handle:
         arrays = [np.ascontiguousarray(matrix, np.float32).reshape(-1) for matrix in matrices]

@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.graphs import losses
 from distrun.graphs.low_rank import LowRankMatrices
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, rows_per_rank
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
-from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, Shape
-from distrun.runtime.operations.wire import WITH_FEEDBACK
 from distrun.tensor_fusion.low_rank import rank_of
 
 Flat = NDArray[Any]
@@ -39,7 +38,7 @@ class Prepared:
     def __init__(self, call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = call.site
         self._process_set = call.process_set
-        self._feedbacks: dict[str | None, Feedback] | None = {} if call.is_gradient else None
+        reduced = call
         self._matrices: LowRankMatrices | None = None
         if rank := rank_of(call.wire):
             call = call._replace(wire="")
@@ -56,6 +55,9 @@ class Prepared:
             ((call.named(dtype) if number else call).request(dtype, tuple([shapes[place] for place in places])), places)
             for number, (dtype, places) in enumerate(groups.items())
         ]
+        self._losses: losses.CallLosses | None = None
+        if losses.are_kept_of(reduced):
+            self._losses = losses.CallLosses(reduced, dtypes, shapes, self._matrices)
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
         """Execute an allreduce or a broadcast, and wait; see `reduction`.
@@ -68,6 +70,8 @@ class Prepared:
     def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Operations[None]:
         """The operations of an allreduce or a broadcast. The results go to `outputs`, which may be the inputs' own
         memory."""
+        if self._losses is not None:
+            inputs = self._losses.begin(inputs)
         for request, places in self._groups:
             mine = [outputs[place] for place in places]
             if request.kind == "broadcast":
@@ -77,12 +81,11 @@ class Prepared:
                             outputs[place][:] = inputs[place]
                 yield self._handle(request, (), mine)
             else:
-                handle = self._handle(request, [inputs[place] for place in places], mine)
-                yield handle
-                if handle.feedback is not None:
-                    handle.feedback.keep()
+                yield self._reducing(request, places, inputs, mine)
         if self._matrices is not None:
             yield from self._matrices.reduction(inputs, outputs)
+        if self._losses is not None:
+            self._losses.end()
 
     def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
         """Execute an allreduce of tensors of one element type, and wait; return the results, which fill `room`.
@@ -97,10 +100,12 @@ class Prepared:
             self.reduce(inputs, results)
             return results
         ((request, places),) = self._groups
-        handle = self._handle(request, [inputs[place] for place in places], [room])
+        if self._losses is not None:
+            inputs = self._losses.begin(inputs)
+        handle = self._reducing(request, places, inputs, [room])
         handle.engine.run(handle).wait()
-        if handle.feedback is not None:
-            handle.feedback.keep()
+        if self._losses is not None:
+            self._losses.end()
         results = list(inputs)
         start = 0
         for place in places:
@@ -136,8 +141,14 @@ class Prepared:
         engine = world.engine()
         handle = Handle(engine, request, inputs, outputs)
         handle.site = self._site
-        if self._feedbacks is not None and engine.backend.quantisation_of(request) == WITH_FEEDBACK:
-            handle.feedback = self._feedbacks.setdefault(request.name, Feedback())
+        return handle
+
+    def _reducing(
+        self, request: Request, places: Sequence[int], inputs: Sequence[Flat], outputs: Sequence[Flat]
+    ) -> Handle:
+        handle = self._handle(request, [inputs[place] for place in places], outputs)
+        if self._losses is not None:
+            handle.feedback = self._losses.feedback(request, places)
         return handle
 
 

@@ -25,6 +25,7 @@ from distrun.runtime.collectives.objects import *
 from distrun.runtime.shared_names import *
 
 if TYPE_CHECKING:
+    from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback
     from distrun.jax.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
     from distrun.jax.optimizer import DistributedOptimizer as DistributedOptimizer
 
@@ -41,6 +42,10 @@ def __getattr__(name: str) -> object:
         import distrun.jax.diloco as diloco  # likewise, and it needs optax
 
         return getattr(diloco, name)
+    if name == "ErrorFeedback":
+        from distrun.graphs.error_feedback import ErrorFeedback
+
+        return ErrorFeedback
     if name != "DistributedOptimizer":
         raise AttributeError(f"module 'distrun.jax' has no attribute {name!r}")
     from distrun.jax.optimizer import DistributedOptimizer  # not before: it needs optax, and the rest does not

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from distrun.graphs import signatures
+from distrun.graphs import losses, signatures
 from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import reduce_gradients
 from distrun.jax.trees import entries
@@ -29,8 +29,9 @@ class GradientReduction(GradientSettings):
         Raises:
             MismatchError: they differ, in structure, shape or dtype.
         """
-        number = signatures.signature_id(entries(tree), what)
-        call = self.call(f"jax.gradients.{number}", call_site())
+        described = entries(tree)
+        number = signatures.signature_id(described, what)
+        call = losses.named(self.call(f"jax.gradients.{number}", call_site()), described)
         leaves, structure = jax.tree_util.tree_flatten(tree)
         return jax.tree_util.tree_unflatten(structure, reduce_gradients(leaves, call))
 

@@ -33,6 +33,7 @@ from distrun.runtime.shared_names import *
 from distrun.runtime.world import shutdown as shutdown
 
 if TYPE_CHECKING:
+    from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback
     from distrun.keras.low_communication.asynchronous import AsyncOptimizer as AsyncOptimizer
     from distrun.keras.low_communication.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
     from distrun.servers.coordinator import Coordinator as Coordinator
@@ -44,6 +45,7 @@ _LATER = {
     "AsyncOptimizer": "distrun.keras.low_communication.asynchronous",
     "Coordinator": "distrun.servers.coordinator",
     "DiLoCo": "distrun.keras.low_communication.diloco",
+    "ErrorFeedback": "distrun.graphs.error_feedback",
     "LocalSGD": "distrun.keras.low_communication.diloco",
 }
 """Names that most jobs do without, and their modules."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.graphs import signatures
+from distrun.graphs import losses, signatures
 from distrun.graphs.compression import Compression, Compressor, compressed
 from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.keras.library import Library, attach
@@ -18,11 +18,13 @@ from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.consistency import compare, describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.collectives.losses import may_need_feedback
+from distrun.runtime.process_set import ProcessSet, global_process_set
 
 # Attributes of an optimizer:
 _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
 _STEP = "_distrun_step"  # what the first operation of a step is called
+_FEEDBACK = "_distrun_feedback"  # what `Distributed.distrun_feedback` returns
 LOCAL = "_distrun_local"
 """The attribute of an optimizer that holds its local variables."""
 
@@ -53,6 +55,18 @@ class Distributed:
     distrun_library: ClassVar[Library]
     distrun_settings: ClassVar[Settings]
     distrun_plain: ClassVar[type]
+
+    @property
+    def distrun_feedback(self) -> Any:
+        """The `ErrorFeedback` that `distrun.checkpoint` saves along with the optimizer; None if it loses nothing."""
+        settings = self.distrun_settings
+        if settings.process_set is not global_process_set or not may_need_feedback(settings.wire):
+            return None
+        if _FEEDBACK not in vars(self):
+            from distrun.graphs.error_feedback import ErrorFeedback
+
+            attach(self, _FEEDBACK, ErrorFeedback())
+        return vars(self)[_FEEDBACK]
 
     def register_local_var(self, var: Any) -> None:
         """Keep the gradient of a variable on its rank: it is not reduced but, unless `scale_local_gradients` is False,
@@ -163,7 +177,7 @@ def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int
     settings = optimizer.distrun_settings
     entries = [entry + " without gradient" * (place in missing) for place, entry in enumerate(_entries(variables))]
     number = signatures.signature_id(entries, _WHAT, settings.process_set)
-    result = settings.call(f"keras.gradients.{number}", "a training step")
+    result = losses.named(settings.call(f"keras.gradients.{number}", "a training step"), entries)
     attach(optimizer, _AGREED, (engine, identity, result))
     return result
 

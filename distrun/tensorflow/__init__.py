@@ -29,6 +29,7 @@ from distrun.tensorflow.tape import (
 )
 
 if TYPE_CHECKING:
+    from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback
     from distrun.tensorflow.normalization import SyncBatchNormalization as SyncBatchNormalization
 
 if not TYPE_CHECKING:  # see `distrun.exports`
@@ -40,6 +41,10 @@ def __getattr__(name: str) -> object:
         import distrun.tensorflow.elastic as elastic  # not before: most jobs are not
 
         return elastic
+    if name == "ErrorFeedback":
+        from distrun.graphs.error_feedback import ErrorFeedback
+
+        return ErrorFeedback
     if name != "SyncBatchNormalization":
         raise AttributeError(f"module 'distrun.tensorflow' has no attribute {name!r}")
     from distrun.tensorflow.normalization import SyncBatchNormalization  # not before: it loads Keras

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from distrun.errors import UsageError
+from distrun.graphs import losses
 from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
@@ -97,6 +98,7 @@ def _mechanism() -> Perform:
     choice = settings.current().jax_call
     _trace_anew_if_moved()
     world.on_joining(_trace_anew_if_moved)
+    losses.before_reading(finish)
     atexit.register(finish)  # before world.shutdown, which was registered before
     if world.is_elastic():
         world.on_leaving(finish)  # or a program under way would be taken for one of the next generation

@@ -53,6 +53,10 @@ class Call(NamedTuple):
     framework."""
     is_gradient: bool = False
     """Whether it reduces gradients, step after step, so that what is lost by rounding may be made up for."""
+    gradients: str = ""
+    """The name of the list that these gradients belong to; empty: what they lose does not outlive this world."""
+    first: int = 0
+    """The place of the first of them in that list, which the others follow."""
 
     def named(self, suffix: str) -> Call:
         """Return the call of an operation that belongs to this one; without a name if this one has none."""
@@ -124,12 +128,12 @@ def reduction_call(
     kind: str, name: str | None, op: ReduceOp, prescale: float, postscale: float, process_set: ProcessSet
 ) -> Call:
     """Return the call of an allreduce or a reducescatter."""
-    return _new(Call, (kind, name, op, -1, prescale, postscale, process_set, "", "", False))
+    return _new(Call, (kind, name, op, -1, prescale, postscale, process_set, "", "", False, "", 0))
 
 
 def moving_call(kind: str, name: str | None, process_set: ProcessSet) -> Call:
     """Return the call of an allgather or an alltoall."""
-    return _new(Call, (kind, name, Average, -1, 1.0, 1.0, process_set, "", "", False))
+    return _new(Call, (kind, name, Average, -1, 1.0, 1.0, process_set, "", "", False, "", 0))
 
 
 def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, site: str = "") -> Call:
@@ -139,7 +143,8 @@ def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, si
         UsageError: `root_rank` is not a rank of the process set.
     """
     return _new(
-        Call, ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site, False)
+        Call,
+        ("broadcast", name, Average, process_set.check_root(root_rank), 1.0, 1.0, process_set, "", site, False, "", 0),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distrun.runtime.collectives.losses import Loss
 from distrun.torch.elastic.handlers import ObjectStateHandler, copied
-from distrun.torch.gradients.losses import Loss
 from distrun.torch.optimizer.distributed import Distributed
 
 

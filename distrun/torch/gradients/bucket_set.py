@@ -8,8 +8,8 @@ from contextlib import suppress
 from torch import Tensor
 
 from distrun.errors import CollectiveError
+from distrun.runtime.collectives.losses import Loss
 from distrun.torch.gradients.bucket import Bucket, Start
-from distrun.torch.gradients.losses import Loss
 
 
 class BucketSet:

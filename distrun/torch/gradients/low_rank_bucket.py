@@ -11,11 +11,11 @@ from torch import Tensor
 
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.compressors import NoneCompressor
+from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.operations.reduction import Sum
 from distrun.tensor_fusion.low_rank import LowRank, is_worthwhile
 from distrun.torch import operations
 from distrun.torch.gradients.bucket import Start, failed_elsewhere, flags_of
-from distrun.torch.gradients.losses import Loss
 from distrun.torch.gradients.odd_buckets import CompressedBucket
 
 
@@ -64,7 +64,8 @@ class LowRankBucket(CompressedBucket):
     def load_losses(self, losses: Mapping[int, Loss]) -> None:
         """See `Bucket.load_losses`."""
         for index, approximation in self._approximations.items():
-            device, (lost, q) = self.parameters[index].device, losses.get(index, Loss())
+            device, loss = self.parameters[index].device, losses.get(index, Loss())
+            lost, q = loss.lost, loss.q
             if q is not None and q.shape != approximation.state()[0].shape:
                 q = None  # of another rank
             approximation.load(None if q is None else q.to(device), None if lost is None else lost.to(device))

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import world
+from distrun.runtime.collectives.losses import Loss, is_made_up_for
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
 from distrun.runtime.process_set import ProcessSet
@@ -41,11 +42,12 @@ from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.bucket_set import BucketSet
-from distrun.torch.gradients.losses import Loss, is_made_up_for, merged
+from distrun.torch.gradients.losses import merged
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
 from distrun.torch.operations import run, submit
 from distrun.torch.reductions import allreduce_
+from distrun.torch.tensors import dtype_name
 from distrun.tracing import layout, recording
 
 if TYPE_CHECKING:
@@ -367,7 +369,8 @@ class GradientReducer:
         if self._is_alone:
             return {}
         self.abandon()  # other ranks may still wait for the rest of a pass
-        kept = [each for each in self._parameters.tensors if is_made_up_for(self._settings.wire, each)]
+        wire = self._settings.wire
+        kept = [each for each in self._parameters.tensors if is_made_up_for(wire, dtype_name(each), each.shape)]
         return merged(kept, self.losses(), f"{self._name}.losses", self._settings.process_set)
 
     # Helping the optimizer -------------------------------------------------------------------------------------------

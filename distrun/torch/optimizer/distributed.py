@@ -16,9 +16,9 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.process_set import ProcessSet
 from distrun.torch.gradients.adasum import StepCombiner
-from distrun.torch.gradients.losses import Loss
 from distrun.torch.gradients.reducer import GradientReducer
 
 _LOSSES = "losses"  # in a state_dict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,3 +16,11 @@ def test_models_and_optimizers_come_back(launch, tmp_path, backend):
     done = launch(backend, PROGRAM, str(tmp_path), size=0)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
     assert "all is well" in done.stdout
+
+
+@pytest.mark.parametrize("backend", ["torch"])
+def test_what_compression_has_taken_from_gradients_comes_back(run_ranks, rank_environment, tmp_path, backend):
+    pytest.importorskip(backend)
+    program = [sys.executable, str(PROGRAM.with_name("losses.py")), str(tmp_path)]
+    done = run_ranks(program, (1, 1), rank_environment(backend))
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"

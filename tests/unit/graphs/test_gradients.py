@@ -71,3 +71,17 @@ def test_buckets_go_from_the_last_gradient_to_the_first_under_names_of_their_own
     arrays = [np.ones(size, np.float32) for size in (3 << 17, 1 << 18, 10)]
     reduce_gradients(arrays, Call("allreduce", "g"), Numpy(), doubling(calls))
     assert calls == [("g", [40]), ("g.1", [1 << 20]), ("g.2", [3 << 19])]
+
+
+def test_calls_say_where_in_a_list_whose_losses_are_kept_their_gradients_stand(monkeypatch):
+    monkeypatch.setattr(gradients, "_threshold", lambda: 1 << 12)
+    arrays = [np.full((size, 30), size, np.float32) for size in (20, 21, 1, 22, 23)]
+    places = []
+
+    def call(tensors, collective):
+        places.extend((collective.first + place, len(tensor)) for place, tensor in enumerate(tensors))
+        return tensors
+
+    collective = Call("allreduce", "list", wire="int4", is_gradient=True, gradients="list")
+    reduce_gradients(arrays, collective, Numpy(), call)
+    assert sorted(places) == [(place, len(array)) for place, array in enumerate(arrays)]

@@ -1,5 +1,8 @@
 """Training on all ranks gives what training in one process on the combined batches gives."""
 
+import shutil
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +12,7 @@ from expecting import raises
 
 import distrun.jax as distrun
 from distrun import MismatchError, UsageError
+from distrun.checkpoint import CheckpointManager
 
 distrun.init()
 RANK, SIZE = distrun.rank(), distrun.size()
@@ -137,6 +141,56 @@ def powersgd_approximates_matrices_and_makes_up_for_what_is_lost():
         distrun.allreduce(tree["matrix"], compression=distrun.Compression.powersgd(2))
     with raises(ValueError, "powersgd", "op=adasum", "Average or Sum"):
         distrun.DistributedOptimizer(optax.identity(), op=distrun.Adasum, compression=distrun.Compression.powersgd(2))
+
+
+@check
+def what_compression_takes_is_known_and_comes_back_from_a_checkpoint():
+    random = np.random.default_rng(RANK)
+    tree = [jnp.asarray(random.standard_normal(shape, np.float32)) for shape in ((70, 100), (60, 4, 40), (100,))]
+    plain = distrun.DistributedOptimizer(optax.identity())
+    exact, _ = plain.update(tree, plain.init(tree))
+    feedback = distrun.ErrorFeedback()
+
+    def begin(compression, predivide):
+        optimizer = distrun.DistributedOptimizer(
+            optax.identity(), compression=compression, gradient_predivide_factor=predivide
+        )
+        update = jax.jit(optimizer.update)
+        return lambda: [np.asarray(each) for each in update(tree, optimizer.init(tree))[0]]
+
+    def missing(totals, steps):
+        with feedback.complete_state():
+            (owed,) = feedback.state_dict().values()
+        assert set(owed) == {0, 1}  # the third is too small
+        for place, loss in owed.items():
+            difference = steps * np.asarray(exact[place]) - totals[place]
+            limit = 0.02 * np.abs(loss["lost"]).max() + 1e-5 * steps
+            assert np.abs(difference - loss["lost"]).max() <= limit, (place, steps)
+        return {place: loss["lost"] for place, loss in owed.items()}
+
+    forms = [(distrun.Compression.powersgd(2), 1.0)]
+    if distrun.local_size() < SIZE:
+        forms += [(distrun.Compression.int4, 1.0), (distrun.Compression.int4, 4.0)]
+    for form in forms:
+        feedback.load_state_dict({})
+        step, totals = begin(*form), [0.0] * 3
+        for count in range(1, 4):
+            totals = [total + each for total, each in zip(totals, step(), strict=True)]
+            lost = missing(totals, count)
+        assert max(np.abs(each).max() for each in lost.values()) > 0.01
+        folder = distrun.broadcast_object(tempfile.mkdtemp() if RANK == 0 else None)
+        with CheckpointManager(folder) as checkpoints:
+            checkpoints.save(3, feedback=feedback)
+        step()  # which makes up for it, in vain
+        CheckpointManager(folder).restore(feedback=distrun.ErrorFeedback())
+        for count in (4, 5):
+            totals = [total + each for total, each in zip(totals, step(), strict=True)]
+            missing(totals, count)
+        distrun.barrier()
+        if RANK == 0:
+            shutil.rmtree(folder)
+    with raises(ValueError, "within `with feedback.complete_state():`"):
+        feedback.state_dict()
 
 
 @check

@@ -1,0 +1,112 @@
+"""ErrorFeedback: what compression has taken from gradients, as something that a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.graphs import losses
+from distrun.graphs.losses import Losses
+from distrun.graphs.prepared import prepare
+from distrun.runtime import world
+from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.objects import allgather_object
+
+_NAME = "error_feedback"
+
+
+class ErrorFeedback:
+    """The losses of gradients by `Compression.int4` and `.powersgd`, which are still to be made up for.
+
+        checkpoints.save(step, params=params, feedback=distrun.ErrorFeedback())
+        start = checkpoints.restore(params=params, feedback=distrun.ErrorFeedback())
+
+    It is that of all gradients that this process reduces, and is saved as the average over the ranks, so that any
+    number of ranks goes on from it. It belongs to gradients by the names, shapes and dtypes of their variables. Saving
+    costs one reduction of these gradients, in bfloat16. What is lost within process sets of one's own is not in it. In
+    elastic jobs each rank keeps its own without it: it has no place in a state.
+    """
+
+    def __init__(self) -> None:
+        self._complete: dict[str, Any] | None = None
+
+    @contextmanager
+    def complete_state(self) -> Iterator[None]:
+        """Within this context `state_dict()` has the average over the ranks, all of which enter it together.
+        `distrun.checkpoint` does so by itself.
+
+        Raises:
+            CollectiveError: as `distrun.allreduce` raises.
+        """
+        losses.finish()
+        merged = _merged(losses.losses())
+        self._complete = {
+            name: {
+                place: {key: value for key, value in loss._asdict().items() if value is not None}
+                for place, loss in places.items()
+            }
+            for name, places in merged.items()
+        }
+        try:
+            yield
+        finally:
+            self._complete = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what all ranks owe together: for each list of gradients, and each place in it, `lost`, a float32 array
+        of the gradient's shape, and with PowerSGD `q`.
+
+        Raises:
+            UsageError: it is called outside of `complete_state`.
+        """
+        if self._complete is None:
+            raise UsageError(
+                "an ErrorFeedback has a state only within `with feedback.complete_state():`, which all ranks enter: "
+                "save it with distrun.checkpoint, which does so, and leave it out of elastic states"
+            )
+        return self._complete
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Make up for what `state_dict` has returned, and for nothing else."""
+        losses.finish()
+        losses.load(
+            {
+                name: {int(place): Loss(loss.get("lost"), loss.get("q")) for place, loss in places.items()}
+                for name, places in state_dict.items()
+            }
+        )
+
+
+def _merged(own: Losses) -> Losses:
+    """Return the average over the ranks, of whatever any of them has."""
+    if not world.is_initialized() or world.size() == 1:
+        return own
+    mine = {
+        (name, place): (loss.lost.shape, loss.q is not None)
+        for name, places in own.items()
+        for place, loss in places.items()
+        if loss.lost is not None
+    }
+    everybody = allgather_object(mine, f"{_NAME}.losses")
+    shapes = {key: shape for ranks in everybody for key, (shape, _) in ranks.items()}
+    keys = sorted(shapes)
+    if not keys:
+        return {}
+    arrays = [
+        np.array(own[key[0]][key[1]].lost if key in mine else np.zeros(shapes[key]), np.float32).reshape(-1)
+        for key in keys
+    ]
+    call = Call("allreduce", f"{_NAME}.average", wire="bfloat16")
+    prepare(call, ("float32",) * len(keys), tuple([shapes[key] for key in keys])).reduce(arrays, arrays)
+    merged: Losses = {}
+    for (name, place), array in zip(keys, arrays, strict=True):
+        # Where a rank has none yet, since it is new, all begin anew: they have to save the same.
+        has_q = all(ranks.get((name, place), (None, False))[1] for ranks in everybody)
+        q = own[name][place].q if has_q else None
+        merged.setdefault(name, {})[place] = Loss(array.reshape(shapes[name, place]), q)
+    return merged
