@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distrun.graphs import losses
 from distrun.graphs.prepared import prepare
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.tensor_fusion.low_rank import rank_of
 from distrun.torch import cuda, operations
 from distrun.torch.tensors import dtype_name, flat, is_flat
 
@@ -29,6 +32,8 @@ def reduce(
     flags = torch.tensor([gradient is not None for gradient in gradients], device=cuda.CPU).to(tensors[0].dtype)
     if cuda.kind(tensors[0]) == cuda.CPU:
         _on_host([*tensors, flags], collective)
+    elif _are_losses_kept(collective):
+        _through_host(tensors, flags, collective)
     else:
         _on_gpu(tensors, flags, collective)
     return [tensor if flag else None for tensor, flag in zip(tensors, flags.tolist(), strict=True)]
@@ -45,6 +50,21 @@ def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
     reduced = operations.grouped(tensors, collective.named("gpu"), operations.allreduce_in_place, operations.submit)
     _on_host([flags], collective)
     reduced.wait()
+
+
+def _are_losses_kept(collective: Call) -> bool:
+    """Return whether something is lost that is to be made up for: of int4 only where there are several hosts."""
+    topology = world.topology()
+    is_apart = topology.local_size < topology.size
+    return rank_of(collective.wire) > 0 or (is_apart and losses.are_kept_of(collective))
+
+
+def _through_host(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
+    """The losses are kept in host memory, so the gradients travel through it."""
+    copies = [torch.empty(tensor.shape, dtype=tensor.dtype, device=cuda.CPU).copy_(tensor) for tensor in tensors]
+    _on_host([*copies, flags], collective)
+    for tensor, copy in zip(tensors, copies, strict=True):
+        tensor.copy_(copy)
 
 
 def _own(gradient: Tensor | None, variable: Any) -> Tensor:

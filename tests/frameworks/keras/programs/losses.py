@@ -1,6 +1,7 @@
 """A Keras optimizer makes up for what compression takes, and a checkpoint holds that: `losses.py FOLDER`."""
 
 import sys
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -45,7 +46,13 @@ class Descent:
         assert max(np.abs(loss["lost"]).max() for loss in owed.values()) > 0.01
 
 
-for number, form in enumerate((hvd.Compression.int4, hvd.Compression.powersgd(2))):
+INT4, LOW_RANK = hvd.Compression.int4, hvd.Compression.powersgd(2)
+ON_GPU = SimpleNamespace(CPU="cpu", kind=lambda tensor: "cuda")  # where gradients seem to be, for once
+for number, form in enumerate(
+    (INT4, LOW_RANK, INT4, LOW_RANK) if keras.backend.backend() == "torch" else (INT4, LOW_RANK)
+):
+    if number == 2:
+        sys.modules["distrun.keras.torch_gradients"].cuda = ON_GPU
     descent = Descent(form)
     descent.optimizer.distrun_feedback.load_state_dict({})
     for _ in range(3):
