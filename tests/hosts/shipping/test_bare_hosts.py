@@ -8,6 +8,7 @@ import shutil
 import time
 
 import pytest
+from hosts_conftest import call
 
 PYTHON = "/usr/bin/python3"
 SHOW = "import distrun, os, socket; print(socket.gethostname(), distrun.__file__)"
@@ -79,13 +80,18 @@ def test_several_launches_at_once_bring_it_together(distrun, gamma, delta):
 
 def test_a_launcher_that_is_killed_while_it_sends_leaves_nothing_that_is_used(distrun, gamma, project):
     (project / "large").write_bytes(os.urandom(64 << 20))
-    job = distrun("-v", "--ship", str(project), "-H", "gamma:1", "--python", PYTHON, "--wdir", str(project), "true")
-    blobs = gamma.cache / "blobs"
-    deadline = time.monotonic() + 30
-    while not any(path.stat().st_size for path in blobs.glob(".distrun-half-*")):
-        assert time.monotonic() < deadline, job.stderr.data
-    job.process.kill()
-    job.wait()
+    # So it takes five seconds, of which one is enough to see that it has begun, however busy the machine is.
+    call("tc", "qdisc", "add", "dev", gamma._link, "root", "tbf", "rate", "100mbit", "burst", "64kb", "limit", "1mb")
+    try:
+        job = distrun("-v", "--ship", str(project), "-H", "gamma:1", "--python", PYTHON, "--wdir", str(project), "true")
+        blobs = gamma.cache / "blobs"
+        deadline = time.monotonic() + 30
+        while not any(path.stat().st_size for path in blobs.glob(".distrun-half-*")):
+            assert time.monotonic() < deadline, job.stderr.data
+        job.process.kill()
+        job.wait()
+    finally:
+        call("tc", "qdisc", "del", "dev", gamma._link, "root")
     gamma.assert_gone()
     assert not [path for path in blobs.glob("??/*") if path.stat().st_size > 1 << 20]
     again = distrun(
