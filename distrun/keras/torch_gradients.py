@@ -54,9 +54,10 @@ def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
 
 def _are_losses_kept(collective: Call) -> bool:
     """Return whether something is lost that is to be made up for: of int4 only where there are several hosts."""
+    if not losses.are_kept_of(collective):
+        return False
     topology = world.topology()
-    is_apart = topology.local_size < topology.size
-    return rank_of(collective.wire) > 0 or (is_apart and losses.are_kept_of(collective))
+    return rank_of(collective.wire) > 0 or topology.local_size < topology.size
 
 
 def _through_host(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
