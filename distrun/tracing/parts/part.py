@@ -45,11 +45,14 @@ class PartWriter:
     def __init__(self, folder: Path, header: PartHeader) -> None:
         """Begin the part; raises OSError if it cannot be written."""
         self.path = folder / f"rank-{header.rank:06}"
-        self.path.unlink(missing_ok=True)  # an earlier job's: whoever looks at it sees another inode now
-        self._file = self.path.open("xb")
+        beginning = folder / f"new-{header.rank:06}-{os.getpid()}"
+        self._file = beginning.open("xb")
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.write(json.dumps(asdict(header)).encode() + b"\n")
         self._file.flush()
+        # Nobody sees it before it is locked, and takes it for that of a rank which is gone. It may replace an earlier
+        # job's: whoever looks at that sees another inode now.
+        beginning.replace(self.path)
 
     def write(self, names: bytes, records: bytes) -> None:
         """Add what a ring has given: new names and events."""
