@@ -1,4 +1,4 @@
-"""Parts of a timeline: ranks that begin at the same moment do not take each other's for those of ranks that are gone."""
+"""Parts of a timeline: ranks that begin at once do not take each other's for those of ranks that are gone."""
 
 from __future__ import annotations
 
