@@ -137,11 +137,13 @@ class HierarchicalBackend(Backend):
             pack(inputs, target)
             sources = targets = [segment.view(offset, count, dtype) for segment in self._local_ranks.segments]
             self._local.exchange((), what)
-        is_shared = is_worth_sharing(target.nbytes)
-        if self._hosts.has_rail if is_shared else self._hosts.position == 0:
-            first, last = self._rail.share(count) if is_shared else (0, count)
-            sources, targets = ([array[first:last] for array in arrays] for arrays in (sources, targets))
-            self._rail.reduce_whole(sources, targets, reduction, what, first, feedback)
+        if self._hosts.rails > 1 and is_worth_sharing(target.nbytes):
+            if self._hosts.has_rail:
+                first, last = self._rail.share(count)
+                shares = [array[first:last] for array in targets]
+                self._rail.reduce_whole(shares, shares, reduction, what, first, feedback)
+        elif self._hosts.position == 0:
+            self._rail.reduce_whole(sources, targets, reduction, what, 0, feedback)
         self._local.exchange((), what)
         if target is not outputs[0]:
             unpack(target, outputs)

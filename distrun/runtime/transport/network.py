@@ -216,7 +216,7 @@ class Network:
 
     def note_departure(self, why: str) -> None:
         """Take note that some rank of another host has left: we hear it from a peer."""
-        self._left.setdefault(-1, why)
+        self._left.setdefault(-1, why)  # of no rank by its number: the sentence names it
         self.is_over = True
 
     def pass_on_departure(self, rank: int, why: str) -> None:

@@ -7,33 +7,14 @@ import signal
 import time
 
 import pytest
-
-DEAD = 1.0  # seconds within which everybody knows of a death
-
-
-def ready(ranks):
-    """Wait until all ranks have come to the scenario."""
-    for rank in ranks:
-        rank.stdout.wait_for("ready\n")
-    return ranks
+from without_launcher.unlaunched_ranks import DEAD, kill, ready
 
 
 @pytest.mark.parametrize("victim", [0, 1, 3])
 @pytest.mark.parametrize("scenario", ["waiting", "working", "working in a set"])
 def test_a_killed_rank_is_named_with_its_signal_within_a_second(ranks, scenario, victim):
     everybody = ready(ranks("faults", scenario, str(victim), size=4))
-    survivors = [rank for place, rank in enumerate(everybody) if place != victim]
-    if scenario != "waiting":
-        for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
-            rank.stdout.wait_for("big: done\n")
-    everybody[victim].signal(signal.SIGKILL)
-    killed = time.monotonic()
-    everybody[victim].process.wait()
-    for rank in survivors:
-        rank.stdout.wait_for("JobAbortedError")
-    assert time.monotonic() - killed < DEAD
-    for rank in survivors:
-        assert rank.end() == 0, rank.stderr.text
+    for rank in kill(everybody, scenario, victim, DEAD):
         said = rank.stdout.text
         # Whoever heard of it through another rank was told the same story.
         assert re.search(

@@ -174,8 +174,8 @@ def named(rank: int, pid: int, host: int) -> str:
     return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
 
 
-def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
-    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
+def kill(everybody, scenario, victim, limit):
+    """Kill a rank in a scenario of faults.py; return the others, which have heard of it within `limit` seconds."""
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]
     if scenario != "waiting":
         for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
@@ -185,9 +185,15 @@ def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
     everybody[victim].process.wait()
     for rank in survivors:
         rank.stdout.wait_for("JobAbortedError")
-    assert time.monotonic() - killed < (DEAD if len(hosts) == 2 else DEAD_ELSEWHERE)
+    assert time.monotonic() - killed < limit
     for rank in survivors:
         assert rank.end() == 0, rank.stderr.text
+    return survivors
+
+
+def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
+    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
+    for rank in kill(everybody, scenario, victim, DEAD if len(hosts) == 2 else DEAD_ELSEWHERE):
         said = rank.stdout.text
         how = "(was killed by SIGKILL|is gone: its connection)"
         assert re.search(rf"JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {how}", said), said

@@ -77,7 +77,7 @@ class Direct(Algorithm):
         links.wait(tickets, what)
         # Our own was rounded as for the other hosts: all must add up the same numbers.
         arrived = [share.decoded(raw, whole) for raw in received]
-        share.stages.between.combine(arrived, [target[whole] for target in share.targets])
+        share.stages.between.combine(arrived, share.targets)
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
         """Copy the array of host `root` to all others.

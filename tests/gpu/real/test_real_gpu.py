@@ -13,7 +13,7 @@ import pytest
 
 from distrun.host.gpus import visible_gpus
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 SIZES = ("1", "1000", "262147", "4194304")
 real = pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU")
 

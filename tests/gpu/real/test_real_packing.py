@@ -8,23 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.packing import Packer
 from distrun.tensor_fusion.device_packing import Piece
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-
-
-@pytest.fixture(scope="module")
-def driver():
-    cupy = pytest.importorskip("cupy", reason="needs cupy")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        pytest.skip(f"needs an NVIDIA GPU: {error}")
-    made = Driver(0)
-    with made.use():
-        yield made
 
 
 def on_gpu(driver, array):

@@ -6,21 +6,8 @@ import numpy as np
 import pytest
 
 from distrun.runtime.backends.quantisation import BLOCK, QUANTISERS
-from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.quantised.kernels import Kernels
 from distrun.tensor_fusion.device_quantisation import SOURCES, Addend, Source
-
-
-@pytest.fixture(scope="module")
-def driver():
-    cupy = pytest.importorskip("cupy", reason="needs cupy")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError as error:
-        pytest.skip(f"needs an NVIDIA GPU: {error}")
-    made = Driver(0)
-    with made.use():
-        yield made
 
 
 def numbers(count, seed):
