@@ -95,6 +95,8 @@ class DistrunProcessGroup(ProcessGroup):
     def _start(self, handles: Sequence[Handle], tensors: Any, opts: Any, finish: Finish | None = None) -> Work:
         if self._standing.given_up is not None:
             self._standing.refuse()
+        for handle in handles:
+            handle.may_be_given_up = True
         timeout = self._timeout
         if opts is not None:
             given = opts.timeout

@@ -233,6 +233,10 @@ class ProgressEngine:
 
     def _make_progress(self, handle: Awaited | None) -> None:
         state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
+        if handle is not None and state.failure is None and negotiator.cross(handle):
+            self._act()
+            if handle.done:
+                return
         began = time.monotonic()
         while True:
             if state.failure is not None or gpu_monitor.trouble is not None:

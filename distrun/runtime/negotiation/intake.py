@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from distrun.errors import CollectiveError, MismatchError, StallError
@@ -12,6 +14,7 @@ from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.whereabouts import whereabouts
+from distrun.runtime.operations.handle import Handle
 from distrun.runtime.transport.control_plane import DEPARTURE, ControlPlane
 from distrun.runtime.transport.network_causes import NetworkCauses
 
@@ -82,11 +85,10 @@ class Intake:
             causes = "" if self._causes is None else self._causes.own()
             self._control_plane.send(0, messages.ANSWER + (whereabouts() + causes).encode())
 
-    def finish_piggybacked(self, piggyback: Piggyback, cache_id: int) -> Flat:
-        """Finish an operation whose payloads are all here; its result."""
-        handle = self._operations.named(cache_id)
+    def finish_piggybacked(self, piggyback: Piggyback, handle: Handle, payloads: Mapping[int, bytes]) -> Flat:
+        """Finish an operation for which the payloads of all other ranks have come; its result."""
         with np.errstate(all="ignore"):
-            result = piggyback.finish(handle)
+            result = piggyback.finish(handle, payloads)
         self._operations.finish(handle)
         return result
 

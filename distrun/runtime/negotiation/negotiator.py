@@ -17,6 +17,7 @@ from distrun.errors import JobAbortedError
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
+from distrun.runtime.negotiation.eager import Eager
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -25,6 +26,7 @@ from distrun.runtime.negotiation.questions import Questions
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations import waking_clock
+from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
@@ -79,7 +81,6 @@ class Negotiator:
         self._control_plane = control_plane
         self._operations = operations
         self._controller = controller
-        self._piggyback = piggyback
         self._process_sets = process_sets
         self._clock = clock
         self._amend = amend
@@ -89,6 +90,9 @@ class Negotiator:
         self.inquiries = Inquiries()
         causes = NetworkCauses(control_plane, describe_rank) if control_plane.is_across_hosts else None
         self._intake = Intake(control_plane, operations, self.inquiries, piggyback, causes)
+        self._eager: Eager | None = None
+        if piggyback is not None:
+            self._eager = Eager(rank, self._ranks, control_plane, operations, self._intake, piggyback)
         self._stall_monitor: CoordinatorStallMonitor | FollowerStallMonitor
         self._questions: Questions | None = None
         if controller is not None:
@@ -110,6 +114,19 @@ class Negotiator:
             self.inquiries.send(self._inquire)
             if self._controller is not None:
                 self._coordinate(self._controller)  # which tells what was given up
+
+    def cross(self, handle: Awaited) -> bool:
+        """Submit what a caller waits for, if nothing else is under way, and see whether the only other rank submits it
+        at the same time: see `Eager.cross`."""
+        eager = self._eager
+        if eager is None or not eager.is_alone(handle) or self._untold:
+            return False
+        cache_id = self._operations.outbox[0].cache_id
+        if eager.cross():
+            return True
+        if self._controller is not None:
+            self._controller.submit_ids(self.rank, [cache_id], self._clock())
+        return False
 
     def close(self) -> None:
         """Let go of what points back here, so that the shared memory goes with its last user and waits for no garbage
@@ -193,10 +210,10 @@ class Negotiator:
         """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
         outbox = self._operations.outbox
         now = time.monotonic_ns()
-        if self._piggyback is not None and len(outbox) == 1:
+        if self._eager is not None and len(outbox) == 1:
             handle = outbox[0]
             handle.submitted = now
-            if self._piggyback.is_eligible(handle) and self._send_along(self._piggyback, handle):
+            if self._eager.submit(handle):
                 outbox.popleft()
                 return
         cache_ids: list[int] = []
@@ -225,17 +242,6 @@ class Negotiator:
         members = request.shapes[0] if request.kind == FORM_PROCESS_SET else self._process_sets[request.process_set]
         return members[0] == 0
 
-    def _send_along(self, piggyback: Piggyback, handle: Handle) -> bool:
-        """Send an operation's arrays along with its message; whether it is submitted by that."""
-        if self._controller is None:
-            self._control_plane.send(0, piggyback.pack_own(messages.PIGGYBACK, handle))
-            if piggyback.have_crossed(handle.cache_id):
-                self._intake.finish_piggybacked(piggyback, handle.cache_id)
-            return True
-        if piggyback.makes_offers and not piggyback.is_complete(handle.cache_id):
-            self._control_plane.send(1, piggyback.pack_own(messages.PIGGYBACK, handle))
-        return False  # the controller has to hear of it as of any other
-
     def _submit_ids(self, cache_ids: list[int]) -> None:
         if not cache_ids:
             return
@@ -259,12 +265,12 @@ class Negotiator:
         now = self._clock()
         for source, message in self._control_plane.messages():
             letter = message[:1]
-            if letter == messages.PIGGYBACK and self._piggyback is not None:
-                controller.submit_ids(source, [self._piggyback.receive(source, message)], now)
+            if letter == messages.PIGGYBACK and self._eager is not None:
+                controller.submit_ids(source, [self._eager.receive(source, message)], now)
             elif letter == messages.CACHE_IDS:
                 cache_ids = messages.unpack_ids(message)
-                if self._piggyback is not None:
-                    self._piggyback.note_without(source, cache_ids)
+                if self._eager is not None:
+                    self._eager.note_without(source, cache_ids)
                 controller.submit_ids(source, cache_ids, now)
             elif letter == messages.FULL_REQUEST:
                 controller.submit(source, *_decoded(message[1:]), now)
@@ -314,8 +320,8 @@ class Negotiator:
 
     def _carry_down(self, decision: Decision) -> None:
         """Tell the ranks that a decision concerns, ourselves among them."""
-        if self._piggyback is not None and isinstance(decision, Execute) and not decision.taking_part:
-            left = self._finish_complete(self._piggyback, decision.cache_ids)
+        if self._eager is not None and isinstance(decision, Execute) and not decision.taking_part:
+            left = self._eager.begin(decision.cache_ids)
             if not left:
                 return
             decision = Execute(left, decision.process_set, decision.taking_part)
@@ -347,30 +353,14 @@ class Negotiator:
             if rank != self.rank:
                 self._control_plane.alarm(rank)
 
-    def _finish_complete(self, piggyback: Piggyback, cache_ids: list[int]) -> list[int]:
-        """Finish the operations whose payloads are all here; the cache ids of the others."""
-        left = []
-        for cache_id in cache_ids:
-            if piggyback.have_crossed(cache_id):
-                self._intake.finish_piggybacked(piggyback, cache_id)
-            else:
-                left.append(cache_id)
-        if len(left) == 1 and piggyback.is_complete(left[0]):
-            result = self._intake.finish_piggybacked(piggyback, left[0])
-            self._control_plane.send_all(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
-            return []
-        return left
-
     # Decisions, on the followers --------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
         """Take in what the coordinator has sent."""
         for _, message in self._control_plane.messages():
             self._stall_monitor.heard()
-            if message[:1] == messages.PIGGYBACK and self._piggyback is not None:
-                cache_id = self._piggyback.receive(0, message)
-                if self._piggyback.have_crossed(cache_id):
-                    self._intake.finish_piggybacked(self._piggyback, cache_id)
+            if message[:1] == messages.PIGGYBACK and self._eager is not None:
+                self._eager.receive(0, message)
             else:
                 self._intake.take_in(message)
 

@@ -5,16 +5,14 @@ allreduce sends its array along. If all ranks did, the coordinator combines the 
 decision: there and back, and all is done. If not all did (one had several operations to submit, say), the decision is
 executed like any other, and the payloads are dropped. Either way the arithmetic is the same, and so are the bits.
 
-Where there are just two ranks, the coordinator sends its own array as soon as it submits it: an offer. Two arrays that
-cross on the way are all that is needed: each rank combines them, and no decision is sent. An offer is void when the
-other rank submits the operation in another way. (It could not be taken back when the operation is given up, so there
-are no offers where there is a stall timeout.)
+Where there are just two ranks, each sends its array to the other (see `eager`). What two ranks have sent each other
+cannot be taken back when the operation is given up, so that is not done where there is a stall timeout.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -77,9 +75,9 @@ class Piggyback:
         return b"".join([letter, b"\0\0\0", cache_id.to_bytes(4, "little"), *[array.data for array in arrays]])
 
     def pack_own(self, letter: bytes, handle: Handle) -> bytes:
-        """A message with our payload, which is under way from now on."""
+        """A message with our payload, if the operation is eligible, which is under way from now on."""
         self._sent.add(handle.cache_id)
-        return self.pack(letter, handle.cache_id, handle.inputs)
+        return self.pack(letter, handle.cache_id, handle.inputs if self.is_eligible(handle) else ())
 
     def receive(self, rank: int, message: bytes) -> int:
         """Keep the payload that a rank has sent along; the cache id of its request."""
@@ -103,6 +101,15 @@ class Piggyback:
         """Whether our payload and the other rank's are both under way: both ranks have, or get, all they need."""
         return self.makes_offers and cache_id in self._sent and self.is_complete(cache_id)
 
+    @property
+    def has_received(self) -> bool:
+        """Whether payloads wait here."""
+        return bool(self._received)
+
+    def forget(self, cache_id: int) -> None:
+        """Our payload for a request has reached who needs it, and theirs was not kept here."""
+        self._sent.discard(cache_id)
+
     def take(self, cache_id: int) -> dict[int, bytes]:
         """Take out the payloads that have come for a request, by rank."""
         self._sent.discard(cache_id)
@@ -118,11 +125,10 @@ class Piggyback:
             self._received.pop(cache_id, None)
         return taken
 
-    def finish(self, own: Handle) -> Flat:
-        """Write the result into an operation's outputs, from our own arrays and the payloads of the other ranks, which
-        are taken out; return it."""
+    def finish(self, own: Handle, others: Mapping[int, bytes]) -> Flat:
+        """Write the result into an operation's outputs, from our own arrays and the payloads of the other ranks; return
+        it."""
         cache_id, inputs, outputs = own.cache_id, own.inputs, own.outputs
-        others = self.take(cache_id)
         how = self._reductions.get(cache_id)
         if how is None:
             how = self._reductions[cache_id] = reduction_of(self._backend, own.request)

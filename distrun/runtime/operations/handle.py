@@ -47,6 +47,8 @@ class Handle:
     splits: Sequence[int] = ()
     taking_part = 0
     """The number of ranks that have submitted it, if not all: the others have joined."""
+    may_be_given_up = False
+    """Whether its caller may have it given up, see `Engine.give_up`; to be set before it is started."""
     stands_in = False
     """Whether this rank has joined, and takes part in what the others have submitted with arrays in host memory."""
     site = ""

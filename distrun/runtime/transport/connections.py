@@ -115,6 +115,11 @@ class Connection:
         except OSError as error:
             self._close(reason_of(error))
 
+    def look(self) -> None:
+        """Read what has come, whether the poll tells of it or not."""
+        if not self.is_closed:
+            self.handle_events(_READ)
+
     def _write(self) -> None:
         """Send what has waited."""
         raise NotImplementedError

@@ -15,6 +15,7 @@ from typing import Protocol
 from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.transport import link_health
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Line
 
 LARGEST_MESSAGE = LARGEST
 """Bytes of the largest message."""
@@ -156,6 +157,16 @@ class ControlPlane:
             self._network.note_departure(message[1:].decode(errors="replace"))
 
     # Several hosts ----------------------------------------------------------------------------------------------------
+
+    def line(self, rank: int) -> Line:
+        """Return the line with a rank of another host that this one has a connection with."""
+        assert self._network is not None
+        return self._network.line(rank)
+
+    @property
+    def looks(self) -> int:
+        """How often to look for a message of another host before other ways of waiting are taken."""
+        return self._local_group.looks
 
     @property
     def is_sending(self) -> bool:

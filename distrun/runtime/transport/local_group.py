@@ -142,8 +142,7 @@ class LocalGroup(LocalRanks):
             StallError: the stall timeout is over.
         """
         self.watched_since = time.monotonic()
-        spins = SPINS if self.network is None else NETWORK_SPINS
-        for _ in range(spins if self.may_spin and self.spare_cores >= 0 else 2):
+        for _ in range(self.looks):
             if ready():
                 return True
         nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
@@ -178,6 +177,13 @@ class LocalGroup(LocalRanks):
                 self.watched_since = waking_clock.note_sleep(self.watched_since, slept)
             finally:
                 self.bell.disarm()
+
+    @property
+    def looks(self) -> int:
+        """How often to look for what is waited for before sleeping."""
+        if not self.may_spin or self.spare_cores < 0:
+            return 2
+        return SPINS if self.network is None else NETWORK_SPINS
 
     def _next_look(self, until: float | None, is_undecided: bool) -> float:
         """The time by which to look again though nobody has rung."""

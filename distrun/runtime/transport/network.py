@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_times, set_tcp_options
 from distrun.runtime.operations import waking_clock
@@ -46,6 +46,15 @@ class Companion(Protocol):
 
     def progress(self) -> None:
         """Make progress, and set the next time."""
+
+
+class Line(NamedTuple):
+    """The connection for messages with one rank, for whoever waits for nothing else."""
+
+    look: Callable[[], None]
+    """Takes what has come from the rank."""
+    inbox: deque[tuple[int, bytes]]
+    """Messages that have come, from any rank, with the ranks that sent them."""
 
 
 class Network:
@@ -160,6 +169,10 @@ class Network:
     def send(self, rank: int, message: bytes) -> None:
         """Send a message; never blocks. It is lost when the rank is gone."""
         self._channels[rank].send(message)
+
+    def line(self, rank: int) -> Line:
+        """Return the line with a rank that this one exchanges messages with."""
+        return Line(self._channels[rank].look, self.inbox)
 
     def alarm(self, rank: int, is_complaint: bool = False) -> None:
         """Wake the thread of a rank's engine, perhaps to say that what we send to it is not acknowledged."""

@@ -1,0 +1,178 @@
+"""Eager sends: what a rank tells others with a submission so that they need no decision, or get the result with it.
+
+Between hosts a small array travels along with the message that submits it (see `Piggyback`). And where there are just
+two ranks, on two hosts, each tells the other what it submits while it has nothing else under way: an offer. Two offers
+of the same operation that cross on the way are all that is needed. Each rank has seen that both have submitted it, and
+begins; no decision is sent. An offer is void when the other rank submits the operation in another way, together with
+others, say: then the coordinator decides, as ever.
+
+That keeps the one order. A rank makes an offer only when all that it has submitted before is done, so nothing that the
+coordinator may still decide can come before the operation on one rank and after it on the other; and what a rank
+submits later reaches the other one behind its offer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.intake import Intake
+from distrun.runtime.negotiation.pending import PendingOperations
+from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
+from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.request import CPU
+from distrun.runtime.transport.control_plane import ControlPlane
+
+if TYPE_CHECKING:
+    from distrun.runtime.operations.engine import Awaited
+
+_KINDS = frozenset(["allreduce", "allgather", "alltoall", "barrier", "broadcast", "reducescatter"])
+"""The kinds of operations that need nothing but their ranks."""
+
+
+class Eager:
+    """One rank's eager sends, and what comes of those of the others."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: Sequence[int],
+        control_plane: ControlPlane,
+        operations: PendingOperations,
+        intake: Intake,
+        piggyback: Piggyback,
+    ) -> None:
+        """
+        Args:
+            rank: our own, among all `ranks` of the job.
+            control_plane: carries the messages.
+            operations: what is under way here.
+            intake: finishes what has come.
+            piggyback: keeps what has come along.
+        """
+        self._is_coordinator = rank == 0
+        self._ranks = ranks
+        self._control_plane = control_plane
+        self._operations = operations
+        self._intake = intake
+        self._piggyback = piggyback
+        self._other = 1 - rank  # where there are two
+        self._line = control_plane.line(self._other) if piggyback.makes_offers else None
+        self._may_cross: dict[int, bool] = {}  # by cache id
+
+    # What we submit ---------------------------------------------------------------------------------------------------
+
+    def submit(self, handle: Handle) -> bool:
+        """Send an eager message about the only operation that is new here, if it is one for that; whether the
+        coordinator has heard of it thereby. (If that is this rank, the controller always has to be told.)"""
+        piggyback = self._piggyback
+        if not (piggyback.is_eligible(handle) or self._is_offered(handle)):
+            return False
+        if self._is_coordinator:
+            if piggyback.makes_offers and not piggyback.is_complete(handle.cache_id):
+                self._send(self._other, handle)
+            return False
+        self._send(0, handle)
+        if piggyback.have_crossed(handle.cache_id):
+            self._cross(handle)
+        return True
+
+    def _send(self, rank: int, handle: Handle) -> None:
+        self._control_plane.send(rank, self._piggyback.pack_own(messages.PIGGYBACK, handle))
+
+    def _is_offered(self, handle: Handle) -> bool:
+        """Whether an operation whose arrays do not travel along is offered to the other rank."""
+        operations = self._operations
+        if not self._piggyback.makes_offers or len(operations.pending) != 1 or operations.decided:
+            return False
+        # An offer that has arrived may have been taken up, so what is offered cannot be given up.
+        if handle.cache_id < 0 or handle.may_be_given_up:
+            return False
+        may_cross = self._may_cross.get(handle.cache_id)
+        if may_cross is None:
+            request = handle.request
+            may_cross = request.kind in _KINDS and request.device == CPU and not request.process_set
+            self._may_cross[handle.cache_id] = may_cross = may_cross and request.name is not None
+        return may_cross
+
+    # What others submit -----------------------------------------------------------------------------------------------
+
+    def receive(self, rank: int, message: bytes) -> int:
+        """Take an eager message of a rank; the cache id of its request. On a follower, what has crossed is begun."""
+        cache_id = self._piggyback.receive(rank, message)
+        if not self._is_coordinator and self._piggyback.have_crossed(cache_id):
+            self._cross(self._operations.named(cache_id))
+        return cache_id
+
+    def note_without(self, rank: int, cache_ids: Sequence[int]) -> None:
+        """Note that a rank has submitted these requests in the ordinary way."""
+        self._piggyback.note_without(rank, cache_ids)
+
+    def begin(self, cache_ids: list[int]) -> list[int]:
+        """On the coordinator, where these have been decided: begin or finish those for which eager messages are enough;
+        the cache ids of the others."""
+        piggyback, left = self._piggyback, []
+        for cache_id in cache_ids:
+            if piggyback.have_crossed(cache_id):
+                self._cross(self._operations.named(cache_id))
+            else:
+                left.append(cache_id)
+        if len(left) == 1 and piggyback.is_complete(left[0]):
+            handle = self._operations.named(left[0])
+            if piggyback.is_eligible(handle):
+                result = self._intake.finish_piggybacked(piggyback, handle, piggyback.take(left[0]))
+                self._control_plane.send_all(self._ranks, piggyback.pack(messages.RESULT, left[0], [result]))
+                return []
+        return left
+
+    def _cross(self, handle: Handle) -> None:
+        """Both ranks have submitted an operation, and know that of each other."""
+        payloads = self._piggyback.take(handle.cache_id)
+        if self._piggyback.is_eligible(handle):
+            self._intake.finish_piggybacked(self._piggyback, handle, payloads)
+        else:
+            self._operations.decide(messages.pack_ids(messages.EXECUTE, [handle.cache_id]))
+
+    # The shortcut -----------------------------------------------------------------------------------------------------
+
+    def is_alone(self, handle: Awaited) -> bool:
+        """Whether `cross` is for this operation: it is new, nothing else is under way, and nothing has come."""
+        operations, line = self._operations, self._line
+        if line is None or len(operations.outbox) != 1 or len(operations.pending) != 1 or line.inbox:
+            return False
+        own = operations.outbox[0]
+        if own is not handle or operations.decided or self._piggyback.has_received:
+            return False
+        return self._piggyback.is_eligible(own) or self._is_offered(own)
+
+    def cross(self) -> bool:
+        """Submit the operation that `is_alone`, and look a few times for the other rank's offer; whether it has come.
+
+        Otherwise it goes on in the ordinary way, which finds the same. But small operations that ranks submit one by
+        one, at the same time, cost little more than Python's own work, and this has the least of it.
+        """
+        assert self._line is not None
+        operations, piggyback, (look, inbox) = self._operations, self._piggyback, self._line
+        handle = operations.outbox[0]
+        handle.submitted = time.monotonic_ns()
+        self._send(self._other, handle)
+        operations.outbox.popleft()
+        for _ in range(self._control_plane.looks):
+            look()
+            if inbox:
+                break
+        else:
+            return False
+        source, message = inbox[0]
+        if message[:1] != messages.PIGGYBACK or cache_id_of(message) != handle.cache_id:
+            return False
+        inbox.popleft()
+        if piggyback.is_eligible(handle):
+            piggyback.forget(handle.cache_id)
+            self._intake.finish_piggybacked(piggyback, handle, {source: message})
+        else:
+            piggyback.receive(source, message)
+            self._cross(handle)
+        return True
