@@ -233,7 +233,7 @@ class ProgressEngine:
 
     def _make_progress(self, handle: Awaited | None) -> None:
         state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
-        if handle is not None and state.failure is None and negotiator.cross(handle):
+        if handle is not None and negotiator.is_across_hosts and state.failure is None and negotiator.cross(handle):
             self._act()
             if handle.done:
                 return

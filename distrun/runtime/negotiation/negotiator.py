@@ -27,7 +27,6 @@ from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, Follower
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.engine import Awaited
-from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.control_plane import ControlPlane

@@ -8,7 +8,7 @@ import reference
 from hypothesis import strategies as st
 
 import distrun
-from distrun.runtime.negotiation import piggyback
+from distrun.runtime.negotiation import eager, piggyback
 from distrun.runtime.operations.reduction import check_op
 from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 
@@ -25,6 +25,17 @@ def counted(*arguments):
 
 
 piggyback.Piggyback.finish = counted
+crossed = 0
+
+
+def counted_crossing(*arguments):
+    global crossed
+    crossed += 1
+    return cross(*arguments)
+
+
+cross = eager.Eager._cross
+eager.Eager._cross = counted_crossing
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ def cases(draw):
     ops = [distrun.Average, distrun.Sum, distrun.Product]
     op = draw(st.sampled_from(ops if dtype.startswith(("complex", "clong")) else [*ops, distrun.Min, distrun.Max]))
     check_op(op, dtype if dtype == "bfloat16" else dtype_of(dtype).name)
-    edge = piggyback.SMALL // (size - 1) // dtype_of(dtype).itemsize
+    edge = draw(st.sampled_from([piggyback.SMALL // (size - 1), piggyback.SMALL_PAIR])) // dtype_of(dtype).itemsize
     counts = draw(st.lists(st.sampled_from([0, 1, 5, 100]), min_size=1, max_size=3))
     if draw(st.integers(0, 3)) == 0:
         counts = [edge + draw(st.integers(-1, 1))]
@@ -90,9 +101,10 @@ for number, case in enumerate(collect(cases(), 80)):
         except AssertionError as error:
             raise AssertionError(f"{case}, turn {turn}: {error}") from error
 same.check()
-piggyback.Piggyback.finish = finish  # this process may run other programs afterwards
+piggyback.Piggyback.finish, eager.Eager._cross = finish, cross  # this process may run other programs afterwards
 makes_offers = size == 2 and os.environ["DISTRUN_STALL_TIMEOUT"] == "0"
 assert (piggybacked > 0) == (me == 0 or makes_offers), "nothing travelled with its message"
+assert (crossed > 0) == makes_offers, "no offers have crossed"
 
 # A name may change what it stands for while some ranks have sent something along for what it was.
 for turn in range(30):

@@ -2,153 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
+from histories.negotiating_rank import Rank
 
 from distrun.errors import JobAbortedError, MismatchError, StallError
 from distrun.runtime.negotiation import messages
-from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Define, Execute, Fail
 from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.messages import pack_decision, pack_ids, pack_reminder
-from distrun.runtime.negotiation.negotiator import PUSH_INTERVAL, RETRY, Negotiator
-from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback
+from distrun.runtime.negotiation.negotiator import PUSH_INTERVAL, RETRY
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
-
-
-class FakeControlPlane:
-    """Messages that the test writes and reads, in place of mailboxes and connections."""
-
-    is_stuck = False
-    is_sending = False
-    speaks_for_host = False
-    survey = None
-    lost: str | None = None
-    pushes = 0
-    room = float("inf")  # messages
-
-    def __init__(self, is_across_hosts: bool) -> None:
-        self.is_across_hosts = is_across_hosts
-        self.inbox: deque[tuple[int, bytes]] = deque()
-        self.sent: list[tuple[int, bytes]] = []
-        self.unsent: deque[tuple[int, bytes]] = deque()
-        self.alarmed: list[int] = []
-
-    def waiting(self) -> bool:
-        return bool(self.inbox)
-
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        while self.inbox:
-            yield self.inbox.popleft()
-
-    def send(self, rank: int, message: bytes) -> None:
-        self.unsent.append((rank, message))
-        self._fill()
-
-    def send_all(self, ranks, message: bytes) -> None:
-        for rank in ranks:
-            if rank != 0:
-                self.send(rank, message)
-
-    def _fill(self) -> None:
-        while self.unsent and self.room > 0:
-            self.sent.append(self.unsent.popleft())
-            self.room -= 1
-        self.is_stuck = bool(self.unsent)
-
-    def alarm(self, rank: int) -> None:
-        self.alarmed.append(rank)
-
-    def push(self) -> None:
-        self.pushes += 1
-        self._fill()
-
-    def trouble(self, is_undecided: bool) -> str | None:
-        return self.lost if is_undecided else None
-
-
-class FakeHierarchicalBackend:
-    """Adds up what ranks of several hosts have sent."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def wire_of(self, request: Request) -> str:
-        return ""
-
-    def quantisation_of(self, request: Request) -> str:
-        return ""
-
-    def combine(self, sources, how, result):
-        result[:] = sum(sources)
-
-
-class Rank:
-    """A negotiator with its operations, a clock, and nobody else."""
-
-    def __init__(self, rank: int, size: int = 2, *, hosts: bool = False, offers: bool = False, timeouts=None) -> None:
-        self.now = 1000.0
-        self.rank = rank
-        self.operations = PendingOperations(1 << 20)
-        self.control = FakeControlPlane(hosts)
-        self.negotiator = Negotiator(
-            rank,
-            size,
-            self.control,
-            self.operations,
-            Controller({0: range(size)}) if rank == 0 else None,
-            Piggyback(FakeHierarchicalBackend(size), offers) if hosts else None,
-            timeouts or Timeouts(0.0, 0.0),
-            "<{}>".format,
-            {0: range(size), 7: (0, 1), 8: (1, 2)},
-            lambda: self.now,
-        )
-
-    def submit(self, name: str | None, value: float = 1.0, count: int = 2) -> Handle:
-        array = np.full(count, value, np.float32)
-        handle = Handle(None, Request("allreduce", name, "float32", ((count,),)), [array], [array])
-        self.operations.enter(handle)
-        return handle
-
-    def hear(self, rank: int, *texts: bytes) -> None:
-        self.control.inbox.extend((rank, text) for text in texts)
-        self.negotiator.progress()
-
-    def sent(self) -> list[tuple[int, bytes]]:
-        """The messages since the last time."""
-        sent, self.control.sent = self.control.sent, []
-        return sent
-
-    def decided(self) -> list[list[Handle]]:
-        """The batches that are to be executed now, as if they were."""
-        batches = list(self.operations.decided)
-        self.operations.decided.clear()
-        return batches
-
-    def finished(self) -> list[Handle]:
-        """The operations whose results or errors have come since the last time."""
-        finished = [*self.operations.finished]
-        self.operations.finished.clear()
-        return finished
-
-    def learn(self, *handles: Handle) -> None:
-        """Have all ranks execute these for the first time: their cache ids are 0, 1, ..."""
-        self.negotiator.progress()
-        for cache_id, handle in enumerate(handles):
-            if self.rank == 0:
-                for rank in self.negotiator._ranks[1:]:
-                    self.hear(rank, messages.FULL_REQUEST + handle.request.encode(""))
-            else:
-                self.hear(0, pack_decision(Define(cache_id, handle.request)))
-        assert self.decided() == [[handle] for handle in handles]
-        self.sent()
-
 
 # A follower -----------------------------------------------------------------------------------------------------------
 
@@ -230,7 +96,7 @@ def test_the_question_where_its_main_thread_is_is_answered_before_anything_is_ex
     ((to, answer),) = rank.sent()
     assert to == 0
     assert answer.startswith(messages.ANSWER)
-    assert b"test_negotiator" in answer
+    assert b"negotiating_rank" in answer
 
 
 def test_a_follower_that_hears_nothing_reminds_the_coordinator_and_wakes_it():
@@ -437,7 +303,7 @@ def test_a_failed_operation_takes_its_payloads_along():
     rank.negotiator.progress()
     rank.hear(0, pack_decision(Fail((0, "a"), "rank 2 did not come", (0, 1), is_stall=True)))
     assert rank.finished() == [failed]
-    assert rank.negotiator._piggyback._sent == set()
+    assert rank.negotiator._eager._piggyback._sent == set()
 
 
 # Process sets ---------------------------------------------------------------------------------------------------------

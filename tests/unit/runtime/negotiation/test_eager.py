@@ -1,0 +1,270 @@
+"""Eager messages between two ranks: what they have both offered begins without a decision, and in one order."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+from histories.negotiating_rank import Rank
+from hypothesis import given, settings, strategies as st
+
+from distrun.errors import MismatchError
+from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.messages import pack_ids
+from distrun.runtime.negotiation.piggyback import SMALL_PAIR
+from distrun.runtime.operations.handle import Handle
+
+SMALL, LARGE = 2, SMALL_PAIR // 4 + 1
+"""Elements of an array that travels along with its message, and of one that does not."""
+
+
+def offer(cache_id: int) -> bytes:
+    return messages.PIGGYBACK + bytes(3) + cache_id.to_bytes(4, "little")
+
+
+def two_ranks(count: int = LARGE) -> tuple[Rank, Rank]:
+    """A coordinator and another rank that know a request of the name "a", with an array of so many elements."""
+    ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
+    for rank in ranks:
+        rank.learn(rank.submit("a", count=count))
+    return ranks
+
+
+# Offers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_two_offers_that_cross_need_no_decision():
+    ranks = two_ranks()
+    handles = [rank.submit("a", count=LARGE) for rank in ranks]
+    for rank in ranks:
+        rank.negotiator.progress()
+        assert rank.sent() == [(1 - rank.rank, offer(0))]
+    for rank, handle in zip(ranks, handles, strict=True):
+        rank.hear(1 - rank.rank, offer(0))
+        assert rank.decided() == [[handle]]
+        assert rank.sent() == []
+        assert rank.operations.is_empty
+
+
+def test_what_was_offered_in_vain_is_decided_like_any_other():
+    coordinator, other = two_ranks()
+    theirs = coordinator.submit("a", count=LARGE)
+    coordinator.negotiator.progress()
+    coordinator.sent()
+    other.submit("unknown")
+    ours = other.submit("a", count=LARGE)
+    other.negotiator.progress()
+    assert (0, pack_ids(messages.CACHE_IDS, [0])) in other.sent()
+    other.hear(0, offer(0))
+    assert other.decided() == []
+    coordinator.hear(1, pack_ids(messages.CACHE_IDS, [0]))
+    assert coordinator.sent() == [(1, pack_ids(messages.EXECUTE, [0]))]
+    other.hear(0, pack_ids(messages.EXECUTE, [0]))
+    assert (coordinator.decided(), other.decided()) == ([[theirs]], [[ours]])
+
+
+def test_nothing_is_offered_while_something_else_is_under_way():
+    _, other = two_ranks()
+    other.submit("unknown")
+    other.negotiator.progress()
+    other.sent()
+    other.submit("a", count=LARGE)
+    other.negotiator.progress()
+    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
+
+
+def test_what_may_be_given_up_is_not_offered():
+    coordinator, other = two_ranks()
+    for rank in (coordinator, other):
+        rank.submit("a", count=LARGE).may_be_given_up = True
+        rank.negotiator.progress()
+    assert coordinator.sent() == []
+    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
+
+
+# The shortcut ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
+    for rank in two_ranks():
+        handle = rank.submit("a", count=LARGE)
+        rank.control.look = lambda rank=rank: rank.control.inbox.append((1 - rank.rank, offer(0)))
+        assert rank.negotiator.cross(handle)
+        assert rank.sent() == [(1 - rank.rank, offer(0))]
+        assert rank.decided() == [[handle]]
+        assert rank.operations.is_empty
+
+
+def test_a_caller_whose_offer_is_not_met_goes_on_in_the_ordinary_way():
+    coordinator, other = two_ranks()
+    handles = [rank.submit("a", count=LARGE) for rank in (coordinator, other)]
+    assert not coordinator.negotiator.cross(handles[0])
+    assert not other.negotiator.cross(handles[1])
+    coordinator.hear(1, offer(0))
+    other.hear(0, offer(0))
+    assert (coordinator.decided(), other.decided()) == ([[handles[0]]], [[handles[1]]])
+    assert coordinator.sent() == [(1, offer(0))]
+    assert other.sent() == [(0, offer(0))]
+
+
+def test_another_message_than_the_offer_is_left_for_the_ordinary_way():
+    coordinator, _ = two_ranks()
+    handle = coordinator.submit("a", count=LARGE)
+    coordinator.control.look = lambda: coordinator.control.inbox.append((1, pack_ids(messages.CACHE_IDS, [0])))
+    assert not coordinator.negotiator.cross(handle)
+    coordinator.negotiator.progress()
+    assert coordinator.decided() == [[handle]]
+    assert coordinator.sent() == [(1, offer(0)), (1, pack_ids(messages.EXECUTE, [0]))]
+
+
+def test_the_shortcut_is_for_an_operation_alone():
+    coordinator, other = two_ranks()
+    first = other.submit("unknown")
+    assert not other.negotiator.cross(first)  # it has no cache id
+    other.negotiator.progress()
+    other.sent()
+    assert not other.negotiator.cross(other.submit("a", count=LARGE))
+    assert other.sent() == []
+    handle = coordinator.submit("a", count=LARGE)
+    coordinator.control.inbox.append((1, offer(0)))
+    assert not coordinator.negotiator.cross(handle)
+    assert coordinator.sent() == []
+
+
+# Any history ----------------------------------------------------------------------------------------------------------
+
+NAMES = "ab"
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["submit", "post", "post", "call", "hear", "hear"]),
+        st.integers(0, 1),
+        st.sampled_from(NAMES),
+        st.sampled_from([LARGE, LARGE, LARGE, SMALL]),
+    ),
+    min_size=10,
+    max_size=50,
+)
+
+
+class Pair:
+    """Two ranks, between which messages and operations take their time."""
+
+    def __init__(self) -> None:
+        self.ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
+        self.under_way: list[deque[bytes]] = [deque(), deque()]  # to each rank
+        self.ends: tuple[list[tuple[str, str]], ...] = ([], [])  # how each name ended, in turn
+        self.executed: tuple[list[str], ...] = ([], [])
+        for rank in self.ranks:
+            rank.control.look = lambda rank=rank: self.carry(rank.rank)
+        for name in NAMES:
+            for count in (SMALL, LARGE):
+                for rank in self.ranks:
+                    rank.submit(name, count=count)
+                self.settle()
+
+    def submit(self, rank: int, name: str, count: int) -> Handle | None:
+        one = self.ranks[rank]
+        if (0, name) in one.operations.pending or any(name == self.name_of(b) for b in one.operations.decided):
+            return None
+        return one.submit(name, 1.0 + rank, count)
+
+    def call(self, rank: int, name: str, count: int) -> None:
+        """A caller waits for what it submits, and the other rank's messages may come while it looks."""
+        handle = self.submit(rank, name, count)
+        if handle is not None and not self.ranks[rank].operations.decided:
+            self.ranks[rank].negotiator.cross(handle)
+            self.take(rank)
+
+    def progress(self, rank: int) -> None:
+        """A rank that executes something makes no other progress until the other executes the same."""
+        if not self.ranks[rank].operations.decided:
+            self.ranks[rank].negotiator.progress()
+            self.take(rank)
+
+    def take(self, rank: int) -> None:
+        for handle in self.ranks[rank].finished():
+            handle.done = True
+            self.ends[rank].append((handle.request.name, self.end_of(handle)))
+        for _, message in self.ranks[rank].sent():
+            self.under_way[1 - rank].append(message)
+        self.execute()
+
+    def end_of(self, handle: Handle) -> str:
+        if handle.error is not None:
+            assert isinstance(handle.error, MismatchError)
+            return "mismatch"
+        assert (handle.outputs[0] == 3.0).all()
+        return str(handle.outputs[0].size)
+
+    def execute(self) -> None:
+        first, second = (rank.operations.decided for rank in self.ranks)
+        while first and second:
+            assert self.name_of(first[0]) == self.name_of(second[0]), "both wait, each in another operation"
+            for rank, batches in enumerate((first, second)):
+                for handle in batches.popleft():
+                    handle.done = True
+                    self.executed[rank].append(handle.request.name)
+                    self.ends[rank].append((handle.request.name, str(handle.outputs[0].size)))
+
+    def name_of(self, batch: list[Handle]) -> str:
+        return "+".join(handle.request.name or "" for handle in batch)
+
+    def hear(self, rank: int, count: int = 1) -> None:
+        self.carry(rank, count)
+        self.progress(rank)
+
+    def carry(self, rank: int, count: int = 1) -> None:
+        """Messages arrive, which the rank has not looked at yet."""
+        for _, message in self.ranks[1 - rank].sent():
+            self.under_way[rank].append(message)
+        for _ in range(min(count, len(self.under_way[rank]))):
+            self.ranks[rank].control.inbox.append((1 - rank, self.under_way[rank].popleft()))
+
+    def settle(self) -> None:
+        """All messages arrive."""
+        for _ in range(50):
+            for rank in (0, 1):
+                self.hear(rank, 100)
+
+
+@settings(max_examples=400, deadline=None)
+@given(steps)
+def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history):
+    pair = Pair()
+    for what, rank, name, count in history:
+        if what == "hear":
+            pair.hear(rank)
+        elif what == "call":
+            pair.call(rank, name, count)
+        else:
+            pair.submit(rank, name, count)
+            if what == "post":
+                pair.progress(rank)
+    pair.settle()
+    for name in NAMES:  # what only one rank has submitted
+        for rank in (0, 1):
+            if (0, name) not in pair.ranks[rank].operations.pending and (0, name) in pair.ranks[
+                1 - rank
+            ].operations.pending:
+                (waiting,) = pair.ranks[1 - rank].operations.pending[0, name].request.shapes[0]
+                pair.submit(rank, name, waiting)
+        pair.settle()
+    for rank in pair.ranks:
+        assert rank.operations.is_empty
+        assert not rank.negotiator._eager._piggyback.has_received
+        assert rank.negotiator._eager._piggyback._sent == set()
+    assert pair.executed[0] == pair.executed[1]
+    for name in NAMES:
+        of_rank = [[end for of, end in pair.ends[rank] if of == name] for rank in (0, 1)]
+        assert of_rank[0] == of_rank[1]
+
+
+def test_the_sum_of_small_arrays_is_that_of_both_ranks():
+    ranks = two_ranks(SMALL)
+    for rank in ranks:
+        handle = rank.submit("a", 1.0 + rank.rank)
+        other = np.full(SMALL, 2.0 - rank.rank, np.float32).tobytes()
+        rank.control.look = lambda rank=rank, other=other: rank.control.inbox.append((1 - rank.rank, offer(0) + other))
+        assert rank.negotiator.cross(handle)
+        assert rank.finished() == [handle]
+        assert handle.outputs[0].tolist() == [3.0] * SMALL
