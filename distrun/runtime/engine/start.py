@@ -12,9 +12,9 @@ from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.eager.piggyback import Piggyback
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.negotiation.tree.control_plane import control_plane
 from distrun.runtime.operations.unreported import UnreportedError
 from distrun.runtime.transport.control_tree import ControlTree

@@ -10,9 +10,9 @@ from distrun.errors import CollectiveError, MismatchError, StallError
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
+from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.transport.control_plane import DEPARTURE, ControlPlane

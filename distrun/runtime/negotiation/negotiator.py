@@ -17,11 +17,11 @@ from distrun.errors import JobAbortedError
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Define, Execute, Fail, Key
-from distrun.runtime.negotiation.eager import Eager
+from distrun.runtime.negotiation.eager.piggyback import Piggyback
+from distrun.runtime.negotiation.eager.sends import Eager
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.negotiation.questions import Questions
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor, FollowerStallMonitor
 from distrun.runtime.negotiation.whereabouts import whereabouts

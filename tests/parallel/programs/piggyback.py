@@ -8,7 +8,7 @@ import reference
 from hypothesis import strategies as st
 
 import distrun
-from distrun.runtime.negotiation import eager, piggyback
+from distrun.runtime.negotiation.eager.sends import piggyback, sends
 from distrun.runtime.operations.reduction import check_op
 from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 
@@ -34,8 +34,8 @@ def counted_crossing(*arguments):
     return cross(*arguments)
 
 
-cross = eager.Eager._cross
-eager.Eager._cross = counted_crossing
+cross = sends.Eager._cross
+sends.Eager._cross = counted_crossing
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ for number, case in enumerate(collect(cases(), 80)):
         except AssertionError as error:
             raise AssertionError(f"{case}, turn {turn}: {error}") from error
 same.check()
-piggyback.Piggyback.finish, eager.Eager._cross = finish, cross  # this process may run other programs afterwards
+piggyback.Piggyback.finish, sends.Eager._cross = finish, cross  # this process may run other programs afterwards
 makes_offers = size == 2 and os.environ["DISTRUN_STALL_TIMEOUT"] == "0"
 assert (piggybacked > 0) == (me == 0 or makes_offers), "nothing travelled with its message"
 assert (crossed > 0) == makes_offers, "no offers have crossed"

@@ -10,10 +10,10 @@ import numpy as np
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define
+from distrun.runtime.negotiation.eager.piggyback import Piggyback
 from distrun.runtime.negotiation.messages import pack_decision
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import Timeouts

@@ -10,8 +10,8 @@ from hypothesis import given, settings, strategies as st
 
 from distrun.errors import MismatchError
 from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.eager.piggyback import SMALL_PAIR
 from distrun.runtime.negotiation.messages import pack_ids
-from distrun.runtime.negotiation.piggyback import SMALL_PAIR
 from distrun.runtime.operations.handle import Handle
 
 SMALL, LARGE = 2, SMALL_PAIR // 4 + 1

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distrun.runtime.negotiation import messages
+from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of
 from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
-from distrun.runtime.negotiation.piggyback import Piggyback, cache_id_of
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.runtime.transport.control_plane import ControlPlane

@@ -5,7 +5,7 @@ allreduce sends its array along. If all ranks did, the coordinator combines the 
 decision: there and back, and all is done. If not all did (one had several operations to submit, say), the decision is
 executed like any other, and the payloads are dropped. Either way the arithmetic is the same, and so are the bits.
 
-Where there are just two ranks, each sends its array to the other (see `eager`). What two ranks have sent each other
+Where there are just two ranks, each sends its array to the other (see `sends`). What two ranks have sent each other
 cannot be taken back when the operation is given up, so that is not done where there is a stall timeout.
 """
 
