@@ -8,7 +8,7 @@ import reference
 from hypothesis import strategies as st
 
 import distrun
-from distrun.runtime.negotiation.eager.sends import piggyback, sends
+from distrun.runtime.negotiation.eager import piggyback, sends
 from distrun.runtime.operations.reduction import check_op
 from examples import DTYPES, SameEverywhere, collect, dtype_of, lay_out
 
