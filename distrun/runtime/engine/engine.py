@@ -15,7 +15,6 @@ what is ready; execute what has been decided, in the order in which it was decid
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +25,7 @@ from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.engine.execute import Executor
 from distrun.runtime.engine.failing import FAREWELL, SHUT_DOWN, Failing
 from distrun.runtime.engine.membership import Membership
+from distrun.runtime.engine.progress_thread import ProgressThread
 from distrun.runtime.engine.recorder import Recorder
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
@@ -43,10 +43,6 @@ from distrun.runtime.transport.local_group import LocalGroup
 if TYPE_CHECKING:
     from distrun.runtime.gpu.gpu import Gpu
 
-LINGER = 0.0002
-"""Seconds without a new submission after which the progress thread sets to work on small operations."""
-LARGE = 256 << 10
-"""Bytes of a tensor for which it sets to work at once."""
 JOIN_TIMEOUT = 10.0
 """Seconds that `shutdown` gives the progress thread to end; in NCCL it may wait for a rank that does not come."""
 
@@ -84,25 +80,33 @@ class ProgressEngine:
         self._gpu_monitor = gpu_monitor
         self._unreported_error = unreported_error
         self._clock = clock
-        self._pause = pause
         self._state = ProgressState()
         self._recorder = Recorder()
         self._executor = Executor(groups, membership, gpu_monitor, local_group, self._state)
         self._failing = Failing(
             negotiator.rank, self._state, operations, self._executor, local_group, gpu_monitor, unreported_error
         )
-        # Waiting for another host leaves a core idle, and nobody there can see that we have something for them.
-        self._wakes_on_submit = local_group.spare_cores > 0 or negotiator.is_across_hosts
-        self._service_bell = local_group.service_bells[local_group.own]
-        self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
+        self._progress_thread = ProgressThread(
+            self._state,
+            operations,
+            negotiator,
+            local_group,
+            gpu_monitor,
+            pause,
+            partial(self._run_turn, None),
+            self._failing.die,
+        )
+        self._service_bell = self._progress_thread.bell
 
     def start(self) -> None:
         """Start the progress thread."""
-        self._thread.start()
+        self._progress_thread.start()
 
     def gpu(self) -> Gpu:
         """The GPU of this rank; raises `UsageError` if it has none that can be used."""
-        self._wakes_on_submit = True  # the host's cores wait while GPUs work, so nothing is gained by lying low
+        self._progress_thread.wakes_on_submit = (
+            True  # the host's cores wait while GPUs work, so nothing is gained by lying low
+        )
         return self._gpu_monitor.gpu()
 
     # Submitting and waiting -------------------------------------------------------------------------------------------
@@ -117,7 +121,7 @@ class ProgressEngine:
         self._enter(handle)
         if self._state.turn is not IDLE:
             self._ring_bell(handle)
-        elif self._wakes_on_submit or self._local_group.is_nudged:
+        elif self._progress_thread.wakes_on_submit or self._local_group.is_nudged:
             self._service_bell.ring()
         else:
             self._recorder.held(handle)
@@ -148,7 +152,7 @@ class ProgressEngine:
     @property
     def is_served_at_once(self) -> bool:
         """Whether the progress thread sets to work on what is submitted, and does not wait until a peer needs it."""
-        return self._wakes_on_submit
+        return self._progress_thread.wakes_on_submit
 
     def ensure_progress(self) -> None:
         """See to it that the operations under way will be done although nobody waits for them."""
@@ -228,7 +232,7 @@ class ProgressEngine:
             # get the turn, and rely on us.
             if state.failure is not None:
                 self._failing.fail_what_is_left()
-            if handle is not None and self._has_work():
+            if handle is not None and self._progress_thread.has_work():
                 self._service_bell.ring()
 
     def _make_progress(self, handle: Awaited | None) -> None:
@@ -296,59 +300,6 @@ class ProgressEngine:
         if not self._local_group.wait(self._has_news, waiting_for, until, FOREVER, negotiator.is_follower):
             negotiator.check_stalls()
 
-    # The progress thread ----------------------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        try:
-            sleeper = self._local_group.service_sleeper(self._negotiator.speaks_for_host)
-            while not self._state.is_leaving:
-                self._service_bell.arm()
-                if not (self._state.is_leaving or self._has_work()):
-                    nap = CHECK_INTERVAL if self._gpu_monitor.is_busy else self._local_group.longest_nap()
-                    if sleeper.sleep(nap):
-                        self._state.is_turn_due = True  # other hosts are to hear of the peer that has ended
-                self._service_bell.disarm()
-                self._serve_once()
-        except BaseException as error:
-            self._failing.die(error)
-
-    def _serve_once(self) -> None:
-        """The progress thread has woken: look after the GPU and other hosts, and take a turn if there is work."""
-        state = self._state
-        if self._gpu_monitor.is_busy and self._gpu_monitor.check() is not None:
-            self._local_group.bell.force()  # for the thread that has the turn; if none has, we take it, and abort
-        if not state.is_leaving and self._negotiator.hear_alarms():
-            state.is_turn_due = True  # whoever has the turn may have looked at the messages already
-        if self._wakes_on_submit:
-            self._linger()
-        if state.failure is None and state.take(PROGRESS_THREAD):
-            self._run_turn(None)
-
-    def _has_work(self) -> bool:
-        """Whether the progress thread should take a turn, though nobody has rung for it."""
-        state, operations = self._state, self._operations
-        is_waiting = bool(operations.outbox or operations.pending)
-        if not (is_waiting or state.is_turn_due or self._negotiator.is_sending):
-            return False
-        if state.turn is not IDLE or state.failure is not None:
-            return False
-        return state.is_turn_due or not is_waiting or self._wakes_on_submit or self._local_group.is_nudged
-
-    def _linger(self) -> None:
-        """Let a burst of operations come together before anything is done about them.
-
-        A thread that submits hundreds of them in a row would otherwise be interrupted for the first few, and again for
-        the next few. If it then waits for one of them, it makes progress at once: we do not have the turn while we
-        linger.
-        """
-        seen = -1
-        outbox = self._operations.outbox
-        while self._state.turn is IDLE and seen != len(outbox):
-            seen = len(outbox)
-            if any(array.nbytes >= LARGE for handle in list(outbox) for array in handle.inputs):
-                return
-            self._pause(LINGER)
-
     # Failing and leaving ----------------------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
@@ -398,10 +349,10 @@ class ProgressEngine:
             local_group.announce(LEFT, farewell)
             return None
         is_hurried = farewell != FAREWELL
-        self._thread.join(DRAIN_TIMEOUT if is_hurried else JOIN_TIMEOUT)
-        if self._thread.is_alive():
+        self._progress_thread.join(DRAIN_TIMEOUT if is_hurried else JOIN_TIMEOUT)
+        if self._progress_thread.is_alive():
             self._gpu_monitor.abort("distrun.shutdown() was called while an operation was being queued")
-            self._thread.join()
+            self._progress_thread.join()
         state.take_at_last()
         self._failing.abort(state.failure or "")
         state.give_back()

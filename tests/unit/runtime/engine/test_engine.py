@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from distrun.errors import JobAbortedError, UsageError
-from distrun.runtime.engine.engine import LARGE
+from distrun.runtime.engine.progress_thread import LARGE
 from distrun.runtime.negotiation import messages
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
@@ -72,13 +72,13 @@ def test_where_ranks_keep_all_cores_busy_submitting_wakes_nobody_but_a_nudge_and
 
 
 def test_where_cores_are_spare_submitting_wakes_the_progress_thread(rank):
-    rank.engine._wakes_on_submit = True
+    rank.engine._progress_thread.wakes_on_submit = True
     rank.engine.submit(rank.handle("a"))
     assert rank.rings == 1
 
 
 def test_what_others_submit_while_one_waits_is_left_to_the_progress_thread(rank):
-    rank.engine._wakes_on_submit = True
+    rank.engine._progress_thread.wakes_on_submit = True
     handle = rank.engine.run(rank.handle("a"))
     rank.group.history += [lambda: rank.engine.submit(rank.handle("b")), lambda: rank.decide(handle)]
     handle.wait()
@@ -104,7 +104,7 @@ def test_a_burst_comes_together_while_the_progress_thread_lingers(rank):
     """Hundreds of operations, submitted in a row by a thread that waits for none, make one message."""
     rank.teach(rank.handle(None), 0)
     del rank.control.sent[:]
-    rank.engine._wakes_on_submit = True
+    rank.engine._progress_thread.wakes_on_submit = True
     handles = []
 
     def submit_some() -> None:
@@ -123,20 +123,20 @@ def test_a_burst_comes_together_while_the_progress_thread_lingers(rank):
 
 
 def test_a_large_tensor_is_not_lingered_for(rank):
-    rank.engine._wakes_on_submit = True
+    rank.engine._progress_thread.wakes_on_submit = True
     handle = rank.engine.submit(rank.handle("a", LARGE // 4))
     rank.pauses += [lambda: pytest.fail("it lingered")]
     rank.group.history += [lambda: rank.decide(handle)]
-    rank.engine._serve_once()
+    rank.engine._progress_thread.serve_once()
     assert handle.done
 
 
 def test_a_burst_whose_submitter_waits_is_served_by_it_at_once_while_the_progress_thread_lingers(rank):
-    rank.engine._wakes_on_submit = True
+    rank.engine._progress_thread.wakes_on_submit = True
     handle = rank.engine.submit(rank.handle("a"))
     rank.group.history += [lambda: rank.decide(handle)]
     rank.pauses += [handle.wait]
-    rank.engine._serve_once()
+    rank.engine._progress_thread.serve_once()
     assert rank.backend.executed == ["allreduce 'a'"]
 
 
@@ -145,15 +145,15 @@ def test_an_alarm_that_comes_while_a_caller_has_the_turn_is_looked_after_when_it
     rank.control.is_across_hosts = rank.engine._negotiator.is_across_hosts = True
     handle = rank.engine.run(rank.handle("a"))
     rank.control.alarms += [True]
-    rank.group.history += [rank.engine._serve_once, lambda: rank.decide(handle)]
+    rank.group.history += [rank.engine._progress_thread.serve_once, lambda: rank.decide(handle)]
     handle.wait()
     assert rank.rings == 1
     question = (0, messages.QUESTION)
     rank.control.inbox.append(question)
-    assert rank.engine._has_work()
-    rank.engine._serve_once()
+    assert rank.engine._progress_thread.has_work()
+    rank.engine._progress_thread.serve_once()
     assert rank.control.sent[-1][1].startswith(messages.ANSWER)
-    assert not rank.engine._has_work()
+    assert not rank.engine._progress_thread.has_work()
 
 
 # A signal handler, while its own thread makes progress ----------------------------------------------------------------
@@ -194,8 +194,8 @@ def test_a_signal_handler_that_shuts_down_lets_the_thread_it_has_interrupted_end
     assert {state for state, _ in rank.group.announced} == {LEFT}
     assert {reason for _, reason in rank.group.announced} == {"it has had enough"}
     assert rank.turn == "idle"
-    rank.engine._thread.join(DEADLINE)
-    assert not rank.engine._thread.is_alive()
+    rank.engine._progress_thread.join(DEADLINE)
+    assert not rank.engine._progress_thread.is_alive()
     with pytest.raises(JobAbortedError):
         rank.engine.submit(rank.handle("b"))
 
@@ -332,14 +332,14 @@ def test_a_shutdown_ends_the_turn_of_the_progress_thread(rank):
 def test_what_is_submitted_while_a_shutdown_waits_for_the_progress_thread_fails(rank, in_thread):
     rank.start()
     handle = rank.handle("a")
-    join = rank.engine._thread.join
+    join = rank.engine._progress_thread.join
 
     def submit_first(timeout=None) -> None:
         with pytest.raises(JobAbortedError, match=r"distrun\.shutdown\(\)"):
             rank.engine.submit(handle)
         join(timeout)
 
-    rank.engine._thread.join = submit_first
+    rank.engine._progress_thread.join = submit_first
     rank.engine.shutdown()
 
 
@@ -500,10 +500,10 @@ REASON = "the progress thread of rank 1 failed: OSError: [Errno 24] Too many ope
 
 @pytest.mark.parametrize("where", ["asleep", "lingering", "hearing alarms", "looking after the GPU", "executing"])
 def test_whatever_ends_the_progress_thread_fails_the_job_with_that_reason(rank, monkeypatch, caplog, where):
-    rank.engine._wakes_on_submit = True
+    rank.engine._progress_thread.wakes_on_submit = True
     handle = rank.engine.submit(rank.handle("a"))
     if where == "asleep":
-        rank.engine._wakes_on_submit = False
+        rank.engine._progress_thread.wakes_on_submit = False
         rank.group.thread_history += [fail]
     elif where == "lingering":
         rank.pauses += [fail]
@@ -546,7 +546,7 @@ def after(call, then):
 def test_a_dead_progress_thread_of_which_no_call_has_told_is_told_by_shutdown(rank):
     rank.group.thread_history += [fail]
     rank.start()
-    rank.engine._thread.join(DEADLINE)
+    rank.engine._progress_thread.join(DEADLINE)
     assert rank.engine.shutdown() == REASON
 
 
