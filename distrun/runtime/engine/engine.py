@@ -104,9 +104,8 @@ class ProgressEngine:
 
     def gpu(self) -> Gpu:
         """The GPU of this rank; raises `UsageError` if it has none that can be used."""
-        self._progress_thread.wakes_on_submit = (
-            True  # the host's cores wait while GPUs work, so nothing is gained by lying low
-        )
+        # The host's cores wait while GPUs work, so nothing is gained by lying low.
+        self._progress_thread.wakes_on_submit = True
         return self._gpu_monitor.gpu()
 
     # Submitting and waiting -------------------------------------------------------------------------------------------
