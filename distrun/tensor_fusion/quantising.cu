@@ -36,7 +36,7 @@ __device__ __forceinline__ float round_to_even(float value) {
 
 const int BLOCK = 256;
 const float LEAST_SCALE = 1.504632769e-36f;  // 2**-119
-const float FOUR_THIRDS = 1.333333373f;      // of 0.75, halfway between two powers, is 1
+const float NINE_SEVENTHS = 1.285714269f;    // of 7/9, from where on a half becomes 1, is 1
 const float LARGE = 196608.0f;               // 1.5 * 2**17: the numbers beside it are a 64th away
 
 union Bits {
@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantise(const Quantised t
     float scale = BITS == 8 ? divide(largest.value, 127.0f) : largest.value;
     if (scale < LEAST_SCALE) scale = 0.0f;
     const bool is_finite = largest.bits < 0x7f800000;
-    const float reciprocal = scale == 0.0f ? 0.0f : divide(BITS == 8 ? 1.0f : FOUR_THIRDS, scale);
+    const float reciprocal = scale == 0.0f ? 0.0f : divide(BITS == 8 ? 1.0f : NINE_SEVENTHS, scale);
     ((float*)table.raw)[block] = scale;
     unsigned char* codes = (unsigned char*)table.raw + 4 * blocks_of(table.count);
     Reader again(table, first);

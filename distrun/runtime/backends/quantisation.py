@@ -5,8 +5,10 @@ off than half a scale. (T. Dettmers, M. Lewis, S. Shleifer, L. Zettlemoyer: 8-bi
 Quantization, 2022, has blocks for the same reason: one large value spoils few others.)
 
 With 4 bits they are signs and powers of two, from the largest absolute value, which is the scale, down to a 64th of it,
-and zero. Large values are off by up to a third of themselves, and small ones by no more than that, where 15 equal steps
+and zero. Large values are off by up to 5/14 of themselves, and small ones by no more than that, where 15 equal steps
 would make most of them zero: an optimizer that divides by the size of gradients, as Adam does, feels the difference.
+For its sake they are rounded up not from halfway between two powers on, 1.5 times the lower one, but from 14/9: so the
+squares of equally spread values keep their mean, to which halfway would add 7 %, and steps would get shorter.
 (D. Miyashita, E. H. Lee, B. Murmann: Convolutional Neural Networks using Logarithmic Data Representation, 2016.)
 
 A block with a value that is not finite comes back with none that is: whoever looks for infinities and NaNs in sums, as
@@ -142,7 +144,7 @@ class Powers(Quantiser):
     """
 
     _per_byte = 2
-    _four_thirds = np.float32(4 / 3)  # of 0.75, halfway between two powers, is 1
+    _nine_sevenths = np.float32(9 / 7)  # of 7/9, from where on a half becomes 1, is 1
     _sign_and_exponent = np.uint32(0xFF800000)
     _large = np.float32(1.5 * 2.0**17)  # the numbers beside it are a 64th away
 
@@ -155,7 +157,7 @@ class Powers(Quantiser):
     def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
         scales[:] = largest
         scales[scales < LEAST_SCALE] = 0
-        return _quotients(self._four_thirds, scales)
+        return _quotients(self._nine_sevenths, scales)
 
     def _round(self, scaled: Flat) -> None:
         bits = scaled.view(np.uint32)

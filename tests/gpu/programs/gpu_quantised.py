@@ -20,7 +20,7 @@ distrun.init()
 rank, size = distrun.rank(), distrun.size()
 cupy.cuda.Device(distrun.device().index).use()
 WIRE = current().wire_dtype
-ROUNDING = {"int8": 1 / 254, "int4": 1 / 4}[WIRE]  # of the largest of 256
+ROUNDING = {"int8": 1 / 254, "int4": 5 / 18}[WIRE]  # of the largest of 256
 IS_EXACT = sys.argv[1:] == ["exact"]
 
 

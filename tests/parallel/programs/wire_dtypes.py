@@ -16,7 +16,7 @@ from distrun.runtime.operations.wire import SMALL
 from examples import SameEverywhere, perform_each
 
 WIRE = os.environ["DISTRUN_WIRE_DTYPE"]
-LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 1 / 254, "int4": 1 / 4}[WIRE]
+LOST = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 1 / 254, "int4": 5 / 18}[WIRE]
 """The most that is lost when numbers are rounded: of the largest number, or with half precision of each."""
 IS_QUANTISED = WIRE.startswith("int")
 

@@ -102,7 +102,7 @@ def only_large_gradients_are_quantised_and_what_int4_loses_comes_later():
     plain = distrun.DistributedOptimizer(optax.identity())
     exact, _ = plain.update(tree, plain.init(tree))
     largest = 4.5  # of normal numbers, and more than their averages have
-    for name, rounding in (("int8", 1 / 254), ("int4", 1 / 4)):  # of the largest of 256
+    for name, rounding in (("int8", 1 / 254), ("int4", 5 / 18)):  # of the largest of 256
         optimizer = distrun.DistributedOptimizer(optax.identity(), compression=getattr(distrun.Compression, name))
         update = jax.jit(optimizer.update)
         total = 0.0

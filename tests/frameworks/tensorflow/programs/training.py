@@ -105,7 +105,7 @@ def only_large_gradients_are_quantised_and_what_int4_loses_comes_later():
 
     exact = [gradient.numpy() for gradient in gradients_by(hvd.Compression.none)()]
     largest = 4.5  # of normal numbers, and more than their averages have
-    for name, rounding in (("int8", 1 / 254), ("int4", 1 / 4)):  # of the largest of 256
+    for name, rounding in (("int8", 1 / 254), ("int4", 5 / 18)):  # of the largest of 256
         gradients, total = gradients_by(getattr(hvd.Compression, name)), 0.0
         for count in range(1, 11):
             found = [gradient.numpy() for gradient in gradients()]

@@ -11,7 +11,7 @@ import distrun.torch as hvd
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 IS_QUANTISED = hvd.local_size() < SIZE
-ROUNDING = {"int8": 1 / 254, "int4": 1 / 4}  # of the largest of 256
+ROUNDING = {"int8": 1 / 254, "int4": 5 / 18}  # of the largest of 256
 
 
 def exact_sum(tensor):

@@ -114,7 +114,7 @@ def largest_of_blocks(array: np.ndarray[Any, Any], reach: int) -> np.ndarray[Any
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("wire", "lost"), [("int8", 1 / 254), ("int4", 1 / 4)])
+@pytest.mark.parametrize(("wire", "lost"), [("int8", 1 / 254), ("int4", 5 / 18)])
 @settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
 @given(
     counts=st.sampled_from(SHAPES),
