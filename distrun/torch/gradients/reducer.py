@@ -22,7 +22,7 @@ which no hook fired on this rank though it may have on others. So each step take
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
@@ -73,6 +73,8 @@ class GradientReducer:
         self.suppressed = False
         self.tuner: BucketTuner | None = None
         """Where the ranks tune the buckets: from their first agreement on."""
+        self.before_agreement: Callable[[], None] | None = None
+        """What all ranks do before they agree, whichever of them reduce together."""
         self._name = name
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
@@ -315,6 +317,8 @@ class GradientReducer:
     def _agree(self) -> None:
         """Plan the buckets together with the other ranks."""
         self._forget_tuning()
+        if self.before_agreement is not None:
+            self.before_agreement()
         agreement = agree(self._name, self._parameters, self._settings, self._arrived)
         if any(agreement.note):  # rank 0 wants tuning
             from distrun.torch.gradients.tuning import BucketTuner
