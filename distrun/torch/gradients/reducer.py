@@ -73,7 +73,7 @@ class GradientReducer:
         self.tuner: BucketTuner | None = None
         """Where the ranks tune the buckets: from their first agreement on."""
         self.before_agreement: Callable[[], None] | None = None
-        """What all ranks do before they agree, whichever of them reduce together."""
+        """A call that all ranks make before they agree, whichever of them reduce together."""
         self._name = name
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
