@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from distrun.runtime.negotiation.decision_queue import DecisionQueue
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Fail, Key
 from distrun.runtime.negotiation.joining import objection
+from distrun.runtime.negotiation.matching.decision_queue import DecisionQueue
 from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, slot_title
 from distrun.runtime.negotiation.matching.matching import Formation, Matching, Slot
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
