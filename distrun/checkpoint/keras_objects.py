@@ -63,8 +63,16 @@ def optimizer_variables(optimizer: Any, trained: Sequence[Any] = ()) -> list[Any
 def feedback_of(value: Any) -> Any:
     """Return what has the state of the gradients' compression of an optimizer, or of the one that a model was compiled
     with; None if there is no such thing."""
-    optimizer = value if is_optimizer(value) else getattr(value, "optimizer", None)
-    return getattr(optimizer, "distrun_feedback", None)
+    return getattr(_optimizer_of(value), "distrun_feedback", None)
+
+
+def is_distributed(value: Any) -> bool:
+    """Return whether an optimizer, or the one that a model was compiled with, is a `DistributedOptimizer`."""
+    return hasattr(_optimizer_of(value), "distrun_feedback")
+
+
+def _optimizer_of(value: Any) -> Any:
+    return value if is_optimizer(value) else getattr(value, "optimizer", None)
 
 
 def assign(variables: Sequence[Any], arrays: Sequence[Any], path: str) -> None:

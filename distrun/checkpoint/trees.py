@@ -30,6 +30,7 @@ from typing import Any
 from distrun.checkpoint import jax_arrays, keras_objects, numpy_arrays, torch_tensors
 from distrun.checkpoint.numpy_arrays import Bytes, Capture
 from distrun.errors import CheckpointError, UsageError
+from distrun.runtime.collectives.losses import warn_of_dropped
 
 _LOSSES = "losses"
 Form = Any
@@ -169,10 +170,17 @@ def restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> Any
     if tag in _MADE_ANEW:
         return _MADE_ANEW[tag](content)
     value = _OVERWRITTEN[tag](content, data, like, path)
-    feedback = keras_objects.feedback_of(like) if _LOSSES in form else None
-    if feedback is not None:
-        restored(form[_LOSSES], data, feedback, f"{path}.{_LOSSES}")
+    if _LOSSES in form:
+        _losses_restored(form[_LOSSES], data, like, f"{path}.{_LOSSES}")
     return value
+
+
+def _losses_restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> None:
+    feedback = keras_objects.feedback_of(like)
+    if feedback is not None:
+        restored(form, data, feedback, path)
+    elif keras_objects.is_distributed(like) and restored(form["state"], data, None, path):
+        warn_of_dropped("the gradients of this optimizer")
 
 
 def _all_restored(forms: Iterable[Form], data: Mapping[str, Bytes], likes: Sequence[Any], path: str) -> list[Any]:

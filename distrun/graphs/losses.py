@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from distrun.graphs.low_rank import LowRankMatrices
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.collectives.losses import Loss, may_need_feedback
+from distrun.runtime.collectives.losses import Loss, may_need_feedback, warn_of_dropped
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.request import Request, Shape
 from distrun.runtime.operations.wire import NARROWED, WITH_FEEDBACK, is_small
@@ -38,10 +38,26 @@ Losses = dict[str, dict[int, Loss]]
 
 def named(call: Call, entries: Sequence[str]) -> Call:
     """Return a call that reduces a list of gradients, described by `entries` as for `signature_id`, such that what they
-    lose outlives the world; as it was where they lose nothing, or are those of some ranks only."""
-    if call.process_set is not global_process_set or not may_need_feedback(call.wire):
+    lose outlives the world; as it was where they lose nothing, or are those of some ranks only.
+
+    Where they lose nothing, what a checkpoint has brought for them is dropped, with a warning: only calls that compress
+    keep each gradient apart, and ranks that have come later, and have no losses, must make the same calls.
+    """
+    if call.process_set is not global_process_set:
+        return call
+    if not may_need_feedback(call.wire):
+        _drop(entries)
         return call
     return call._replace(gradients=_name_of(tuple(entries)))
+
+
+def _drop(entries: Sequence[str]) -> None:
+    if not _waiting:
+        return
+    with _lock:
+        places = _waiting.pop(_name_of(tuple(entries)), None)
+    if places:
+        warn_of_dropped("these gradients")
 
 
 @lru_cache

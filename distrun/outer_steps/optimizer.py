@@ -84,6 +84,7 @@ class OuterOptimizer:
         self._feedbacks = [Feedback() for _ in self.fragments]
         self._room: tuple[Any, Array] = (None, None)  # of an engine
         self._sent: Array = None
+        self._compared_in: Any = None  # the engine of the generation in which all ranks had the same settings
 
     # Around an inner step ---------------------------------------------------------------------------------------------
 
@@ -97,12 +98,23 @@ class OuterOptimizer:
         failure = getattr(world.engine(), "failure", None)  # a single process has none
         if failure is not None:
             raise JobAbortedError(failure)
-        if self.step == 0:
-            check_equal(allgather_object(self.settings, f"{self.name}.settings"))
+        self.compare_settings()
         if not self.is_agreed and self.step >= self.settings.warmup:
             if not self.anchors:
                 self.drop_anchor()
             self._compare()
+
+    def compare_settings(self) -> None:
+        """Compare the settings of all ranks, once, unless steps have been made. A face whose ranks do something
+        together that depends on them calls this before; `begin_step` does.
+
+        Raises:
+            UsageError: they differ.
+        """
+        engine = world.engine()
+        if self.step == 0 and self._compared_in is not engine:
+            check_equal(allgather_object(self.settings, f"{self.name}.settings"))
+            self._compared_in = engine
 
     def end_step(self) -> None:
         """End an inner step: use an average that is due, and start the exchange that is."""

@@ -75,7 +75,7 @@ def test_hosts_may_be_chosen_among_those_of_the_allocation(distrun, python):
     ("arguments", "complaint"),
     [
         (["-np", "5"], "-np 5 asks for more ranks than the 4 slots of alpha:2,beta:2"),
-        (["--launcher", "srun", "-H", "gamma"], "srun cannot start ranks on gamma: allowed are the hosts of Slurm job"),
+        (["--launcher", "srun", "-H", "gamma"], "srun does not reach gamma: allowed are the hosts of Slurm job"),
         (["--wdir", "/no/where"], "beta: the working directory '/no/where' does not exist there"),
         (["--python", "/no/python"], "beta: its Python '/no/python' cannot be started (execve(): /no/python: No such"),
     ],

@@ -189,8 +189,7 @@ def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> st
         raise UsageError(f"--launcher srun needs {lack}, or use --launcher ssh")
     if request.launcher == "srun" and strangers:
         raise UsageError(
-            f"--launcher srun cannot start ranks on {', '.join(sorted(strangers))}: allowed are the hosts of "
-            f"{allocated}"
+            f"--launcher srun does not reach {', '.join(sorted(strangers))}: allowed are the hosts of {allocated}"
         )
     if request.launcher is not None:
         return request.launcher

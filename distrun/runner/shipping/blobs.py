@@ -110,8 +110,15 @@ class Blobs:
 
 def read_digest(path: str) -> str:
     """Return the SHA-256 of a file's content. Raises OSError."""
+    return read_digest_and_size(path)[0]
+
+
+def read_digest_and_size(path: str) -> tuple[str, int]:
+    """Return the SHA-256 of a file's content, and the bytes that it has. Raises OSError."""
     found = hashlib.sha256()
+    size = 0
     with open(path, "rb", buffering=0) as file:
         while piece := file.read(_PIECE):
             found.update(piece)
-    return found.hexdigest()
+            size += len(piece)
+    return found.hexdigest(), size

@@ -1,4 +1,4 @@
-"""The digests of files that have been read before, so that unchanged files need not be read again.
+"""The digests and sizes of files that have been read before, so that unchanged files need not be read again.
 
 A file counts as unchanged while its size, both its times and its inode are the same. The time at which the inode
 changed cannot be set by programs; but a file that was written within the same tick as it was read may have changed
@@ -14,13 +14,15 @@ import os
 import time
 from contextlib import suppress
 
-from distrun.runner.shipping.blobs import read_digest
+from distrun.runner.shipping.blobs import read_digest_and_size
 from distrun.runner.shipping.cache import CacheError, open_cache, touch, write_file
 
 _FRESH = 2_000_000_000  # nanoseconds since its last change in which a file may change once more unseen
 _KEPT = 30 * 86400.0  # seconds since a folder was shipped last
 
 Facts = tuple[int, ...]
+Content = tuple[str, int]
+"""The digest of a content, and its bytes: file systems such as /proc and some of FUSE say others, or 0."""
 
 
 class Digests:
@@ -28,8 +30,8 @@ class Digests:
 
     def __init__(self, folder: str) -> None:
         """Read what is remembered of a folder. Without a cache to read from nothing is."""
-        self._remembered: dict[str, tuple[Facts, str]] = {}
-        self._now: dict[str, tuple[Facts, str]] = {}
+        self._remembered: dict[str, tuple[Facts, Content]] = {}
+        self._now: dict[str, tuple[Facts, Content]] = {}
         self._file: str | None = None
         with suppress(OSError, CacheError, ValueError, TypeError, AttributeError):
             shelf = os.path.join(open_cache(os.environ), "digests")
@@ -37,10 +39,12 @@ class Digests:
             self._file = os.path.join(shelf, hashlib.sha256(os.fsencode(folder)).hexdigest())
             with open(self._file, encoding="ascii") as file:
                 found = json.load(file)
-            self._remembered = {path: (tuple(facts), str(digest)) for path, (facts, digest) in found.items()}
+            self._remembered = {
+                path: (tuple(facts), (str(digest), int(size))) for path, (facts, (digest, size)) in found.items()
+            }
 
-    def of(self, name: str, path: str, found: os.stat_result) -> str:
-        """Return the digest of a file's content.
+    def of(self, name: str, path: str, found: os.stat_result) -> Content:
+        """Return the digest of a file's content, and its size.
 
         Args:
             name: its path below the folder.
@@ -52,10 +56,10 @@ class Digests:
         """
         facts = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
         known = self._remembered.get(name)
-        digest = known[1] if known is not None and known[0] == facts else read_digest(path)
+        content = known[1] if known is not None and known[0] == facts else read_digest_and_size(path)
         if max(facts[1], facts[2]) < time.time_ns() - _FRESH:
-            self._now[name] = (facts, digest)
-        return digest
+            self._now[name] = (facts, content)
+        return content
 
     def save(self) -> None:
         """Remember the digests asked for, as far as that is possible, and forget those of folders of long ago."""

@@ -222,27 +222,33 @@ _CLASSES = {
 
 def _characters(text: str) -> tuple[str, int]:
     """Return the regular expression of a set such as `[!a-c]`, and the length of its text; 0: it matches nothing."""
-    position = 1
-    is_negated = text[1:2] in ("!", "^") and len(text) > 1
-    position += is_negated
-    first, inside = position, ""
+    is_negated = text[1:2] in ("!", "^")
+    first = position = 1 + is_negated
+    inside = before = ""  # what a range may begin with: not with a class, nor with the end of another range
     while position < len(text) and (text[position] != "]" or position == first):
-        named = re.match(r"\[:(\w+):\]", text[position:])
+        rest = text[position:]
+        named = re.match(r"\[:([^]]*):\]", rest)
+        is_range = rest[0] == "-" and bool(before) and rest[1:2] not in ("]", "")
+        character, length = _character(rest[1:] if is_range else rest)
         if named:
             if named[1] not in _CLASSES:
                 return "", 0
             inside += _CLASSES[named[1]]
-            position += len(named[0])
-        elif text[position] == "\\" and position + 1 < len(text):
-            inside += re.escape(text[position + 1])
-            position += 2
-        elif text[position] == "-" and position != first and text[position + 1 : position + 2] not in ("]", ""):
-            inside += "-"
-            position += 1
+            character, length = "", len(named[0])
+        elif is_range:
+            if before <= character:  # of `b-a` only the b counts
+                inside += f"{re.escape(before)}-{re.escape(character)}"
+            character, length = "", length + 1
         else:
-            inside += re.escape(text[position])
-            position += 1
+            inside += re.escape(character)
+        before = character
+        position += length
     if position >= len(text):
         return "", 0
     # No set of git's matches a slash.
     return f"(?!/)[{'^' if is_negated else ''}{inside}]", position + 1
+
+
+def _character(text: str) -> tuple[str, int]:
+    """Return the first character of a text and the length of what means it: a backslash takes the next one as it is."""
+    return (text[1], 2) if text[0] == "\\" and len(text) > 1 else (text[0], 1)

@@ -95,13 +95,23 @@ def _prepare(
 
 
 def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: Comparison) -> str:
-    """Return the folder of the cache that has a package, which is sent if it is not there, or not as it should be."""
+    """Return the folder of the cache that has a package, which is sent if it is not there, or not as it should be.
+
+    Other launches, on all hosts that have this cache, may do the same at this moment: what one of them has brought
+    stays, since it may be importing that.
+    """
     place = os.path.join(cache, "packages", wanted)
     folder = os.path.join(place, name)
+    hold(place)  # before the look: otherwise another launch might delete it after that as unused
     if not is_intact(folder, wanted):
-        discard(place)
         packed = launcher.ask(ask="package", name=name)
-        fill(place, lambda half: _unpack(packed, name, half))
+
+        def write(half: str) -> None:
+            _unpack(packed, name, half)
+            if os.path.lexists(place) and not is_intact(folder, wanted):
+                discard(place)  # at the last moment: whoever works with the damaged one finds the new in its place
+
+        fill(place, write)
         if not is_intact(folder, wanted):
             discard(place)
             launcher.refuse(
@@ -110,7 +120,7 @@ def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: 
             )
         for _, unused in by_last_use(os.path.dirname(place))[_KEPT:]:
             discard_unused(unused)
-    hold(place)
+        hold(place)
     return place
 
 

@@ -132,11 +132,10 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
         walk.enter("", rules)
     except RecursionError:
         raise UsageError(f"--ship {folder} has folders in folders without end; let .gitignore leave them out") from None
-    sizes = [(path, found.st_size) for path, found in walk.found]
-    if sum(size for _, size in sizes) > limit:
-        raise too_large(folder, sizes, format_size(limit), remedy)
+    _check_limit(folder, [(path, found.st_size) for path, found in walk.found], limit, remedy)  # before all is read
     digests = Digests(folder)
     files = tuple(_entry(folder, path, found, digests) for path, found in walk.found)
+    _check_limit(folder, [(entry.path, entry.size) for entry in files], limit, remedy)
     digests.save()
     manifest = Manifest(files, tuple(walk.links), tuple(walk.folders))
     return Snapshot(folder, names, to, manifest, zlib.compress(manifest.to_json(), 1))
@@ -207,10 +206,10 @@ def _entry(folder: str, path: str, found: os.stat_result, digests: Digests) -> F
     whole = os.path.join(folder, path)
     try:
         for _ in range(_ATTEMPTS):
-            digest = digests.of(path, whole, found)
+            digest, size = digests.of(path, whole, found)
             after = os.lstat(whole)
             if (after.st_size, after.st_mtime_ns, after.st_ino) == (found.st_size, found.st_mtime_ns, found.st_ino):
-                return FileEntry(path, stat.S_IMODE(found.st_mode) & 0o777, found.st_mtime_ns, found.st_size, digest)
+                return FileEntry(path, stat.S_IMODE(found.st_mode) & 0o777, found.st_mtime_ns, size, digest)
             found = after
     except OSError as error:
         raise UsageError(
@@ -221,6 +220,11 @@ def _entry(folder: str, path: str, found: os.stat_result, digests: Digests) -> F
         f"--ship {folder}: {whole} changes while it is read; start again when nothing writes to it, or let .gitignore "
         "leave it out"
     )
+
+
+def _check_limit(folder: str, sizes: Sequence[tuple[str, int]], limit: int, remedy: str) -> None:
+    if sum(size for _, size in sizes) > limit:
+        raise too_large(folder, sizes, format_size(limit), remedy)
 
 
 def too_large(folder: str, sizes: Sequence[tuple[str, int]], allowed: str, remedy: str) -> UsageError:

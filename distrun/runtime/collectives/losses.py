@@ -7,6 +7,7 @@ over the ranks, the job.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,15 @@ class Loss(NamedTuple):
     q: Any = None
     """Where the gradient is approximated, the matrix with which the next approximation begins, the same on all ranks;
     see `distrun.tensor_fusion.low_rank`."""
+
+
+def warn_of_dropped(what: str) -> None:
+    """Warn that what `what` has lost will not be made up for."""
+    warnings.warn(
+        f"the checkpoint has what compression had taken from {what}, which is dropped, as they travel whole from now "
+        "on; compress them as before, by int4 or PowerSGD, to have it made up for",
+        stacklevel=2,
+    )
 
 
 def may_need_feedback(wire: str) -> bool:

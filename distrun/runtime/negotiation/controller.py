@@ -20,12 +20,13 @@ Ranks submit for themselves, or many as one *source*, where they all submit the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 
-from distrun.runtime.negotiation.decisions import LONGEST_LIST, AllJoined, Decision, Define, Execute, Fail, Key
+from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Fail, Key
 from distrun.runtime.negotiation.joining import objection
-from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, sides_of, slot_title
+from distrun.runtime.negotiation.matching.decision_queue import DecisionQueue
+from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, slot_title
 from distrun.runtime.negotiation.matching.matching import Formation, Matching, Slot
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
 
@@ -44,14 +45,6 @@ class Stall:
     missing: tuple[int, ...]
     waited: float
     site: str
-
-
-@dataclass
-class _Inquiry:
-    """A disagreement that keeps its place among the decisions until ranks have said where they submitted it."""
-
-    slot: Slot
-    asked: set[int] = field(default_factory=set)
 
 
 class Controller:
@@ -82,11 +75,8 @@ class Controller:
         self._unnamed_ids: set[int] = set()
         self._sites: dict[int, str] = {}  # cache id -> call site in the first full request
         self._odd_sites: dict[tuple[int, int], str] = {}  # (rank, cache id) -> call site, where that differs
-        self._ready: list[int] = []
-        self._ready_as = (0, 0)  # process set, and how many ranks take part, of what is ready
-        self._decisions: list[Decision | _Inquiry] = []
-        self._inquiries = 0  # among the decisions
-        self.questions: list[tuple[int, Key]] = []
+        self._queue = DecisionQueue()
+        self.questions = self._queue.questions
         """Ranks to be asked where they submitted what: see `site_told`. Whoever asks them empties the list."""
 
     # Process sets ---------------------------------------------------------------------------------------------------
@@ -142,7 +132,7 @@ class Controller:
             ready = matching.streams.submit(source, cache_ids, now)
             if ready is not None:
                 if ready:
-                    self._note_ready(process_set, ready)
+                    self._queue.execute(process_set, ready)
                     if self._unnamed_ids:
                         matching.unnamed += sum(cache_id in self._unnamed_ids for cache_id in ready)
                 return
@@ -195,7 +185,7 @@ class Controller:
             if given_up is None:
                 others.append(rank)
             else:
-                self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
+                self._queue.add(Fail(key, given_up.text, (rank,), given_up.is_stall))
         return others
 
     def _form(self, rank: int, request: Request, site: str, now: float) -> None:
@@ -204,28 +194,28 @@ class Controller:
         key: Key = (0, request.name or "")
         given_up = formation.told_late(key, rank)
         if given_up is not None:
-            self._decide(Fail(key, given_up.text, (rank,), given_up.is_stall))
+            self._queue.add(Fail(key, given_up.text, (rank,), given_up.is_stall))
             return
         slot = formation.slot(key, (rank,), -1, request, now)
         slot.sites[rank] = site
         if slot.disagreement:  # who else is to come is part of it, so nobody waits for that
             text = describe_disagreement(slot, lambda rank: slot.sites[rank])
             formation.give_up(slot, text, is_stall=False)
-            self._decide(Fail(key, text, tuple(sorted(slot.present))))
+            self._queue.add(Fail(key, text, tuple(sorted(slot.present))))
             return
         if formation.missing(slot):
             return
         formation.close(slot)
         for dissolution in formation.take_dissolutions():
-            self._decide(Define(-1, dissolution, 1))
-        self._decide(Define(-1, slot.request, len(slot.present)))
+            self._queue.add(Define(-1, dissolution, 1))
+        self._queue.add(Define(-1, slot.request, len(slot.present)))
 
     def _join(self, matching: Matching, rank: int, process_set: int) -> None:
         for slot in matching.join(rank):
             self._complete(matching, slot)
         if len(matching.joined) == len(matching.ranks):
             matching.joined.clear()
-            self._decide(AllJoined(process_set, rank, matching.unnamed))
+            self._queue.add(AllJoined(process_set, rank, matching.unnamed))
 
     # Decisions ------------------------------------------------------------------------------------------------------
 
@@ -234,27 +224,17 @@ class Controller:
         matching.close(slot)
         taking_part = len(slot.present) if slot.excused else 0
         if slot.disagreement:
-            self._fail(slot)
+            self._queue.fail(slot)
             return
         if taking_part:
             why = objection(slot, matching.excused_from(slot))
             if why:
-                self._decide(Fail(slot.key, f"{slot_title(slot)}: {why}", tuple(sorted(slot.present))))
+                self._queue.add(Fail(slot.key, f"{slot_title(slot)}: {why}", tuple(sorted(slot.present))))
                 return
         if slot.cache_id >= 0:
-            self._note_ready(slot.key[0], [slot.cache_id], taking_part)
+            self._queue.execute(slot.key[0], [slot.cache_id], taking_part)
         else:
-            self._decide(Define(self._cache_id(slot), slot.request, taking_part))
-
-    def _note_ready(self, process_set: int, cache_ids: list[int], taking_part: int = 0) -> None:
-        if (process_set, taking_part) != self._ready_as:
-            self._flush()
-            self._ready_as = process_set, taking_part
-        self._ready += cache_ids
-
-    def _decide(self, decision: Decision | _Inquiry) -> None:
-        self._flush()
-        self._decisions.append(decision)
+            self._queue.add(Define(self._cache_id(slot), slot.request, taking_part))
 
     def _cache_id(self, slot: Slot) -> int:
         known = self._cache_ids.get(slot.request)
@@ -272,61 +252,18 @@ class Controller:
             self._note_site(rank, cache_id, site)
         return cache_id
 
-    def _flush(self) -> None:
-        ready = self._ready
-        if ready:
-            self._ready = []
-            process_set, taking_part = self._ready_as
-            if len(ready) <= LONGEST_LIST:
-                self._decisions.append(Execute(ready, process_set, taking_part))
-                return
-            for start in range(0, len(ready), LONGEST_LIST):
-                self._decisions.append(Execute(ready[start : start + LONGEST_LIST], process_set, taking_part))
-
     def decisions(self) -> list[Decision]:
         """The decisions since the last call, in the order in which every rank must execute them.
 
         Those behind a disagreement wait until the ranks that were asked about it have answered.
         """
-        self._flush()
-        if not self._inquiries:
-            told, self._decisions = self._decisions, []
-            return told  # type: ignore[return-value]
-        decisions: list[Decision] = []
-        for place, decision in enumerate(self._decisions):
-            if isinstance(decision, _Inquiry):
-                if decision.asked:
-                    del self._decisions[:place]
-                    return decisions
-                self._inquiries -= 1
-                slot = decision.slot
-                text = describe_disagreement(slot, lambda rank, slot=slot: self._site(slot, rank))  # type: ignore[misc]
-                decisions.append(Fail(slot.key, text, tuple(sorted(slot.present))))
-            else:
-                decisions.append(decision)
-        self._decisions.clear()
-        return decisions
+        return self._queue.take(self._site)
 
     # Trouble --------------------------------------------------------------------------------------------------------
 
-    def _fail(self, slot: Slot) -> None:
-        """Fail an operation about which the ranks disagree, once one rank of each side has said where it is."""
-        inquiry = _Inquiry(slot)
-        for ranks in sides_of(slot).values():
-            if ranks[0] not in slot.sites:
-                inquiry.asked.add(ranks[0])
-                self.questions.append((ranks[0], slot.key))
-        self._inquiries += 1
-        self._decide(inquiry)
-
     def site_told(self, rank: int, key: Key, site: str) -> None:
-        """A rank that was asked has said where in user code it submitted an operation; "" if it does not know."""
-        for decision in self._decisions:
-            if isinstance(decision, _Inquiry) and decision.slot.key == key and rank in decision.asked:
-                decision.asked.discard(rank)
-                if site:
-                    decision.slot.sites[rank] = site
-                return
+        """See `DecisionQueue.site_told`."""
+        self._queue.site_told(rank, key, site)
 
     def _note_site(self, rank: int, cache_id: int, site: str) -> None:
         if self._sites.setdefault(cache_id, site) != site:
@@ -362,7 +299,7 @@ class Controller:
         for matching, slot in self._stalled(now, after):
             text = why.get(slot_title(slot), f"{slot_title(slot)}: not all ranks submitted it in time")
             matching.give_up(slot, text)
-            self._decide(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall=True))
+            self._queue.add(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall=True))
 
     def give_up_one(self, key: Key, text: str) -> None:
         """Fail an operation that waits for ranks, with this text, also for those when they come."""
@@ -372,7 +309,7 @@ class Controller:
             slot = matching.slots.get(key)
             if slot is not None:
                 matching.give_up(slot, text)
-                self._decide(Fail(key, text, tuple(sorted(slot.present)), is_stall=True))
+                self._queue.add(Fail(key, text, tuple(sorted(slot.present)), is_stall=True))
 
     def _stalled(self, now: float, after: float) -> list[tuple[Matching, Slot]]:
         stalled = []

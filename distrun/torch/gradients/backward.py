@@ -49,6 +49,66 @@ class Position(NamedTuple):
     the caller's thread is in, and this one not."""
 
 
+class Pass:
+    """The backward pass that is under way, if any, with the graph tasks in it that hooks have been called in."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.is_end_arranged = False
+        self.call: FrameType | None = None
+        """The outermost call of the engine, by which a pass is told."""
+        self.tasks: set[int] = set()
+        self._failed = -1  # this task and earlier ones are of passes that have failed
+
+    def position(self, task: int) -> Position | None:
+        """Return where this thread is in a task that it has not been in before; None: in a pass that has failed, which
+        the thread has not noticed."""
+        if task <= self._failed:
+            return None
+        found = position(self.call)
+        return None if found.call is None and not found.is_own else found
+
+    def is_at(self, place: Position) -> bool:
+        """Return whether a thread there is in this pass."""
+        return self.is_open and place.call is self.call
+
+    def begin(self, call: FrameType | None) -> None:
+        """A pass begins."""
+        self.is_open, self.is_end_arranged, self.call = True, False, call
+
+    def add(self, task: int, place: Position, at_end: Callable[[], None]) -> None:
+        """Count a task, in which this thread is, as one of the pass. `at_end` is called when the pass ends, unless that
+        is arranged already; it is not kept."""
+        self.tasks.add(task)
+        if self.is_end_arranged:
+            return
+        if place.depth <= 1:
+            self.arrange_end(at_end)
+        elif not place.is_own:
+            at_end_of_task(lambda: self._end_task(at_end))
+
+    def arrange_end(self, at_end: Callable[[], None]) -> None:
+        """Have `at_end` called when the current task ends, which is the pass's outermost one."""
+        self.is_end_arranged = True
+        at_end_of_task(at_end)
+
+    def _end_task(self, at_end: Callable[[], None]) -> None:
+        """A task ends of which could not be told whether it was the outermost one. Now it can."""
+        if position(self.call).depth <= 1:
+            at_end()
+
+    def close(self) -> None:
+        """No pass is under way."""
+        self.is_open = self.is_end_arranged = False
+        self.tasks = set()
+        self.call = None  # not longer than needed: the frame holds the loss
+
+    def fail(self) -> None:
+        """No pass is under way, though threads may still be in this one."""
+        self._failed = max(self.tasks, default=self._failed)
+        self.close()
+
+
 def position(known: FrameType | None = None) -> Position:
     """Return where this thread is. If several threads have called the engine, the one in the call `known` is ours."""
     own, callers = threading.get_ident(), _possible_callers()

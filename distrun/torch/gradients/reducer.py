@@ -22,10 +22,9 @@ which no hook fired on this rank though it may have on others. So each step take
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -73,6 +72,8 @@ class GradientReducer:
         self.suppressed = False
         self.tuner: BucketTuner | None = None
         """Where the ranks tune the buckets: from their first agreement on."""
+        self.before_agreement: Callable[[], None] | None = None
+        """A call that all ranks make before they agree, whichever of them reduce together."""
         self._name = name
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
@@ -83,12 +84,10 @@ class GradientReducer:
         self._is_on_gpu = False  # whether any bucket is
         self._is_recorded = False  # whether a CUDA graph reduces the gradients when it is replayed
         self._has_stale_graph = False  # whether one was recorded in an earlier generation, and none since
-        self._call: FrameType | None = None  # of the engine: tells one pass from another
-        self._tasks: set[int] = set()  # the graph tasks of the open pass that we know of
-        self._dead = -1  # this task and earlier ones are over: their pass has failed
+        self._pass = backward.Pass()
+        self._reduces = False  # whether the pass that is under way does
         self._lock = threading.RLock()
         self._is_alone = self._finds_itself_alone()
-        self._close_pass()
         self.follow_parameters()
         _reducers.add(self)
 
@@ -108,8 +107,8 @@ class GradientReducer:
         """Forget the last generation: the ranks have to agree anew, and what gradients there are belong to a step that
         is done, or will be done again."""
         with self._lock:
-            self._dead = max(self._tasks, default=self._dead)
-            self._close_pass()
+            self._pass.fail()
+            self._reduces = False
             for parameter in self._parameters.tensors:
                 parameter.grad = None
             self._buckets.forget()
@@ -133,7 +132,7 @@ class GradientReducer:
             return
         task = backward.current_task()
         with self._lock:
-            if task in self._tasks or self._enter_task(task):
+            if task in self._pass.tasks or self._enter_task(task):
                 self._arrive(parameter)
 
     def _arrive(self, parameter: int) -> None:
@@ -142,8 +141,8 @@ class GradientReducer:
             return
         if not self._buckets.is_agreed:
             self._arrived[place] = None
-            if not self._is_end_arranged and len(self._arrived) == len(self._parameters.tensors):
-                self._arrange_end()
+            if not self._pass.is_end_arranged and len(self._arrived) == len(self._parameters.tensors):
+                self._pass.arrange_end(self._end_pass)
             return
         bucket = self._buckets.home[place]
         waiting_for = bucket.waiting_for
@@ -159,15 +158,15 @@ class GradientReducer:
         bucket.take(place)
         if not waiting_for:
             self._send(bucket)
-            if not self._buckets.unsent and not self._is_end_arranged:
-                self._arrange_end()
+            if not self._buckets.unsent and not self._pass.is_end_arranged:
+                self._pass.arrange_end(self._end_pass)
 
     def _send(self, bucket: Bucket) -> None:
         self._buckets.unsent -= 1
         bucket.send(self._start)
 
     def _start(self, handle: Handle) -> Handle:
-        handle.caller = self._call
+        handle.caller = self._pass.call
         return submit(handle) if self._buckets.unsent else run(handle)  # after the last one nothing is left but to wait
 
     def _enter_task(self, task: int) -> bool:
@@ -175,31 +174,17 @@ class GradientReducer:
 
         False: it is of a pass that has failed, in a thread that has not noticed.
         """
-        if task <= self._dead:
+        place = self._pass.position(task)
+        if place is None:
             return False
-        position = backward.position(self._call)
-        if position.call is None and not position.is_own:
-            return False
-        if not self._is_open or position.call is not self._call:
+        if not self._pass.is_at(place):
             self.abandon()
-            self._begin_pass(position.call)
-        self._tasks.add(task)
-        if not self._is_end_arranged:
-            if position.depth <= 1:
-                self._arrange_end()
-            elif not position.is_own:
-                backward.at_end_of_task(self._end_task)
+            self._pass.begin(place.call)
+            self._begin_pass()
+        self._pass.add(task, place, self._end_pass)
         return True
 
-    def _end_task(self) -> None:
-        """A task ends of which could not be told whether it was the outermost one. Now it can."""
-        if backward.position(self._call).depth <= 1:
-            self._end_pass()
-
-    def _begin_pass(self, call: FrameType | None) -> None:
-        self._is_open = True
-        self._is_end_arranged = False
-        self._call = call
+    def _begin_pass(self) -> None:
         self._passes += 1
         if recording.ring is not None:
             recording.ring.enter(layout.BACKWARD, self._is_on_gpu)  # by whichever thread computes it
@@ -208,10 +193,6 @@ class GradientReducer:
             self._prepare()
             self._arrived = {}
 
-    def _arrange_end(self) -> None:
-        self._is_end_arranged = True
-        backward.at_end_of_task(self._end_pass)
-
     def _end_pass(self) -> None:
         with self._lock:
             if self._reduces:
@@ -219,9 +200,8 @@ class GradientReducer:
             self._close_pass()
 
     def _close_pass(self) -> None:
-        self._is_open = self._is_end_arranged = self._reduces = False
-        self._tasks = set()
-        self._call = None  # not longer than needed: the frame holds the loss
+        self._pass.close()
+        self._reduces = False
 
     def abandon(self) -> None:
         """End a backward pass that failed half-way: what it has computed is dropped.
@@ -229,15 +209,15 @@ class GradientReducer:
         Other ranks may have been through theirs. So that every pass that reduces is one reduction of every bucket on
         every rank, we take part in what is left of it, with gradients marked as not valid.
         """
-        if not self._is_open:
+        if not self._pass.is_open:
             return
         with self._lock:
             self._abandon()
 
     def _abandon(self) -> None:
         reduces = self._reduces
-        self._dead = max(self._tasks, default=self._dead)
-        self._close_pass()
+        self._pass.fail()
+        self._reduces = False
         if not reduces:
             return
         if not self._buckets.is_agreed:
@@ -315,6 +295,8 @@ class GradientReducer:
     def _agree(self) -> None:
         """Plan the buckets together with the other ranks."""
         self._forget_tuning()
+        if self.before_agreement is not None:
+            self.before_agreement()
         agreement = agree(self._name, self._parameters, self._settings, self._arrived)
         if any(agreement.note):  # rank 0 wants tuning
             from distrun.torch.gradients.tuning import BucketTuner

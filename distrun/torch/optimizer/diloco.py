@@ -99,6 +99,8 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
         sparse_as_dense=sparse_as_dense,
         process_set=global_process_set if warmup else hosts,
     )
+    if wrapped._reducer is not None:  # with another warm-up it reduces over other ranks, and would wait for them
+        wrapped._reducer.before_agreement = outer.compare_settings
     extend(wrapped, OuterDistributed, step, _outer=outer, _hosts=hosts, _unscales=unscales)
     return wrapped
 

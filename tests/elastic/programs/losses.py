@@ -5,21 +5,13 @@ Usage: `losses.py FORM [commits] [gpu]`; the GPU is a simulated one.
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-import zlib
 
+import lossy_steps
 import torch
 
 import distrun.torch as hvd
-from distrun.runtime import world
 from distrun.torch import elastic
-
-
-def tell(**facts: object) -> None:
-    """Print a line that the test reads."""
-    print(json.dumps({"generation": world.generation(), **facts}), flush=True)
 
 
 def owed() -> list[float]:
@@ -28,29 +20,23 @@ def owed() -> list[float]:
     return [float(losses[each].lost.abs().sum()) if each in losses else 0.0 for each in model.parameters()]
 
 
+def step(_: elastic.TorchState) -> list[torch.Tensor]:
+    """Take a step; return the weights."""
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).square().sum().backward()
+    optimizer.step()
+    return [each.detach() for each in model.parameters()]
+
+
 @elastic.run
 def train(state: elastic.TorchState) -> None:
     """Take steps until this process is killed."""
-    tell(begun=state.step, owed=owed())
-    while True:
-        optimizer.zero_grad()
-        model(torch.randn(8, 64)).square().sum().backward()
-        optimizer.step()
-        bits = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
-        assert len(set(hvd.allgather_object(zlib.crc32(bits), name="bits"))) == 1
-        state.step += 1
-        if COMMITS and state.step % 4 == 0:
-            state.commit()
-        elif not COMMITS:
-            state.advance()
-        tell(step=state.step, owed=owed())
-        time.sleep(0.01)  # as if it computed
+    lossy_steps.train(state, step, owed, "commits" in options)
 
 
 hvd.init()
 torch.manual_seed(1)
 form, *options = sys.argv[1:]
-COMMITS = "commits" in options
 if "gpu" in options:
     import playing
 

@@ -172,8 +172,8 @@ def test_hooks_of_both_threads_belong_to_one_pass(planned):
 
     within_backward(step)
     assert planned.log[1:] == [("send", (0, 1)), ("receive", (0, 1)), ("receive", (2, 3))]
-    assert not planned.reducer._is_open
-    assert planned.reducer._call is None
+    assert not planned.reducer._pass.is_open
+    assert planned.reducer._pass.call is None
 
 
 def test_hooks_at_the_same_time_lose_nothing(planned):
@@ -216,7 +216,7 @@ def test_a_hook_that_comes_after_its_pass_has_failed_changes_nothing(planned):
     elsewhere(lambda: planned.arrive(7, 2, 3))
     within_backward(lambda: elsewhere(lambda: planned.arrive(6, 2, 3)))
     assert planned.log == [("drop", (0, 1)), ("drop", (2, 3))]
-    assert not planned.reducer._is_open
+    assert not planned.reducer._pass.is_open
     planned.log.clear()
 
     def step():
@@ -230,7 +230,7 @@ def test_a_hook_that_comes_after_its_pass_has_failed_changes_nothing(planned):
 
 def test_a_pass_that_failed_is_told_from_the_next_one(planned):
     within_backward(lambda: elsewhere(lambda: planned.arrive(7, 0, 1)))
-    assert planned.reducer._is_open
+    assert planned.reducer._pass.is_open
     within_backward(lambda: elsewhere(lambda: planned.arrive(8, 2)))
     assert planned.log == [("send", (0, 1)), ("forfeit", (2, 3)), ("drop", (0, 1)), ("drop", (2, 3))]
     with pytest.raises(UsageError, match=r"parameter 0\.2 changed after it was sent"):

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 DEADLINE = 120.0  # seconds; far more than anything takes
-WORKER = """
+BEGINNING = """
 import numpy as np
 import distrun
 from distrun.servers.layout import Layout, Parameter
@@ -16,14 +16,19 @@ from distrun.servers.session import Session
 
 distrun.init()
 rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))
-session = Session(Layout((Parameter("a", (300000,), 0),), (rule,), distrun.size(), {synchronous}))
+session = Session(Layout((Parameter("a", (300000,), 0),), (rule,), distrun.size(), {staleness} == 0))
 if distrun.rank() == 0:
     session.start({{0: np.zeros(300000, np.float32)}})
 session.pull(0)
-for number in range({steps}):
+
+def push():
     session.await_values()
     session.gradient_of(0)[:] = distrun.rank() + 1
     session.push([1.0], [True], {{}}, {staleness}, 0)
+"""
+TRAINING = """
+for number in range({steps}):
+    push()
     if number == 3:
         print("training", flush=True)
 session.await_values()
@@ -31,46 +36,55 @@ assert (session.values == -1.5 * {steps}).all(), session.values
 """
 
 
+def training(steps=10**6, staleness=4):
+    """Return the program of a worker that trains for so many steps."""
+    return BEGINNING.format(staleness=staleness) + TRAINING.format(steps=steps)
+
+
+@pytest.fixture
+def train(distrun, python):
+    """Return a function that starts a job of a worker and a server on each host."""
+    return lambda *options, **settings: distrun(
+        "-H", "alpha:1,beta:1", "--servers", "2", *options, *python(training(**settings))
+    )
+
+
+def assert_gone(job, *hosts):
+    """Nothing is left of a job on these hosts, and here."""
+    for each in (*hosts, job):
+        each.assert_gone()
+
+
 @pytest.mark.parametrize("options", [[], ["--encrypt"]], ids=["plain", "encrypted"])
-def test_workers_of_two_hosts_train_on_servers_of_both(distrun, python, alpha, beta, options):
-    code = WORKER.format(synchronous=True, steps=5, staleness=0)
-    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *options, *python(code))
+def test_workers_of_two_hosts_train_on_servers_of_both(train, alpha, beta, options):
+    job = train(*options, steps=5, staleness=0)
     assert job.wait(DEADLINE) == 0, job.stderr.data
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
+    assert_gone(job, alpha, beta)
 
 
-def test_a_server_of_the_other_host_is_named_with_it(distrun, python, alpha, beta):
-    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
-    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+def test_a_server_of_the_other_host_is_named_with_it(train, alpha, beta):
+    job = train()
     job.stdout.wait_for(b"training", 2)
     (server,) = (process for process in beta.processes() if process.cmdline()[-1].endswith("process.py"))
     server.send_signal(signal.SIGKILL)
     assert job.wait(DEADLINE) == 137
     assert b"distrun: server 1 on beta (pid " in job.stderr.data
     assert b"was killed by SIGKILL" in job.stderr.data
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
+    assert_gone(job, alpha, beta)
 
 
-def test_a_host_that_is_lost_ends_the_job_with_its_servers(distrun, python, alpha, beta):
-    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
-    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+def test_a_host_that_is_lost_ends_the_job_with_its_servers(train, alpha, beta):
+    job = train()
     job.stdout.wait_for(b"training", 2)
     beta.agent().kill()
     assert job.wait(DEADLINE) == 137
     assert b"the agent on beta" in job.stderr.data
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
+    assert_gone(job, alpha, beta)
 
 
-def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(distrun, python, alpha, beta):
+def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(train, alpha, beta):
     """Restarts are for servers whose host is there."""
-    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
-    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", "--server-restarts", "3", "--keepalive", "2", *python(code))
+    job = train("--server-restarts", "3", "--keepalive", "2")
     job.stdout.wait_for(b"training", 2)
     beta.cut()
     try:
@@ -84,17 +98,14 @@ def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(distrun, python, a
     job.assert_gone()
 
 
-def test_a_worker_that_is_killed_ends_the_servers_of_both_hosts(distrun, python, alpha, beta):
-    code = WORKER.format(synchronous=True, steps=10**6, staleness=0)
-    job = distrun("-H", "alpha:1,beta:1", "--servers", "2", *python(code))
+def test_a_worker_that_is_killed_ends_the_servers_of_both_hosts(train, alpha, beta):
+    job = train(staleness=0)
     job.stdout.wait_for(b"training", 2)
     (worker,) = (process for process in alpha.processes() if process.environ().get("RANK") == "0")
     worker.kill()
     assert job.wait(DEADLINE) == 137
     assert f"distrun: rank 0 on alpha (pid {worker.pid}) was killed by SIGKILL".encode() in job.stderr.data
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
+    assert_gone(job, alpha, beta)
 
 
 # The only copy is that of the beginning, so that what was pushed until the host is lost is lost with it.
@@ -124,15 +135,8 @@ assert (session.values == {expected}).all(), session.values
 def test_servers_of_a_host_that_is_lost_move_to_another(
     distrun, python, alpha, beta, tmp_path, staleness, more, expected, is_cut
 ):
-    head, _, _ = WORKER.format(synchronous=staleness == 0, steps=0, staleness=staleness).partition("for number")
-    push = (
-        "def push():\n"
-        "    session.await_values()\n"
-        "    session.gradient_of(0)[:] = distrun.rank() + 1\n"
-        f"    session.push([1.0], [True], {{}}, {staleness}, 0)\n"
-    )
     file = tmp_path / "moved"
-    code = head + push + MOVED.format(file=str(file), more=more, expected=expected)
+    code = BEGINNING.format(staleness=staleness) + MOVED.format(file=str(file), more=more, expected=expected)
     copies = tmp_path / "copies"
     options = ["--servers", "1", "--server-hosts", "beta", "--server-restarts", "1"]
     options += ["--server-checkpoint", f"{copies}:1000", "--keepalive", "2"]
@@ -152,20 +156,17 @@ def test_servers_of_a_host_that_is_lost_move_to_another(
     assert job.wait(DEADLINE) == 0, job.stderr.data
     assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.stderr.data
     assert list(copies.iterdir()) == []
-    alpha.assert_gone()
-    job.assert_gone()
+    assert_gone(job, alpha)
 
 
 def test_a_host_that_is_lost_more_often_than_servers_may_move_ends_the_job(distrun, python, beta, tmp_path):
-    code = WORKER.format(synchronous=False, steps=10**6, staleness=4)
     options = ["--servers", "2", "--server-hosts", "beta", "--server-restarts", "1"]
     copies = tmp_path / "copies"
-    job = distrun("-np", "2", *options, "--server-checkpoint", str(copies), *python(code))
+    job = distrun("-np", "2", *options, "--server-checkpoint", str(copies), *python(training()))
     job.stdout.wait_for(b"training", 2)
     beta.agent().kill()
     assert job.wait(DEADLINE) == 137
     assert b"the agent on beta (pid " in job.stderr.data
     assert b"is started on" not in job.stderr.data
     assert list(copies.iterdir()) == []
-    beta.assert_gone()
-    job.assert_gone()
+    assert_gone(job, beta)

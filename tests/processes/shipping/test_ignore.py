@@ -15,7 +15,22 @@ from distrun.runner.shipping.snapshot import take
 
 NAMES = ["a", "b", "ab", "a.py", "b.log", "[x]", "a b", "data", "keep", "ü", "-"]
 PIECES = st.sampled_from(
-    [*NAMES, "*", "**", "?", "*.log", "a*", "[ab]", "[!a]*", "\\[x]", "[a-b]?", "*.py", "[[:punct:]]", "[[:x:]]"]
+    [
+        *NAMES,
+        "*",
+        "**",
+        "?",
+        "*.log",
+        "a*",
+        "[ab]",
+        "[!a]*",
+        "\\[x]",
+        "[a-b]?",
+        "[b-a]",
+        "*.py",
+        "[[:punct:]]",
+        "[[:x:]]",
+    ]
 )
 
 
@@ -39,6 +54,37 @@ def test_rules_of_every_kind():
         assert not found.ignore(path, False), path
     assert found.ignore("in/data", True)
     assert found.within("in/", "!x.log").ignore("in/x.log", False) is False
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(
+            "[b-a]",
+            "x[!b-a]",
+            "[!b-ac]",
+            "[b-a-z]",
+            "[\\b-a]",
+            "[b-\\a]",
+            "[a--]",
+            "[!]-a]",
+            "[a-c-e]",
+            "[--a]",
+            "[]-a]",
+        ),
+        *("[[:alpha:]-z]", "[z-[:alpha:]]", "[[:a-b:]]", "[[::]]", "[[:]", "[&&a]", "[~~a||]", "[a\\", "[a-\\", "[a-b"),
+    ],
+)
+def test_sets_match_what_they_match_in_git(tmp_path: Path, pattern):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text(f"{pattern}\n")
+    characters = [chr(code) for code in range(0x21, 0x7F) if chr(code) not in "/."]
+    names = [f"folder/{name}" for character in characters for name in (character, f"x{character}")]
+    command = ["git", "-C", tmp_path, "check-ignore", "-z", "--stdin"]
+    listed = subprocess.run(command, input="\0".join(names), stdout=subprocess.PIPE, text=True, check=False).stdout
+    found = Rules().within("", pattern)
+    assert [name for name in names if found.ignore(name, False)] == listed.split("\0")[:-1]
 
 
 def test_histories_and_bytecode_are_always_left_out():

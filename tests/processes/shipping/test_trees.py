@@ -190,7 +190,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(folder, monkeypatch):
     def grow(self, name, path, found):
         with open(path, "a") as file:
             file.write("more")
-        return "digest"
+        return "digest", 9
 
     monkeypatch.setattr("distrun.runner.shipping.snapshot.Digests.of", grow)
     with pytest.raises(UsageError, match="folder/a changes while it is read"):
@@ -208,7 +208,18 @@ def test_a_change_of_the_same_size_and_time_is_seen(folder):
     assert after.digest == hashlib.sha256(b"other").hexdigest()
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": 5}', '{"a": [5, 6]}'])
+def test_files_whose_size_the_file_system_does_not_say_come_whole(own_cache):
+    source = Path("/proc/sys/fs/inotify")  # stat says 0 for each, as some file systems of FUSE do
+    if not source.is_dir():
+        pytest.skip("there is no /proc/sys/fs/inotify")
+    place, _ = ship(source, own_cache)
+    for path in source.iterdir():
+        assert (Path(place) / path.name).read_bytes() == path.read_bytes() > b""
+    with pytest.raises(UsageError, match="and allowed are 1 bytes"):
+        snapshot.take(str(source), "", 1)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": 5}', '{"a": [5, 6]}', '{"a": [[1, 2, 3, 4], "digest"]}'])
 def test_digests_that_were_damaged_are_made_anew(folder, own_cache, monkeypatch, text):
     monkeypatch.setattr("distrun.runner.shipping.digests._FRESH", 0)
     snapshot.take(str(folder), "", LARGE)

@@ -171,3 +171,26 @@ def test_names_of_tensors_are_unique_and_follow_their_places():
 def test_a_form_of_a_later_version_is_refused():
     with pytest.raises(CheckpointError, match=r"^it has the unknown form 'code': it was saved by a newer distrun"):
         trees.restored({"code": "print()"}, {}, None, "it")
+
+
+class KerasOptimizer:
+    """An optimizer that looks as if it were of Keras, without variables."""
+
+    __module__ = "keras.optimizers"
+    variables = ()
+
+    def __init__(self, feedback):
+        self.distrun_feedback = feedback
+
+    def apply_gradients(self):
+        raise AssertionError
+
+
+def test_what_was_lost_is_dropped_with_a_warning_where_an_optimizer_loses_nothing_any_more():
+    losing = Stateful(gradients={"0": 1.0})
+    other = KerasOptimizer(Stateful())
+    there_and_back(KerasOptimizer(losing), other)
+    assert other.distrun_feedback.state == losing.state
+    with pytest.warns(UserWarning, match="had taken from the gradients of this optimizer, which is dropped"):
+        there_and_back(KerasOptimizer(losing), KerasOptimizer(None))
+    there_and_back(KerasOptimizer(Stateful()), KerasOptimizer(None))  # nothing is owed

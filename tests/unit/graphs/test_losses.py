@@ -98,3 +98,19 @@ def test_what_was_saved_replaces_what_there_is():
     np.testing.assert_array_equal(owed()[0], before[0])
     feedback.load_state_dict({})
     assert not owed()
+
+
+def test_what_was_saved_is_dropped_with_a_warning_where_nothing_is_compressed_any_more():
+    reduced(call())
+    feedback = ErrorFeedback()
+    with feedback.complete_state():
+        saved = feedback.state_dict()
+    distrun.shutdown()
+    losses.load({})
+    distrun.init()
+    feedback.load_state_dict(saved)
+    with pytest.warns(UserWarning, match="had taken from these gradients, which is dropped, as they travel whole"):
+        plain = call(wire="")
+    np.testing.assert_array_equal(reduced(plain)[0], GRADIENTS[0])
+    assert not losses.are_kept()
+    call(wire="")  # does not warn again

@@ -122,9 +122,7 @@ def test_within_an_allocation_srun_starts_ranks_on_its_nodes(in_slurm):
 def test_hosts_outside_the_allocation_are_reached_by_ssh(in_slurm):
     assert prepared("n1:1,worker:1").launcher == "ssh"
     assert prepared("n1:1,n2:1", launcher="ssh").launcher == "ssh"
-    with pytest.raises(
-        UsageError, match="--launcher srun cannot start ranks on worker: allowed are the hosts of Slurm"
-    ):
+    with pytest.raises(UsageError, match="--launcher srun does not reach worker: allowed are the hosts of Slurm"):
         prepared("n1:1,worker:1", launcher="srun")
 
 

@@ -15,6 +15,7 @@ from distrun.runner.connect.introduction import introduce
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError
 from distrun.runner.shipping import environment, package, second_stage
+from distrun.runner.shipping.cache import discard_unused
 from distrun.runner.shipping.delivery import Delivery
 from distrun.runner.shipping.first_stage import is_intact
 
@@ -109,10 +110,10 @@ class Sender:
         raise HostError(problem)
 
 
-def bring(cache, packed, launcher=None):
+def bring(cache, packed, launcher=None, comparison=is_intact):
     """Have a package brought to a cache, and return its place."""
     wanted = package.package_digest("cloudpickle")
-    return Path(second_stage._brought(launcher or Sender(packed), str(cache), "cloudpickle", wanted, is_intact))
+    return Path(second_stage._brought(launcher or Sender(packed), str(cache), "cloudpickle", wanted, comparison))
 
 
 def test_what_was_added_to_a_package_on_its_way_is_not_unpacked(own_cache):
@@ -152,6 +153,37 @@ def test_a_package_that_was_damaged_in_the_cache_is_sent_anew(own_cache, damage)
     assert launcher.asked == 1
     bring(own_cache, packed, launcher)
     assert launcher.asked == 1
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_another_launch_brings_meanwhile_stays(own_cache, is_damaged):
+    packed = package.archive("cloudpickle")
+    if is_damaged:
+        change_file(bring(own_cache, packed))
+    brought = []
+
+    def looked(folder, wanted):
+        found = is_intact(folder, wanted)
+        if not brought:
+            brought.append(None)
+            brought[0] = bring(own_cache, packed).stat().st_ino
+        return found
+
+    assert bring(own_cache, packed, comparison=looked).stat().st_ino == brought[0]
+
+
+def test_a_package_that_another_launch_would_delete_after_it_was_found_stays(own_cache):
+    packed = package.archive("cloudpickle")
+    place = own_cache / "packages" / package.package_digest("cloudpickle")
+    with zipfile.ZipFile(io.BytesIO(packed)) as file:
+        file.extractall(place)  # nobody holds it
+
+    def looked(folder, wanted):
+        found = is_intact(folder, wanted)
+        discard_unused(str(place))
+        return found
+
+    assert is_intact(str(bring(own_cache, packed, comparison=looked) / "cloudpickle"), place.name)
 
 
 def test_a_damaged_package_that_cannot_be_deleted_is_not_used(own_cache, monkeypatch):
