@@ -18,18 +18,6 @@ def pieces(count: int, most: int) -> Iterator[slice]:
         yield slice(start, min(start + most, count))
 
 
-def difference(out: Array, left: Array, right: Array, piece: int) -> None:
-    """Write `left - right` into `out`, which may be either of them."""
-    for part in pieces(len(out), piece):
-        within = out[part]
-        if out is right:
-            within *= -1
-            within += left[part]
-        else:
-            within[:] = left[part]
-            within -= right[part]
-
-
 def nesterov(anchor: Array, gradient: Array, velocity: Array | None, rate: float, momentum: float, piece: int) -> None:
     """Move the anchor by an outer gradient, which is overwritten.
 

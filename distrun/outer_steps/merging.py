@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distrun.outer_steps.arithmetic import difference, nesterov
+from distrun.outer_steps.arithmetic import nesterov
 from distrun.outer_steps.optimizer import OuterOptimizer
 from distrun.outer_steps.parameters import Array
 from distrun.runtime import collectives, world
@@ -99,7 +99,7 @@ def _merge_fragment(outer: OuterOptimizer, number: int, found: Plan, version: in
         return
     if outer.has_moved:
         _own_parameters(outer, number, gradient)
-        difference(gradient, anchor if start is None else start, gradient, parameters.piece)
+        parameters.subtract(anchor if start is None else start, gradient, gradient)
         gradient *= world.size() / found.movers
     else:
         gradient[:] = 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import JobAbortedError, UsageError
-from distrun.outer_steps.arithmetic import difference, nesterov
+from distrun.outer_steps.arithmetic import nesterov
 from distrun.outer_steps.fragments import Fragment, divide
 from distrun.outer_steps.parameters import Array, Parameters
 from distrun.outer_steps.schedule import Schedule
@@ -164,7 +164,7 @@ class OuterOptimizer:
         fragment, anchor = self.fragments[number], self.anchors[number]
         gradient, sent = self.gradient_room(fragment), self._sent_room(fragment)
         self.parameters.read(fragment, sent)
-        difference(gradient, anchor, sent, self.parameters.piece)
+        self.parameters.subtract(anchor, sent, gradient)
         # The ranks of a host have the same parameters, so where there is one host there is nothing to average.
         handle = None if self._hosts.size() == world.size() else self.average(number, gradient)
         until = self.step + self._schedule.delay(number)
@@ -195,7 +195,7 @@ class OuterOptimizer:
         velocity = self.velocities[number] if self.velocities else None
         nesterov(anchor, exchange.gradient, velocity, self.settings.outer_lr, self.settings.momentum, piece)
         if self.settings.overlap:  # what was learned meanwhile stays
-            difference(exchange.sent, anchor, exchange.sent, piece)
+            self.parameters.subtract(anchor, exchange.sent, exchange.sent)
             self.parameters.add(fragment, exchange.sent)
         else:
             self.parameters.write(fragment, anchor)

@@ -22,8 +22,10 @@ Array = Any
 class Parameters(Protocol):
     """The parameters of a model, in a fixed order, the same on all ranks."""
 
-    piece: int
-    """Elements that the arithmetic takes at a time."""
+    @property
+    def piece(self) -> int:
+        """Elements that the arithmetic takes at a time."""
+        ...
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -48,6 +50,10 @@ class Parameters(Protocol):
 
     def add(self, fragment: Fragment, flat: Array) -> None:
         """Add to the parameters of a fragment."""
+        ...
+
+    def subtract(self, left: Array, right: Array, out: Array) -> None:
+        """Write the difference of two flat arrays into a third one, which may be either of them."""
         ...
 
     def average(self, fragment: Fragment, flat: Array, call: Call, feedback: Feedback) -> AnyHandle:
@@ -87,6 +93,10 @@ class HostArrays:
     def room(self, count: int) -> Array:
         """Return an array in the memory that collectives reach without a copy."""
         return collectives.empty(count, self.dtype)
+
+    def subtract(self, left: Array, right: Array, out: Array) -> None:
+        """Write the difference of two flat arrays into a third one, which may be either of them."""
+        np.subtract(left, right, out=out)
 
     def average(self, fragment: Fragment, flat: Array, call: Call, feedback: Feedback) -> AnyHandle:
         """Start averaging an array over the ranks, in place."""

@@ -18,6 +18,8 @@ a gradient scaler does, finds them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -38,27 +40,36 @@ class Quantiser(ABC):
 
     In bytes, an array is the float32 scales of its blocks, then its codes. Unused bytes at the end make it a multiple
     of 4.
+
+    A code stands for a step, an int8: so many times the unit of its block, which the scale says.
     """
 
     _per_byte: int  # codes in a byte
 
     def __init__(self) -> None:
         self._values = np.empty(AT_ONCE, np.float32)
+        self._steps = np.zeros(AT_ONCE, np.int8)
 
     def nbytes(self, count: int) -> int:
         """Return the bytes of so many quantised values."""
         codes = -(-count // self._per_byte)
         return 4 * -(-count // BLOCK) + -(-codes // _ALIGNMENT) * _ALIGNMENT
 
-    def quantise(self, values: Flat, out: Flat, losses: tuple[Flat, Flat] | None = None) -> None:
+    def quantise(
+        self, values: Flat, out: Flat, losses: tuple[Flat, Flat] | None = None, restored: Flat | None = None
+    ) -> None:
         """Quantise flat floats into `nbytes` bytes.
 
-        `losses` are what these values have lost before, which is added to them, and where to write what they lose now,
-        both float32. A block that is not finite, of a step that will be left out, loses nothing, lest it spoil the
-        next.
+        Args:
+            values: the floats.
+            out: where the bytes go.
+            losses: what these values have lost before, which is added to them, and where to write what they lose now,
+                both float32. A block that is not finite, of a step that will be left out, loses nothing, lest it spoil
+                the next.
+            restored: where to write what `restore` will make of the bytes; may be `values`.
         """
         scales, codes = _parts(out, values.size)
-        with np.errstate(all="ignore"):  # of what is not finite
+        with _by_rows():
             for first, last, width in _spans(values.size):
                 part = values[first:last].astype(np.float32, copy=False)
                 lost = None
@@ -70,49 +81,63 @@ class Quantiser(ABC):
                     scales[first // BLOCK : -(-last // BLOCK)],
                     codes[first // self._per_byte : -(-last // self._per_byte)],
                     None if lost is None else lost.reshape(-1, width),
+                    None if restored is None else restored[first:last].reshape(-1, width),
                 )
 
-    def _quantise_blocks(self, blocks: Flat, scales: Flat, codes: Flat, lost: Flat | None) -> None:
-        """Fill in the scales and the codes of blocks, and what they lose, which may have been the blocks."""
+    def _quantise_blocks(
+        self, blocks: Flat, scales: Flat, codes: Flat, lost: Flat | None, restored: Flat | None
+    ) -> None:
+        """Fill in the scales and the codes of blocks, and what they lose and become, for which their memory may be
+        taken."""
         flat = self._values[: blocks.size]
-        rounded = flat.reshape(blocks.shape)
+        multiplied = flat.reshape(blocks.shape)
         # As integers, magnitudes are ordered as the numbers are, with NaN above all; numpy compares these faster.
-        bits = rounded.view(np.uint32)
+        bits = multiplied.view(np.uint32)
         np.bitwise_and(blocks.view(np.uint32), _MAGNITUDE, out=bits)
-        reciprocals = self._fill_in(scales, bits.max(1).view(np.float32))
-        np.multiply(blocks, reciprocals[:, None], out=rounded)
-        self._round(flat)
-        self._encode(flat, codes)
+        factors = self._fill_in(scales, bits.max(1).view(np.float32))
+        np.multiply(blocks, factors[:, None], out=multiplied)
+        steps = self._steps[: blocks.size]
+        self._round(flat, steps)
+        self._encode(steps, codes)
+        if lost is None and restored is None:
+            return
+        back = restored if restored is not None and restored.dtype == np.float32 else multiplied
+        np.multiply(steps.reshape(blocks.shape), self._units(scales)[:, None], out=back)
         if lost is not None:
-            np.multiply(rounded, scales[:, None], out=rounded)
-            np.subtract(blocks, rounded, out=lost)
+            np.subtract(blocks, back, out=lost)
             if not np.isfinite(scales).all():
                 lost[~np.isfinite(scales)] = 0
+        if restored is not None and restored is not back:
+            restored[:] = back
 
     def restore(self, raw: Flat, out: Flat) -> None:
         """Fill `out` with the values that were quantised into `raw`."""
         scales, codes = _parts(raw, out.size)
-        with np.errstate(all="ignore"):
+        with _by_rows():
             for first, last, width in _spans(out.size):
-                part = self._decode(codes[first // self._per_byte : -(-last // self._per_byte)], last - first)
-                target = out[first:last].reshape(-1, width)
-                np.multiply(part.reshape(-1, width), scales[first // BLOCK : -(-last // BLOCK), None], out=target)
+                steps = self._decode(codes[first // self._per_byte :], last - first).reshape(-1, width)
+                units = self._units(scales[first // BLOCK : -(-last // BLOCK)])
+                np.multiply(steps, units[:, None], out=out[first:last].reshape(-1, width))
 
     @abstractmethod
     def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
         """Fill in the scales of blocks, given their largest magnitudes; return by what to multiply their values."""
 
     @abstractmethod
-    def _round(self, scaled: Flat) -> None:
-        """Round multiplied values, in place, to what a code can stand for."""
+    def _units(self, scales: Flat) -> Flat:
+        """Return the units of blocks with these scales."""
 
     @abstractmethod
-    def _encode(self, rounded: Flat, codes: Flat) -> None:
-        """Write the codes of rounded values."""
+    def _round(self, multiplied: Flat, steps: Flat) -> None:
+        """Fill in the steps of multiplied values, which are overwritten."""
+
+    @abstractmethod
+    def _encode(self, steps: Flat, codes: Flat) -> None:
+        """Write the codes of steps."""
 
     @abstractmethod
     def _decode(self, codes: Flat, count: int) -> Flat:
-        """Return so many rounded values, from their codes."""
+        """Return so many steps, from their codes, behind which there may be others, or unused bytes."""
 
 
 class Integers(Quantiser):
@@ -126,62 +151,65 @@ class Integers(Quantiser):
         scales[scales < LEAST_SCALE] = 0
         return _quotients(np.float32(1), scales)
 
-    def _round(self, scaled: Flat) -> None:
-        np.rint(scaled, out=scaled)
+    def _units(self, scales: Flat) -> Flat:
+        return scales
 
-    def _encode(self, rounded: Flat, codes: Flat) -> None:
-        codes.view(np.int8)[:] = rounded
+    def _round(self, multiplied: Flat, steps: Flat) -> None:
+        np.rint(multiplied, out=multiplied)
+        steps[:] = multiplied
+
+    def _encode(self, steps: Flat, codes: Flat) -> None:
+        codes.view(np.int8)[:] = steps
 
     def _decode(self, codes: Flat, count: int) -> Flat:
-        return codes.view(np.int8)
+        return codes[:count].view(np.int8)
 
 
 class Powers(Quantiser):
     """Values as powers of two, two in a byte, the first in the lower half.
 
     The lower 3 bits of a code are 7 for the scale, 6 for half of it, and so on until 1 for a 64th, and 0 for zero; the
-    highest bit is the sign.
+    highest bit is the sign. The unit is a 64th of the scale, so steps are powers of two as well.
     """
 
     _per_byte = 2
     _nine_sevenths = np.float32(9 / 7)  # of 7/9, from where on a half becomes 1, is 1
     _sign_and_exponent = np.uint32(0xFF800000)
-    _large = np.float32(1.5 * 2.0**17)  # the numbers beside it are a 64th away
+    _most = np.float32(64)
 
     def __init__(self) -> None:
         super().__init__()
-        self._shifted = np.empty(AT_ONCE, np.uint32)
-        self._codes, self._signs = np.empty(AT_ONCE, np.uint16), np.empty(AT_ONCE, np.uint16)
         self._places = np.empty(AT_ONCE // 2, np.intp)
 
     def _fill_in(self, scales: Flat, largest: Flat) -> Flat:
         scales[:] = largest
         scales[scales < LEAST_SCALE] = 0
-        return _quotients(self._nine_sevenths, scales)
+        factors = _quotients(self._nine_sevenths, scales)
+        factors *= self._most  # which rounds nothing
+        return factors
 
-    def _round(self, scaled: Flat) -> None:
-        bits = scaled.view(np.uint32)
+    def _units(self, scales: Flat) -> Flat:
+        units: Flat = np.divide(scales, self._most)
+        return units
+
+    def _round(self, multiplied: Flat, steps: Flat) -> None:
+        bits = multiplied.view(np.uint32)
         bits &= self._sign_and_exponent
-        scaled += self._large
-        scaled -= self._large  # now zero, if it was less than a 64th
+        steps[:] = multiplied  # zero, if it was less than 1
 
-    def _encode(self, rounded: Flat, codes: Flat) -> None:
-        count = rounded.size + rounded.size % 2
-        shifted, ours, signs = self._shifted[: rounded.size], self._codes[:count], self._signs[:count]
-        np.right_shift(rounded.view(np.uint32), np.uint32(23), out=shifted)
-        ours[: rounded.size], ours[rounded.size :] = shifted, 0
-        np.right_shift(ours, np.uint16(5), out=signs)
-        signs &= np.uint16(8)
-        ours &= np.uint16(7)  # the exponent of 1 ends in these bits, and that of a 64th in 1
-        ours |= signs
-        pairs = ours.view("<u4")
-        codes[:] = pairs | pairs >> np.uint32(12)
+    def _encode(self, steps: Flat, codes: Flat) -> None:
+        if steps.size % 2:
+            steps = np.append(steps, np.int8(0))
+        places = self._places[: codes.size]
+        places[:] = steps.view("<u2")
+        np.take(_CODES, places, out=codes, mode="clip")
 
     def _decode(self, codes: Flat, count: int) -> Flat:
-        places = self._places[: codes.size]
-        places[:] = codes
-        np.take(_PAIRS, places, out=self._values[: 2 * codes.size].view(np.uint64), mode="clip")
-        return self._values[:count]
+        fours = -(-count // 4)
+        places = self._places[:fours]
+        places[:] = codes[: 2 * fours].view("<u2")
+        np.take(_STEPS, places, out=self._steps[: 4 * fours].view(np.uint32), mode="clip")
+        return self._steps[:count]
 
 
 def _quotients(number: np.float32, scales: Flat) -> Flat:
@@ -191,15 +219,31 @@ def _quotients(number: np.float32, scales: Flat) -> Flat:
     return result
 
 
-def _levels() -> Flat:
-    """Return what each byte of two powers stands for: two float32, as one number of 64 bits."""
-    powers = np.append(np.float32(0), np.exp2(np.arange(-6, 1, dtype=np.float32)))
-    levels = np.concatenate([powers, -powers])
-    both = np.stack(np.broadcast_arrays(levels, levels[:, None]), axis=-1)
-    return np.ascontiguousarray(both).view(np.uint64).reshape(256)
+@contextmanager
+def _by_rows() -> Iterator[None]:
+    """Let numpy compute with what is not finite, and multiply blocks by a number each without a copy of that number for
+    each value: it makes such copies where its buffers hold several blocks, which takes as long as to multiply."""
+    with np.errstate(all="ignore"):
+        before = np.setbufsize(BLOCK)
+        try:
+            yield
+        finally:
+            np.setbufsize(before)
 
 
-_PAIRS = _levels()
+def _tables() -> tuple[Flat, Flat]:
+    """Return the codes, two in a byte, of each two steps, which are one number of 16 bits, and the steps, as one number
+    of 32 bits, of each four codes, which are one of 16. What is no step has the code 0."""
+    steps = np.array([sign * each for sign in (1, -1) for each in (0, 1, 2, 4, 8, 16, 32, 64)], np.int8)
+    codes = np.zeros(256, np.uint8)  # by the bits of a step
+    codes[steps.view(np.uint8)[1:8]] = np.arange(1, 8)
+    codes[steps.view(np.uint8)[9:]] = np.arange(9, 16)
+    numbers = np.arange(1 << 16)
+    four = np.stack([steps[numbers >> shift & 15] for shift in (0, 4, 8, 12)], axis=-1)
+    return codes[numbers & 255] | codes[numbers >> 8] << 4, four.view(np.uint32).reshape(-1)
+
+
+_CODES, _STEPS = _tables()
 
 QUANTISERS: dict[str, type[Quantiser]] = {"int8": Integers, "int4": Powers}
 """The quantisers by the names that the types of the wire have."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -48,9 +50,16 @@ class WireFormat(ABC):
         return count
 
     @abstractmethod
-    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
+    def encode(self, values: Flat, start: int) -> Flat:
         """Return the elements from the operation's element `start` on as they travel: `values` itself if as they are,
-        else a new array. They are those of a rank or a host, or results."""
+        else a new array."""
+
+    def encode_results(self, results: Flat, start: int) -> Flat:
+        """Return what `encode` does, of elements to which nothing is added any more, and replace them by what `decode`
+        makes of it."""
+        raw = self.encode(results, start)
+        self.decode(raw, results, start)
+        return raw
 
     @abstractmethod
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
@@ -84,7 +93,7 @@ class AsTheyAre(WireFormat):
     def length(self, start: int, count: int) -> int:
         return count
 
-    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
+    def encode(self, values: Flat, start: int) -> Flat:
         return values
 
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
@@ -107,7 +116,7 @@ class Half(WireFormat):
     def length(self, start: int, count: int) -> int:
         return count
 
-    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
+    def encode(self, values: Flat, start: int) -> Flat:
         out = self._empty(values.size, self.dtype)
         self._element.narrow(values.astype(self._element.accumulator, copy=False), out)
         return out
@@ -134,24 +143,36 @@ class Blocks(WireFormat):
         self._memory = memory
         self._feedback = feedback
         self._quantiser = _quantiser(wire.dtype)
-        self._exact = np.array(wire.exact, np.int64).reshape(-1, 2)
+        self._exact = wire.exact
 
     def length(self, start: int, count: int) -> int:
         return self._quantiser.nbytes(count) + self._memory.itemsize * self._places(start, count).size
 
     def most(self, count: int) -> int:
-        exact = int((self._exact[:, 1] - self._exact[:, 0]).sum())
+        exact = sum(stop - start for start, stop in self._exact)
         return self._quantiser.nbytes(count) + self._memory.itemsize * min(count, exact)
 
-    def encode(self, values: Flat, start: int, are_results: bool = False) -> Flat:
+    def encode(self, values: Flat, start: int) -> Flat:
+        return self._encode(values, start, None)
+
+    def encode_results(self, results: Flat, start: int) -> Flat:
+        return self._encode(results, start, results)
+
+    def _encode(self, values: Flat, start: int, results: Flat | None) -> Flat:
+        """Return elements as they travel; fill `results`, which may be the elements, with what others make of it."""
         nbytes, places = self._quantiser.nbytes(values.size), self._places(start, values.size)
         out = self._empty(nbytes + self._memory.itemsize * places.size, self.dtype)
+        exact = out[nbytes:].view(self._memory)
         if places.size:
-            out[nbytes:].view(self._memory)[:] = values[places]
+            exact[:] = values[places]
             values = values.copy()
             values[places] = 0
-        losses = None if self._feedback is None else self._feedback.losses(start, values.size, are_results)
-        self._quantiser.quantise(values, out[:nbytes], losses)
+        losses = None
+        if self._feedback is not None:
+            losses = self._feedback.losses(start, values.size, results is not None)
+        self._quantiser.quantise(values, out[:nbytes], losses, results)
+        if places.size and results is not None:
+            results[places] = exact
         return out
 
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
@@ -163,11 +184,12 @@ class Blocks(WireFormat):
 
     def _places(self, start: int, count: int) -> Flat:
         """Return which of `count` elements from `start` on are not quantised."""
-        exact = self._exact
-        first = np.searchsorted(exact[:, 1], start, side="right")
-        last = np.searchsorted(exact[:, 0], start + count)
-        parts = np.clip(exact[first:last] - start, 0, count).tolist()
-        return np.concatenate([np.arange(*part) for part in parts]) if parts else _NONE
+        first = bisect_right(self._exact, start, key=itemgetter(1))
+        last = bisect_left(self._exact, start + count, first, key=itemgetter(0))
+        if first == last:
+            return _NONE
+        stop = start + count
+        return np.concatenate([np.arange(max(a, start), min(b, stop)) for a, b in self._exact[first:last]]) - start
 
 
 _NONE = np.empty(0, np.int64)

@@ -213,8 +213,11 @@ class _TorchParameters:
         self._kind = next(iter(kinds), cuda.CPU)
         is_double = any(parameter.dtype is torch.float64 for parameter in self._tensors)
         self._dtype = torch.float64 if is_double else torch.float32
-        # On the GPU one kernel, on the CPU what stays in cache and still occupies several threads.
-        self.piece = 1 << (18 if self._kind == cuda.CPU else 60)
+
+    @property
+    def piece(self) -> int:
+        """On the GPU one kernel, on the CPU what stays in the caches of the cores that have a thread."""
+        return torch.get_num_threads() << 16 if self._kind == cuda.CPU else 1 << 60
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -236,6 +239,9 @@ class _TorchParameters:
 
     def add(self, fragment: Fragment, flat: Tensor) -> None:
         torch._foreach_add_(self._of(fragment), self._views(fragment, flat))
+
+    def subtract(self, left: Tensor, right: Tensor, out: Tensor) -> None:
+        torch.sub(left, right, out=out)
 
     def average(self, fragment: Fragment, flat: Tensor, call: Call, feedback: Feedback) -> AnyHandle:
         array = storage.flat(flat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from distrun.outer_steps.arithmetic import difference, nesterov, pieces
+from distrun.outer_steps.arithmetic import nesterov, pieces
 
 
 @given(st.integers(0, 50), st.integers(1, 60), st.floats(0.1, 2), st.floats(0, 0.99), st.integers(0, 2**32 - 1))
@@ -26,13 +26,6 @@ def test_without_a_velocity_a_step_is_plain():
     anchor = np.array([1.0, 2.0])
     nesterov(anchor, np.array([1.0, -1.0]), None, 0.5, 0.0, 1)
     assert anchor.tolist() == [0.5, 2.5]
-
-
-def test_a_difference_may_overwrite_what_it_is_of():
-    for out in range(3):
-        arrays = [np.array([5.0, 7.0, 9.0]), np.array([1.0, 2.0, 3.0]), np.empty(3)]
-        difference(arrays[out], arrays[0], arrays[1], 2)
-        assert arrays[out].tolist() == [4, 5, 6]
 
 
 def test_pieces_make_up_the_whole():

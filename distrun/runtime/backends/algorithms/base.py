@@ -70,13 +70,17 @@ class Share:
         """Return the length of the array that travels for a part."""
         return self.wire.length(self._first + part.start, part.stop - part.start)
 
-    def encoded(self, array: Flat, part: slice, are_results: bool = False) -> Flat:
-        """Return `array`, the elements of a part, as they travel; `are_results`: nothing is added to them any more."""
-        return self.wire.encode(array, self._first + part.start, are_results)
+    def encoded(self, array: Flat, part: slice) -> Flat:
+        """Return `array`, the elements of a part, as they travel."""
+        return self.wire.encode(array, self._first + part.start)
 
-    def decoded(self, raw: Flat, part: slice) -> Flat:
-        """Return elements of a part that have come, as in memory."""
-        return self.wire.decoded(raw, part.stop - part.start, self.dtype, self._first + part.start)
+    def decoded(self, raw: Flat, part: slice, room: Flat | None = None) -> Flat:
+        """Return elements of a part that have come, as in memory: where they lie or in `room`, which has their number
+        of elements or more, if that is given."""
+        count, start = part.stop - part.start, self._first + part.start
+        if room is None:
+            return self.wire.decoded(raw, count, self.dtype, start)
+        return self.wire.decode(raw, room[:count], start)
 
     def landing(self, part: slice) -> Flat:
         """Return where the result of a part is received before `settle` is called with it."""
@@ -91,6 +95,15 @@ class Share:
         others receive, so that all hold the same bits.
         """
         self.wire.decode(raw, self.target[part], self._first + part.start)
+        self._show(part)
+
+    def settled(self, part: slice) -> Flat:
+        """Settle the result of a part that lies in the target; return it as it travels."""
+        raw = self.wire.encode_results(self.target[part], self._first + part.start)
+        self._show(part)
+        return raw
+
+    def _show(self, part: slice) -> None:
         for target in self._peer_targets:
             target[part] = self.target[part]
 

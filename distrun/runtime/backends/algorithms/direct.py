@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, divided, run
 from distrun.runtime.backends.base import Flat
 
@@ -26,17 +28,21 @@ class Direct(Algorithm):
     def reduce(self, share: Share, what: str) -> None:
         hosts, depth = self._hosts.count, share.wire.depth
         part = chunk_elements(share.dtype.itemsize, depth * hosts)
-        room = share.wire.most(part + 1)
-        shares = self._scratch.rows(depth * hosts, room, share.wire.dtype).reshape(depth, hosts, room)
+        most = share.wire.most(part + 1)
+        shares = self._scratch.rows(depth * hosts, most, share.wire.dtype).reshape(depth, hosts, most)
+        # One piece is combined at a time, in the same memory, which stays in cache.
+        room = part + 1 if share.wire.is_encoded else 0
+        decoded = [np.empty(room, share.dtype) for _ in range(hosts)]
         pieces = (
-            self._steps(share, divided(piece, hosts), shares[number % depth])
+            self._steps(share, divided(piece, hosts), shares[number % depth], decoded)
             for number, piece in enumerate(cut(share.size, part * hosts))
         )
         # At most `depth` pieces are in each step, which is why as many sets of receive buffers are enough.
         run(self._links, pieces, 2 * depth, what, stride=depth - 1)
 
-    def _steps(self, share: Share, parts: Sequence[slice], shares: Sequence[Flat]) -> Steps:
-        """`shares` are the buffers for the other hosts' elements of our own part, by host."""
+    def _steps(self, share: Share, parts: Sequence[slice], shares: Sequence[Flat], decoded: Sequence[Flat]) -> Steps:
+        """`shares` are the buffers for the other hosts' elements of our own part, by host, and `decoded` those for
+        them as in memory."""
         links, hosts, own = self._links, self._hosts, self._hosts.own
         # Scatter: combine our host's arrays, and send each host our share of its part.
         for host in hosts.others:
@@ -48,11 +54,11 @@ class Direct(Algorithm):
         # Combine all hosts' shares of our own part, and send the result to all hosts.
         if mine.start < mine.stop:
             arrived = [
-                contribution if host == own else share.decoded(raw[:length], mine) for host, raw in enumerate(shares)
+                contribution if host == own else share.decoded(shares[host][:length], mine, decoded[host])
+                for host in range(hosts.count)
             ]
             share.stages.between.combine(arrived, [share.target[mine]])
-        result = share.encoded(share.target[mine], mine, are_results=True)
-        share.settle(result, mine)
+        result = share.settled(mine)
         tickets, landings = [], []
         for host in hosts.others:
             links.send(host, result)

@@ -98,8 +98,7 @@ class Tree(Algorithm):
             else:
                 yield ()
         if place.parent is None:
-            result = share.encoded(share.target[piece], piece)
-            share.settle(result, piece)
+            result = share.settled(piece)
         # Received in place of the sum that was sent up: the result can only come after that has arrived.
         for level in range(place.height):
             if place.depth == level:

@@ -74,5 +74,20 @@ def test_a_block_with_what_is_not_finite_has_nothing_finite_left_and_others_are_
 
 
 @pytest.mark.parametrize("wire", QUANTISERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@settings(max_examples=50, deadline=None)
+@given(values=arrays.arrays(np.float32, sizes, elements=floats, fill=st.floats(-1, 1, width=32)))
+@example(values=np.ones(5, np.float32))
+def test_who_quantises_is_told_what_others_make_of_it_and_what_is_lost(wire, dtype, values):
+    own, before = values.astype(dtype), np.roll(values, 1)
+    quantiser, now = QUANTISERS[wire](), np.empty_like(before)
+    raw, others = np.empty(quantiser.nbytes(own.size), np.uint8), np.empty_like(own)
+    quantiser.quantise(own, raw, (before, now), restored=own)
+    quantiser.restore(raw, others)
+    assert own.tobytes() == others.tobytes()
+    np.testing.assert_array_equal(now, values + before - others.astype(np.float32))
+
+
+@pytest.mark.parametrize("wire", QUANTISERS)
 def test_the_share_of_bytes_is_what_settings_say(wire):
     assert QUANTISERS[wire]().nbytes(1 << 20) == WIRE_SHARES[wire] * 4 * (1 << 20)
