@@ -208,7 +208,7 @@ class Controller:
         formation.close(slot)
         for dissolution in formation.take_dissolutions():
             self._queue.add(Define(-1, dissolution, 1))
-        self._queue.add(Define(-1, slot.request, len(slot.present)))
+        self._queue.add(Define(-1, slot.request, slot.count))
 
     def _join(self, matching: Matching, rank: int, process_set: int) -> None:
         for slot in matching.join(rank):
@@ -222,7 +222,7 @@ class Controller:
     def _complete(self, matching: Matching, slot: Slot) -> None:
         """Decide about an operation that every rank has submitted, unless it has joined."""
         matching.close(slot)
-        taking_part = len(slot.present) if slot.excused else 0
+        taking_part = slot.count if slot.excused else 0
         if slot.disagreement:
             self._queue.fail(slot)
             return

@@ -59,7 +59,7 @@ class PendingOperations:
         self._cache = ResponseCache()
         self._threshold = fusion_threshold
         self._stand_in = stand_in
-        self._plans: dict[bytes, list[list[int]]] = {}
+        self._plans: dict[bytes, tuple[list[int], list[list[int]]]] = {}
 
     # By any thread ----------------------------------------------------------------------------------------------------
 
@@ -125,8 +125,9 @@ class PendingOperations:
 
     def decide(self, message: bytes) -> None:
         """Have the operations executed whose cache ids are in an "execute" message, in its order."""
-        plan, keys, handles = self._plan(message), self._cache.keys, []
-        for cache_id in unpack_ids(message):
+        keys, handles = self._cache.keys, []
+        cache_ids, plan = self._plans.get(message) or self._new_plan(message)
+        for cache_id in cache_ids:
             key = keys.get(cache_id)
             if key is None:
                 key = self._unnamed[self._cache.request(cache_id).process_set].popleft()
@@ -221,24 +222,23 @@ class PendingOperations:
         """The cache ids of all requests that a name has stood for."""
         return self._cache.ids_under(key)
 
-    def _plan(self, message: bytes) -> list[list[int]]:
-        """Which operations of an "execute" message travel together, by their places in it.
+    def _new_plan(self, message: bytes) -> tuple[list[int], list[list[int]]]:
+        """Return the cache ids in an "execute" message, and which operations travel together, by their places in it.
 
         Training repeats itself: most messages are known.
         """
-        plan = self._plans.get(message)
-        if plan is None:
-            requests = [self._cache.request(cache_id) for cache_id in unpack_ids(message)]
-            plan = fuse(
-                range(len(requests)),
-                key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < FUSED_BELOW else None,
-                nbytes=lambda place: requests[place].nbytes,
-                threshold=self._threshold,
-            )
-            if len(self._plans) >= _KNOWN_PLANS:
-                self._plans.clear()
-            self._plans[message] = plan
-        return plan
+        cache_ids = unpack_ids(message)
+        requests = [self._cache.request(cache_id) for cache_id in cache_ids]
+        plan = fuse(
+            range(len(requests)),
+            key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < FUSED_BELOW else None,
+            nbytes=lambda place: requests[place].nbytes,
+            threshold=self._threshold,
+        )
+        if len(self._plans) >= _KNOWN_PLANS:
+            self._plans.clear()
+        self._plans[message] = cache_ids, plan
+        return cache_ids, plan
 
 
 def _write_full_request(handle: Handle) -> None:

@@ -64,6 +64,8 @@ class ControlPlane:
         if is_led or local_group.ranks[0] == 0:
             self._open_mailboxes()
         self._incoming = list(self._inboxes.values())
+        bells = local_group.bells
+        self._peers = [(rank, box, bells[self._indices[rank]]) for rank, box in self._outboxes.items()]
         self.speaks_for_host = self.is_across_hosts and local_group.own == 0 and bool(self._inboxes)
         """Whether other hosts hear of the peers from us alone, for these have no connections with rank 0."""
         self._missed = 0
@@ -117,6 +119,14 @@ class ControlPlane:
         else:
             self._unsent.setdefault(rank, deque()).append(message)
             self.is_stuck = True
+
+    def send_to_peers(self, message: bytes) -> None:
+        """Send a message to all ranks of this host that have mailboxes with us."""
+        for rank, box, bell in self._peers:
+            if not self.is_stuck and box.put(message):
+                bell.ring()
+            else:
+                ControlPlane.send(self, rank, message)
 
     def send_all(self, ranks: Sequence[int], message: bytes) -> None:
         """Send a message to all of these ranks but this one."""

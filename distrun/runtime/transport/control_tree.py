@@ -26,7 +26,7 @@ class ControlTree:
     """The number of this rank."""
     fan_out: int = FAN_OUT
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of ranks."""
         return sum(map(len, self.hosts))

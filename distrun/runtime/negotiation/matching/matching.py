@@ -7,7 +7,7 @@ itself; and there it goes on until nothing is waiting.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from distrun.runtime.negotiation.decisions import Key
@@ -23,10 +23,25 @@ class Slot:
     cache_id: int  # of the first request seen, -1 while it has none
     request: Request
     since: float
-    present: set[int] = field(default_factory=set)
+    count: int = 0  # ranks that have submitted it
     excused: int = 0  # ranks that have joined without having submitted it
     disagreement: dict[int, Request] = field(default_factory=dict)  # rank -> its request, where that differs
     sites: dict[int, str] = field(default_factory=dict)  # rank -> call site, where it is known
+    _present: set[int] = field(default_factory=set)
+    _further: list[Sequence[int]] = field(default_factory=list)  # ranks that are to be added to these
+
+    def add(self, ranks: Sequence[int]) -> None:
+        """These ranks have submitted it now; what this costs does not depend on their number."""
+        self.count += len(ranks)
+        self._further.append(ranks)
+
+    @property
+    def present(self) -> set[int]:
+        """The ranks that have submitted it, which are looked at one by one only where it waits or fails."""
+        if self._further:
+            self._present.update(*self._further)
+            self._further.clear()
+        return self._present
 
     def request_of(self, rank: int) -> Request:
         """Return what a rank has asked for."""
@@ -69,19 +84,19 @@ class Matching:
         self._unnamed_since[rank] = since + 1
         return self.unnamed + since
 
-    def slot(self, key: Key, ranks: Iterable[int], cache_id: int, request: Request, now: float) -> Slot:
+    def slot(self, key: Key, ranks: Sequence[int], cache_id: int, request: Request, now: float) -> Slot:
         """Return the slot of an operation, which these ranks have submitted now."""
         slot = self.slots.get(key)
         if slot is None:
             slot = self.slots[key] = Slot(key, cache_id, request, now, excused=len(self.joined))
         elif (slot.cache_id != cache_id or cache_id < 0) and slot.request != request:
             slot.disagreement.update(dict.fromkeys(ranks, request))
-        slot.present.update(ranks)
+        slot.add(ranks)
         return slot
 
     def is_complete(self, slot: Slot) -> bool:
         """Whether every rank has submitted an operation, or has joined."""
-        return len(slot.present) + slot.excused == len(self.ranks)
+        return slot.count + slot.excused == len(self.ranks)
 
     def close(self, slot: Slot) -> None:
         """Take a slot out: it is decided."""

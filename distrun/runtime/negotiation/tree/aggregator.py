@@ -35,18 +35,14 @@ class Aggregator:
         self._ranks_of = ranks_of
         self._count = len(ranks)
         self._names: dict[int, str | None] = {}  # by cache id
-        # How many times more a rank has submitted a name, or something without one, than those that have least.
+        # How many times more a rank has submitted a name, or something without one, than those that have least. Empty
+        # if all ranks have submitted the same, apart from what is held.
         self._ahead: dict[str | None, Counter[int]] = {}
         self._has_joined = False
 
-    @property
-    def is_in_order(self) -> bool:
-        """Whether all ranks have submitted the same tokens, apart from those that are held."""
-        return not (self._ahead or self._has_joined)
-
     def submit(self, source: int, tokens: list[Token], now: float) -> list[Upward]:
         """Note what a source submits next; returns what goes up now."""
-        if self.is_in_order and source in self._children:
+        if source in self._children and not self._ahead and not self._has_joined:
             ready = self._streams.submit(source, tokens, now)
             if ready is not None:
                 return [(None, ready)] if ready else []

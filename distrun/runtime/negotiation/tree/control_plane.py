@@ -30,6 +30,7 @@ def controller_of(tree: ControlTree, members: Mapping[int, Iterable[int]], capac
     """Return the controller of a job with a control tree; see `Controller`."""
     size = tree.size
     sources = [*tree.local_ranks, *(size + child for child in tree.children)]
+    tree.subtree(0)  # computes those of all leaders, for which no operation is to wait
     return Controller(
         members, capacity, sources, lambda source: (source,) if source < size else tree.subtree(source - size)
     )
@@ -54,6 +55,7 @@ class _TreeControlPlane(ControlPlane):
         self._tree = tree
         self._leaders: Network = self._network
         self._leaders.has_leaders = True
+        self._children = tree.children
         self._clock = clock
 
     def _pass_to(self, leader: int, envelope: bytes, is_urgent: bool = False) -> None:
@@ -61,6 +63,15 @@ class _TreeControlPlane(ControlPlane):
         self._leaders.send(leader, envelope)
         if is_urgent:
             self._leaders.alarm(leader)
+
+    def _pass_to_all(self, envelope: bytes) -> bytes:
+        """Pass on an envelope for all ranks: the children first, whose ranks have the longer way, and of these the
+        first, below whom most hosts are. Return the message in it, which our own rank is still to take in."""
+        for child in self._children:
+            self._leaders.send(child, envelope)
+        message = envelopes.message_for_all(envelope)
+        self.send_to_peers(message)
+        return message
 
     def _hand_out(self, ranks: Iterable[int], message: bytes) -> None:
         """Give a message to ranks of this host, apart from this one."""
@@ -115,9 +126,7 @@ class RootControlPlane(_TreeControlPlane):
 
     def send_all(self, ranks: Sequence[int], message: bytes) -> None:
         if len(ranks) == self._tree.size:
-            for child in self._tree.children:
-                self._pass_to(child, envelopes.pack_all(message))
-            self._hand_out(self._tree.local_ranks, message)
+            self._pass_to_all(envelopes.pack_all(message))
             return
         by_child: dict[int, list[int]] = {}
         for rank in ranks:
@@ -153,14 +162,16 @@ class LeaderControlPlane(_TreeControlPlane):
         for us in an operation does not empty its mailbox."""
 
     def waiting(self) -> bool:
-        if any(self._incoming):
-            return True
+        for box in self._incoming:  # as in `ControlPlane.waiting`
+            if box:
+                return True
         self._leaders.progress()
         return bool(self._for_us) or (not self.is_stuck and bool(self._leaders.inbox))
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        self.push()
-        if not self.is_stuck:
+        if self.is_stuck:
+            self.push()
+        if self._held and not self.is_stuck:
             self._for_us.extend(self._held)
             self._held.clear()
         self._take_from_host()
@@ -184,12 +195,13 @@ class LeaderControlPlane(_TreeControlPlane):
             self._pass_to(self._parent, envelope)
 
     def _take_from_host(self) -> None:
+        now = self._clock()
         for rank, box in self._inboxes.items():
             while (message := box.get()) is not None:
                 if message[:1] == envelopes.WAKE:
                     self._pass_to(self._parent, message, is_urgent=True)
                 else:
-                    self._pass_up(self._relay.message(rank, message, self._clock()))
+                    self._pass_up(self._relay.message(rank, message, now))
 
     def _take_from_below(self, child: int, envelope: bytes) -> None:
         letter, number, _, message = envelopes.unpack(envelope)
@@ -202,6 +214,11 @@ class LeaderControlPlane(_TreeControlPlane):
             self._pass_up(self._relay.message(source, message, self._clock()))
 
     def _take_from_above(self, envelope: bytes) -> None:
+        if envelope[:1] == envelopes.ALL:
+            message = self._pass_to_all(envelope)
+            self._relay.note(message)
+            self._keep_for_us(message)
+            return
         letter, number, *_ = envelopes.unpack(envelope)
         if letter == envelopes.WAKE:
             if number != self._tree.rank:
@@ -212,15 +229,19 @@ class LeaderControlPlane(_TreeControlPlane):
             self._take_from_host()
             self._answer(self._relay.survey(number))
         else:
-            self._pass_down(envelope, is_for_all=letter == envelopes.ALL)
+            self._pass_down(envelope)
 
-    def _pass_down(self, envelope: bytes, is_for_all: bool) -> None:
+    def _pass_down(self, envelope: bytes) -> None:
+        """Pass on an envelope for one rank or some."""
         message, local, children = self._relay.down(envelope)
         for child, packed in children:
-            self._pass_to(child, packed, is_urgent=not is_for_all)
+            self._pass_to(child, packed, is_urgent=True)
         self._hand_out(local, message)
         if self._tree.rank in local:
-            (self._held if self.is_stuck else self._for_us).append(message)
+            self._keep_for_us(message)
+
+    def _keep_for_us(self, message: bytes) -> None:
+        (self._held if self.is_stuck else self._for_us).append(message)
 
     def _answer(self, up: Iterable[bytes]) -> None:
         for envelope in up:

@@ -12,9 +12,10 @@ from typing import NamedTuple
 ONE, SUBTREE, ALL, SOME, WAKE, FLUSH, FLUSHED = (bytes([number]) for number in range(3, 10))
 
 _NUMBER = struct.Struct("<I")
+_HEADER = 1 + _NUMBER.size
 MOST_RANKS = 1024
 """Ranks that an envelope lists at most."""
-LARGEST_ENVELOPE = 1 + _NUMBER.size + 4 * MOST_RANKS
+LARGEST_ENVELOPE = _HEADER + 4 * MOST_RANKS
 """Bytes of the largest envelope, without the message in it."""
 
 
@@ -64,10 +65,14 @@ def unpack(envelope: bytes) -> Opened:
     """Return what is in an envelope."""
     letter = envelope[:1]
     (number,) = _NUMBER.unpack_from(envelope, 1)
-    start = 1 + _NUMBER.size
+    if letter != SOME:
+        return Opened(letter, number, (), envelope[_HEADER:])
+    stop = _HEADER + 4 * number
     ranks = array.array("I")
-    if letter == SOME:
-        stop = start + 4 * number
-        ranks.frombytes(envelope[start:stop])
-        start = stop
-    return Opened(letter, number, ranks, envelope[start:])
+    ranks.frombytes(envelope[_HEADER:stop])
+    return Opened(letter, number, ranks, envelope[stop:])
+
+
+def message_for_all(envelope: bytes) -> bytes:
+    """Return the message in an envelope that is for all ranks."""
+    return envelope[_HEADER:]

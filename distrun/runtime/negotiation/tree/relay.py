@@ -20,6 +20,7 @@ from distrun.runtime.transport.control_tree import ControlTree
 
 _decoded = lru_cache(maxsize=64)(Request.decode)
 """Most ranks send the same text."""
+_KNOWN_STRETCHES = 1000
 
 
 class Down(NamedTuple):
@@ -42,6 +43,9 @@ class Relay:
         children = [*tree.local_ranks, *(self._size + child for child in tree.children)]
         self._aggregator = Aggregator(children, self._ranks_of, ours)
         self._of_sets: set[int] = set()  # the cache ids of requests to other process sets than the world
+        # What messages of cache ids of the world submit: training repeats itself, so most messages are known.
+        self._stretches: dict[bytes, list[Token]] = {}
+        self._for_all_below = envelopes.pack_subtree(tree.rank, b"")
         self._survey = 0
         self._awaited: set[int] = set()  # children that have not answered the survey
 
@@ -50,12 +54,21 @@ class Relay:
 
     # Up -------------------------------------------------------------------------------------------------------------
 
-    def message(self, source: int, message: bytes, now: float) -> Iterator[bytes]:
-        """Yield the envelopes that go up when a source sends a message: a rank, or `size` + the leader of a subtree all
-        of whose ranks do."""
+    def message(self, source: int, message: bytes, now: float) -> Iterable[bytes]:
+        """Return the envelopes that go up when a source sends a message: a rank, or `size` + the leader of a subtree
+        all of whose ranks do."""
+        stretch = self._stretches.get(message)
+        if stretch is None:
+            return self._new_message(source, message, now)
+        upward = self._aggregator.submit(source, stretch, now)
+        if upward == [(None, stretch)]:  # the last source was to submit this: the same message goes on
+            return (self._for_all_below + message,)
+        return self._upward(upward) if upward else ()
+
+    def _new_message(self, source: int, message: bytes, now: float) -> Iterator[bytes]:
         letter = message[:1]
         if letter == messages.CACHE_IDS:
-            yield from self._cache_ids(source, messages.unpack_ids(message), now)
+            yield from self._cache_ids(source, message, now)
             return
         if letter == messages.FULL_REQUEST:
             request, _ = _decoded(message[1:])
@@ -67,13 +80,17 @@ class Relay:
                 self._aggregator.joined()
         yield envelopes.pack_one(source, message)
 
-    def _cache_ids(self, source: int, cache_ids: list[int], now: float) -> Iterator[bytes]:
-        if self._of_sets and not self._of_sets.isdisjoint(cache_ids):
-            of_sets = [cache_id for cache_id in cache_ids if cache_id in self._of_sets]
+    def _cache_ids(self, source: int, message: bytes, now: float) -> Iterator[bytes]:
+        cache_ids = messages.unpack_ids(message)
+        of_sets = [cache_id for cache_id in cache_ids if cache_id in self._of_sets]
+        tokens: list[Token] = [cache_id for cache_id in cache_ids if cache_id not in self._of_sets]
+        if of_sets:
             yield envelopes.pack_one(source, messages.pack_ids(messages.CACHE_IDS, of_sets))
-            cache_ids = [cache_id for cache_id in cache_ids if cache_id not in self._of_sets]
-        if cache_ids:
-            tokens: list[Token] = [*cache_ids]
+        else:
+            if len(self._stretches) >= _KNOWN_STRETCHES:
+                self._stretches.clear()
+            self._stretches[message] = tokens
+        if tokens:
             yield from self._upward(self._aggregator.submit(source, tokens, now))
 
     def flush(self) -> Iterator[bytes]:
@@ -93,15 +110,12 @@ class Relay:
     # Down -----------------------------------------------------------------------------------------------------------
 
     def down(self, envelope: bytes) -> Down:
-        """Return where a message from above goes."""
+        """Return where a message for one rank or some goes."""
         letter, number, ranks, message = envelopes.unpack(envelope)
         tree = self._tree
-        if letter == envelopes.ALL:
-            self._note(message)
-            return Down(message, [*tree.local_ranks], [(child, envelope) for child in tree.children])
         if letter == envelopes.ONE:
             ranks = (number,)
-        self._note(message)
+        self.note(message)
         local = [rank for rank in ranks if rank in tree.local_ranks]
         further = sorted((tree.hop(rank), rank) for rank in ranks if rank not in tree.local_ranks)
         children: list[tuple[int, bytes]] = []
@@ -110,9 +124,11 @@ class Relay:
             children += [(child, packed) for packed in envelopes.pack_some(some, message)]
         return Down(message, local, children)
 
-    def _note(self, message: bytes) -> None:
-        """Learn from a decision that is passed down."""
+    def note(self, message: bytes) -> None:
+        """Learn from a decision that is passed down, before anything else goes up."""
         letter = message[:1]
+        if letter == messages.EXECUTE:
+            return
         if letter == messages.DEFINE:
             define = messages.unpack_define(message)
             if define.cache_id >= 0 and define.request.process_set:
