@@ -26,6 +26,8 @@ opt = hvd.DistributedOptimizer(opt, op=hvd.Average, compression=hvd.Compression.
 global_step = tf.compat.v1.train.get_or_create_global_step()
 train_op = opt.minimize(loss, global_step=global_step)
 average_loss = hvd.allreduce(loss, name="average_loss")
+with tf.control_dependencies([train_op]):  # else they may be read before the step on one rank, and after it on another
+    trained_weights = tf.identity(weights)
 
 hooks = [
     hvd.BroadcastGlobalVariablesHook(0),
@@ -36,7 +38,8 @@ checkpoint_dir = os.path.join(sys.argv[1], "checkpoints") if hvd.rank() == 0 els
 with tf.compat.v1.train.MonitoredTrainingSession(checkpoint_dir=checkpoint_dir, hooks=hooks, config=config) as session:
     while not session.should_stop():
         inputs = generator.standard_normal((16, 6)).astype("float32")
-        _, reduced, values = session.run([train_op, average_loss, weights], {features: inputs, targets: inputs @ truth})
+        fed = {features: inputs, targets: inputs @ truth}
+        _, reduced, values = session.run([train_op, average_loss, trained_weights], fed)
 
 assert reduced < 0.1, reduced
 assert hvd.size() == 2
