@@ -142,19 +142,29 @@ class ThreadGroup:
         return found
 
 
+def _names(counts: tuple[int, ...]) -> list[str]:
+    """The host of each rank."""
+    names = [str(name) for name, count in enumerate(counts) for _ in range(count)]
+    if len(counts) > 2 and sum(counts) > 4:  # the ranks of the last host lie between those of the others
+        names = [names[-1], *names[:-1]]
+    return names
+
+
+def groups_of(counts: tuple[int, ...]) -> list[list[int]]:
+    """The ranks of each host."""
+    return [list(ranks) for ranks in HostLayout.of(_names(counts), 0).ranks]
+
+
 class Job:
     """All ranks of some hosts."""
 
     def __init__(self, counts: tuple[int, ...], is_late: bool, algorithm: str = AUTO) -> None:
         self._algorithm = algorithm
-        names = [name for name, count in enumerate(counts) for _ in range(count)]
-        if len(counts) > 2 and sum(counts) > 4:  # the ranks of the last host lie between those of the others
-            names = [names[-1], *names[:-1]]
-        self.groups = [list(ranks) for ranks in HostLayout.of(list(map(str, names)), 0).ranks]
-        self.size = len(names)
+        self._names = _names(counts)
+        self.groups = groups_of(counts)
+        self.size = len(self._names)
         self._post = Post()
         self._is_late = is_late
-        self._names = list(map(str, names))
         self._fds: list[int] = []
         self._local_groups: dict[int, ThreadGroup] = {}
         for ranks in self.groups:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 from in_process import hosts_of_threads
-from in_process.hosts_of_threads import QUIET, SHAPES, Job, cases, check_allreduce, reference, values
+from in_process.hosts_of_threads import QUIET, SHAPES, Job, cases, check_allreduce, groups_of, reference, values
 
 from distrun.runtime.backends.algorithms import base, choice
 from distrun.runtime.operations import reduction
@@ -134,7 +134,7 @@ def test_what_is_quantised_on_the_wire_is_within_its_bounds_and_the_rest_exact(
         arrays, result = check_allreduce(
             counts, dtype, op, sum(shapes), seed, "", form=form, is_late=is_late, wire=Wire(wire, ranges)
         )
-    groups = Job(counts, is_late).groups
+    groups = groups_of(counts)
     divisor = len(arrays) if op == Average else 1
     shares = [np.sum([arrays[rank].astype(np.float64) for rank in ranks], 0) / divisor for ranks in groups]
     exact = np.sum(shares, 0)
