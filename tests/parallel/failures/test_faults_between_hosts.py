@@ -81,11 +81,14 @@ def test_a_missing_rank_is_reported_with_its_stack_and_the_job_goes_on(ranks, ho
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_an_operation_given_up_fails_on_all_hosts_and_the_job_goes_on(ranks, victim):
-    everybody = ready(ranks("faults", "busy", str(victim), hosts=(1, 1, 1), DISTRUN_STALL_TIMEOUT="0.6"))
+    everybody = ready(ranks("faults", "given up", str(victim), hosts=(1, 1, 1), DISTRUN_STALL_TIMEOUT="1"))
     for place, rank in enumerate(everybody):
         if place != victim:
             rank.stdout.wait_for("first: StallError")
     everybody[victim].tell("go on")
+    everybody[victim].stdout.wait_for("first: StallError")
+    for rank in everybody:
+        rank.tell("go on")
     for rank in everybody:
         assert rank.end() == 0, rank.stderr.text
         assert re.search(rf"first: StallError: allreduce 'first' .*not by rank {victim} ", rank.stdout.text)

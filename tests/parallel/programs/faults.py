@@ -86,6 +86,12 @@ elif scenario == "busy":
         busy_with_something_else()
     attempt("first")
     attempt("second")
+elif scenario == "given up":  # the others wait for the victim in the first, and all are called to the second at once
+    if me == victim:
+        busy_with_something_else()
+    attempt("first")
+    sys.stdin.readline()
+    attempt("second")
 elif scenario == "interrupted":
     if me == victim:
         try:

@@ -12,7 +12,7 @@ from distrun.runtime import world
 
 
 def die(*_):
-    """End when rank 0 has begun to send: Open MPI ends a rank itself that begins later and meets a dead one."""
+    """End when rank 0 has sent its only message: Open MPI ends a rank itself that sends one later to a dead rank."""
     backend = world.engine().backend
     sending = getattr(backend, "_links", backend)  # a backend over several hosts has links, MPI's or TCP's
     if hasattr(sending, "_requests"):
@@ -44,7 +44,7 @@ if ending == "dies":  # in the middle of an operation
         world.engine().backend.allreduce = die
     # mpirun ends the other rank at once, which is to say first what it knows.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    distrun.allreduce(np.ones(1_000_000), "dies")
+    distrun.allreduce(np.ones(10_000), "dies")  # small, so that it takes one message
 if ending == "shutdown elsewhere" and me == 0:
     handle = distrun.allreduce_async(np.ones(3), "waits")
     thread = threading.Thread(target=distrun.shutdown)
