@@ -46,7 +46,7 @@ def environ(hosts: Hosts, outer: Mapping[str, str]) -> dict[str, str]:
     """Return the environment by which torch.distributed and distrun find the other ranks."""
     gloo = {"MASTER_ADDR": ADDRESSES[A], "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": INTERFACE}
     distrun = {"DISTRUN_BACKEND": "tcp", "DISTRUN_NETWORK": INTERFACE, "DISTRUN_START_TIMEOUT": str(START_TIMEOUT)}
-    return {**outer, **hosts.environ, **gloo, **distrun, **ranks.one_thread()}
+    return {**outer, **hosts.environ, **gloo, **distrun, **ranks.one_thread(), **ranks.kept_memory()}
 
 
 # Inside a rank --------------------------------------------------------------------------------------------------------

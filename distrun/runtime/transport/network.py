@@ -117,6 +117,7 @@ class Network:
         """Whether those that we have connections with pass on what they hear to others: in a control tree."""
         self._failure: str | None = None
         self._suspicion: tuple[float, str] | None = None
+        """When a stream that has ended is trouble, unless it is explained before, and the text of that."""
         self._streams: dict[int, Stream] = {}
         self._interval = keepalive_times(silence)[1]
         self._next_check = float("inf")
@@ -257,7 +258,9 @@ class Network:
     def _suspect(self, peer: int, how: str) -> None:
         if self._suspicion is None:
             text = self._left.get(peer) or self._ended(peer, how)
-            self._suspicion = waking_clock.now(), text
+            # After so long a silence there is no word to wait for. The peer sees a broken connection and has to be told.
+            patience = 0.0 if how == SILENT else REASON_TIMEOUT
+            self._suspicion = waking_clock.now() + patience, text
 
     @property
     def failure(self) -> str | None:
@@ -270,7 +273,7 @@ class Network:
             return self._failure
         if waking_clock.now() >= self._next_check:
             self._check_streams()
-        if self._suspicion is not None and waking_clock.now() >= self._suspicion[0] + REASON_TIMEOUT:
+        if self._suspicion is not None and waking_clock.now() >= self._suspicion[0]:
             return self._suspicion[1]
         return None
 
@@ -292,7 +295,7 @@ class Network:
         """The time of the waking clock at which `trouble` may know more though nothing has come, or something is
         due."""
         if self._suspicion is not None:
-            return self._suspicion[0] + REASON_TIMEOUT
+            return self._suspicion[0]
         for stream in self._streams.values():
             if stream.is_receiving or stream.is_sending:
                 return self._next_check

@@ -12,7 +12,7 @@ import pytest
 from in_process.connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, three_networks, turn_until
 
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
-from distrun.runtime.transport import network
+from distrun.runtime.transport import connections, network
 from distrun.runtime.transport.network import Network
 
 
@@ -135,6 +135,21 @@ def test_a_broken_stream_is_a_suspicion_until_somebody_knows_more(three, monkeyp
     three[0].announce(FAILED, "")
     turn_until(lambda: two.failure, *three)
     assert two.trouble() == "rank 1 (process 101 on host host1) failed: the reason"
+
+
+def test_a_stream_given_up_in_silence_is_trouble_at_once(three, monkeypatch):
+    _, _, two = three
+    now = 1000.0
+    monkeypatch.setattr(network.time, "monotonic", lambda: now)
+    monkeypatch.setattr(connections.TcpInfo, "is_dead", lambda *_: True)
+    mine, theirs = pair_of_sockets()
+    stream = two.stream(1, mine)
+    stream.receive(np.zeros(3, np.uint8).data)
+    assert two.trouble() is None
+    now = two.next_look
+    assert now > 1000.0
+    assert two.trouble() is not None, "the other end of the stream tells another reason half a second later"
+    theirs.close()
 
 
 def test_a_stream_that_ends_while_nothing_is_under_way_is_no_suspicion(three):
