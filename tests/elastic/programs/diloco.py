@@ -49,6 +49,11 @@ optimizer = wrap(
 hosts = optimizer.process_set
 
 
+def is_over(step: int) -> bool:
+    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
+    return step >= STEPS and dt.allreduce(torch.tensor(float(Path("end").exists())), name="end").item() > 0
+
+
 def outer() -> dict[str, list]:
     return optimizer.state_dict()["outer_steps"]
 
@@ -62,7 +67,7 @@ def leave() -> None:
 def train(state: dt.elastic.TorchState) -> None:
     anchors = outer()["anchors"] + outer()["velocities"]
     tell(entered=float(moved), weights=digest(*model.parameters(), moved, *anchors), at=outer()["step"])
-    while state.step < STEPS:
+    while not is_over(state.step):
         optimizer.zero_grad()
         inputs = torch.randn(4, 70, generator=torch.Generator().manual_seed(state.step * 97 + dt.rank()))
         loss = 0.01 * (model(inputs) - inputs).square().mean() - moved * (1 + hosts.ranks[0])

@@ -54,6 +54,11 @@ def mean_loss(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     return ((model(inputs) - targets) ** 2).sum() * dt.size() / BATCH
 
 
+def is_over(step: int) -> bool:
+    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
+    return step >= STEPS and dt.allreduce(torch.tensor(float(Path("end").exists())), name="end").item() > 0
+
+
 def done(state: dt.elastic.TorchState, numbers: list[int], loss: float) -> None:
     """Count a step, and mark its end."""
     state.step += 1
@@ -76,7 +81,7 @@ def plain() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while state.step < STEPS:
+        while not is_over(state.step):
             numbers, inputs, targets = samples(state.step)
             optimizer.zero_grad()
             loss = mean_loss(model, inputs, targets)
@@ -99,7 +104,7 @@ def accumulating() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while state.step < STEPS:
+        while not is_over(state.step):
             numbers, inputs, targets = samples(state.step)
             optimizer.zero_grad()
             losses = [mean_loss(model, inputs[part], targets[part]) for part in (slice(0, 2), slice(2, None))]
@@ -122,7 +127,7 @@ def gan() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while state.step < STEPS:
+        while not is_over(state.step):
             numbers, inputs, targets = samples(state.step)
             judges.zero_grad()
             wrong = mean_loss(judge, inputs, targets) + judge(generator(inputs).detach()).square().mean()
