@@ -49,9 +49,14 @@ optimizer = wrap(
 hosts = optimizer.process_set
 
 
+def is_there(name: str) -> bool:
+    """Whether a rank sees a file, of which all hear alike; this ends when a rank dies."""
+    return dt.allreduce(torch.tensor(float(Path(name).exists())), name=name).item() > 0
+
+
 def is_over(step: int) -> bool:
     """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
-    return step >= STEPS and dt.allreduce(torch.tensor(float(Path("end").exists())), name="end").item() > 0
+    return step >= STEPS and is_there("end")
 
 
 def outer() -> dict[str, list]:
@@ -76,7 +81,7 @@ def train(state: dt.elastic.TorchState) -> None:
         state.step += 1
         tell(step=state.step)
         state.advance()
-        while state.step == HOLD and not Path("go").exists():
+        while state.step == HOLD and not is_there("go"):
             time.sleep(0.01)
             state.check_host_updates()
         time.sleep(0.002)

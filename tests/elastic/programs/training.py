@@ -54,9 +54,14 @@ def mean_loss(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     return ((model(inputs) - targets) ** 2).sum() * dt.size() / BATCH
 
 
+def is_there(name: str) -> bool:
+    """Whether a rank sees a file, of which all hear alike; this ends when a rank dies."""
+    return dt.allreduce(torch.tensor(float(Path(name).exists())), name=name).item() > 0
+
+
 def is_over(step: int) -> bool:
     """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
-    return step >= STEPS and dt.allreduce(torch.tensor(float(Path("end").exists())), name="end").item() > 0
+    return step >= STEPS and is_there("end")
 
 
 def done(state: dt.elastic.TorchState, numbers: list[int], loss: float) -> None:
@@ -64,7 +69,7 @@ def done(state: dt.elastic.TorchState, numbers: list[int], loss: float) -> None:
     state.step += 1
     tell(step=state.step, samples=numbers, loss=loss / dt.size(), size=dt.size(), rank=dt.rank())
     state.advance()
-    while state.step == HOLD and not Path("go").exists():
+    while state.step == HOLD and not is_there("go"):
         time.sleep(0.01)
         state.check_host_updates()
     time.sleep(0.002)

@@ -10,20 +10,23 @@ import subprocess
 import psutil
 import pytest
 
-DEADLINE = 30.0  # seconds; as in conftest.py
+DEADLINE = 60.0  # seconds; as in conftest.py
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
 HANDLER = "import signal; signal.signal(signal.{}, lambda *_: print('{}', flush=True)); print('ready', flush=True)\n"
 # Leaves a process in a session of its own that holds the output pipes; its death would take a signal of its own.
 DAEMON = """
 import os, time
+here, there = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         print('daemon', flush=True)
+        os.write(there, b'!')
         time.sleep(1000)
     os._exit(0)
 os.wait()
+os.read(here, 1)
 """
 
 
