@@ -144,7 +144,7 @@ def test_thirty_generations_leave_nothing_behind(supervise, hosts, fan_out):
 
 
 def test_a_job_ends_when_the_steps_are_made(supervise):
-    supervisor = supervise("generations", 3, "20")
+    supervisor = supervise("generations", 3, "20", "2")
     supervisor.members[0].await_step(1, 2)
     supervisor.assign(supervisor.members)
     assert supervisor.await_exits() == [0, 0, 0]

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-STEPS = 150
+STEPS = 80  # of the second generation, which begins whenever the test comes to it
 
 
 def test_the_ranks_tune_again_when_one_was_replaced(supervise, tmp_path):

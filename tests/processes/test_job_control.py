@@ -92,11 +92,11 @@ def test_nothing_survives_a_stopped_launcher_that_is_killed(shell):
 
 
 def test_neither_the_time_limit_nor_the_stall_timeout_counts_a_stop(shell):
-    shell.type(command("-np", "2", "--timeout", "20", "--stall-timeout", "2", code=STALLING))
+    shell.type(command("-np", "2", "--timeout", "30", "--stall-timeout", "5", code=STALLING))
     shell.wait_for("[0] step 1")
     before = shell.type("\x1a")
     shell.wait_for("Stopped", before)
-    time.sleep(3)  # a stop that is longer than the stall timeout: there is nothing to wait for
+    time.sleep(6)  # a stop that is longer than the stall timeout: there is nothing to wait for
     before = shell.type("fg\n")
     shell.wait_for("[0] step 3", before)
     before = shell.type("echo status $?\n")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import psutil
 
-DEADLINE = 30.0  # seconds; far more than anything takes, so that a busy machine fails no test
+DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
 from distrun.runner.system import scratch
 
-DEADLINE = 30.0  # seconds
+DEADLINE = 60.0  # seconds
 
 
 class SpokenAgent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -14,13 +15,18 @@ import distrun.data
 from distrun import elastic
 from distrun.runtime import world
 
-KIND, SAMPLES, BATCH, EPOCHS = sys.argv[1], *map(int, sys.argv[2:5])
+KIND, SAMPLES, BATCH = sys.argv[1], *map(int, sys.argv[2:4])
 
 
 def tell(what: str, **facts: object) -> None:
     """Write a line at once: a rank that is killed leaves whole lines."""
     place = {"generation": world.generation(), "rank": distrun.rank(), "size": distrun.size()}
     os.write(1, (json.dumps({"what": what, **place, **facts}) + "\n").encode())
+
+
+def is_over() -> bool:
+    """Whether a file `end` tells all ranks that the test is over."""
+    return bool(distrun.allreduce(np.array([float(os.path.exists("end"))]), name="end").any())
 
 
 def made(kind: str) -> object:
@@ -44,7 +50,9 @@ def made(kind: str) -> object:
 def train(state: elastic.ObjectState) -> None:
     """Add up all numbers, those of each step times its place."""
     tell("start", step=state.step, weights=state.weight.tobytes().hex())
-    for state.epoch in range(state.epoch, EPOCHS):  # noqa: B020  # the range is made once
+    for state.epoch in itertools.count(state.epoch):  # noqa: B020  # the iterator is made once
+        if is_over():
+            return
         state.batches.set_epoch(state.epoch)
         for batch in state.batches:
             samples = [int(sample) for sample in np.asarray(batch)]
@@ -59,4 +67,4 @@ def train(state: elastic.ObjectState) -> None:
 distrun.init()
 state = elastic.ObjectState(batches=made(KIND), weight=np.zeros(1), step=0, epoch=0)
 train(state)
-tell("end", step=state.step, weights=state.weight.tobytes().hex())
+tell("end", step=state.step, epochs=state.epoch, weights=state.weight.tobytes().hex())

@@ -1,6 +1,7 @@
 """A rank that goes from generation to generation by the functions of `regroup`, and tells what it finds in each.
 
-In each generation the ranks make steps until the launcher ends it, or until one has made as many as the argument says.
+In each generation the ranks make steps until the launcher ends it, or until one has made as many as the first argument
+says; the second is the first generation that may end so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from distrun.errors import CollectiveError
 from distrun.runtime import numbering, regroup, world
 from distrun.runtime.process_sets import get_process_set_ids_and_ranks
 
-STEPS = int(sys.argv[1])
+STEPS, FIRST_TO_END = int(sys.argv[1]), int([*sys.argv, "1"][2])
 things = numbering.Numbering()
 
 
@@ -61,7 +62,7 @@ def train(evens: distrun.ProcessSet, pair: distrun.ProcessSet) -> None:
     )
     steps = 0
     while regroup.planned() is None:
-        total, most = add(1.0, float(steps >= STEPS))
+        total, most = add(1.0, float(steps >= STEPS and world.generation() >= FIRST_TO_END))
         assert total == size
         steps += 1
         tell(step=steps, generation=world.generation())

@@ -1,6 +1,7 @@
 """Horovod's documentation of elastic training with PyTorch, word for word but for the data, the model and the end."""
 
 import hashlib
+import os
 import time
 
 import horovod.torch as hvd
@@ -14,7 +15,7 @@ lr, epochs, batches_per_epoch, batches_per_commit = 0.01, 3, 40, 5
 
 def get_random_batch():
     print("batch", flush=True)
-    time.sleep(0.005)
+    time.sleep(0.005 if os.path.exists("end") else 0.05)  # the test must be able to interrupt
     return torch.rand(4, 6), torch.randint(3, (4,))
 
 

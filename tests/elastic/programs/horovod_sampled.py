@@ -1,5 +1,6 @@
 """A script for Horovod with an ElasticSampler, as its examples have it; tells which samples were used."""
 
+import os
 import time
 
 import horovod.torch as hvd
@@ -33,7 +34,7 @@ def train(state):
             state.sampler.record_batch(batch_idx, 4)
             state.used += numbers.tolist()
             state.commit()
-            time.sleep(0.005)
+            time.sleep(0.005 if os.path.exists("end") else 0.05)  # the test must be able to interrupt
         state.sampler.set_epoch(state.epoch + 1)
 
 

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -21,10 +22,15 @@ def tell(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
+def is_over(step: int) -> bool:
+    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
+    return step >= STEPS and bool(distrun.allreduce(np.array([float(Path("end").exists())]), name="end").any())
+
+
 @elastic.run
 def train(state: elastic.ObjectState) -> float:
     """Take the steps that are left."""
-    while state.step < STEPS:
+    while not is_over(state.step):
         gradient = distrun.allreduce(np.array([float(state.step)]), name="gradient")
         state.weight = state.weight - 0.1 * gradient
         state.step += 1
@@ -40,4 +46,4 @@ def train(state: elastic.ObjectState) -> float:
 distrun.init()
 state = elastic.ObjectState(weight=np.zeros(1), step=0)
 state.register_reset_callbacks([lambda: tell(reset=distrun.size(), generation=world.generation())])
-tell(result=train(state), generation=world.generation())
+tell(result=train(state), steps=state.step, generation=world.generation())

@@ -54,12 +54,22 @@ def mean_loss(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     return ((model(inputs) - targets) ** 2).sum() * dt.size() / BATCH
 
 
+def is_there(name: str) -> bool:
+    """Whether a rank sees a file, of which all hear alike; this ends when a rank dies."""
+    return dt.allreduce(torch.tensor(float(Path(name).exists())), name=name).item() > 0
+
+
+def is_over(step: int) -> bool:
+    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
+    return step >= STEPS and is_there("end")
+
+
 def done(state: dt.elastic.TorchState, numbers: list[int], loss: float) -> None:
     """Count a step, and mark its end."""
     state.step += 1
     tell(step=state.step, samples=numbers, loss=loss / dt.size(), size=dt.size(), rank=dt.rank())
     state.advance()
-    while state.step == HOLD and not Path("go").exists():
+    while state.step == HOLD and not is_there("go"):
         time.sleep(0.01)
         state.check_host_updates()
     time.sleep(0.002)
@@ -76,7 +86,7 @@ def plain() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while state.step < STEPS:
+        while not is_over(state.step):
             numbers, inputs, targets = samples(state.step)
             optimizer.zero_grad()
             loss = mean_loss(model, inputs, targets)
@@ -99,7 +109,7 @@ def accumulating() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while state.step < STEPS:
+        while not is_over(state.step):
             numbers, inputs, targets = samples(state.step)
             optimizer.zero_grad()
             losses = [mean_loss(model, inputs[part], targets[part]) for part in (slice(0, 2), slice(2, None))]
@@ -122,7 +132,7 @@ def gan() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while state.step < STEPS:
+        while not is_over(state.step):
             numbers, inputs, targets = samples(state.step)
             judges.zero_grad()
             wrong = mean_loss(judge, inputs, targets) + judge(generator(inputs).detach()).square().mean()

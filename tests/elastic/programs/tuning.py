@@ -1,4 +1,7 @@
-"""Train with autotuning in a job whose ranks change; tells of each step with which setting it was made."""
+"""Train with autotuning in a job whose ranks change; tells of each step with which setting it was made.
+
+The first generation goes on until its ranks change; the second ends after as many steps as the argument says.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def tell(**facts: object) -> None:
 @dt.elastic.run
 def train(state: dt.elastic.TorchState) -> None:
     """Train to the end."""
-    while state.step < STEPS:
+    first = state.step
+    while world.generation() == 1 or state.step < first + STEPS:
         data = torch.Generator().manual_seed(1000 * state.step + dt.rank())
         optimizer.zero_grad()
         model(torch.randn(2, 300, generator=data)).square().mean().backward()

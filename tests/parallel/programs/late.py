@@ -1,4 +1,4 @@
-"""The rank in the first argument joins the job when stdin tells it to. All work together once, then idle until told."""
+"""The ranks in the first argument, "0,2" say, join the job when stdin tells them to. All work together once."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 
 import distrun
 
-if os.environ["DISTRUN_RANK"] == sys.argv[1]:
+if os.environ["DISTRUN_RANK"] in sys.argv[1].split(","):
     print("waiting", flush=True)
     sys.stdin.readline()
 distrun.init()

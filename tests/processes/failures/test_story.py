@@ -16,15 +16,27 @@ distrun.init()
 def batches():
     for step in range(10):
         if step == 3 and distrun.rank() == 1:
-            time.sleep(0.5)
+            while len(os.listdir(os.environ["WAITING"])) < distrun.size() - 1:
+                time.sleep(0.01)
+            time.sleep(1.0)  # the others have been waiting for some time then
             {fault}
         yield np.ones(4, np.float32)
 
-for batch in distrun.data.watch(batches()):
+for step, batch in enumerate(distrun.data.watch(batches())):
+    if step == 3:
+        open(os.path.join(os.environ["WAITING"], str(distrun.rank())), "w").close()
     distrun.allreduce_(batch, name="gradient")
 """
 KILLED = "os.kill(os.getpid(), 9)"
 RAISES = "raise ValueError('no such file')"
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """The variable that names a folder in which ranks leave a file when they come to wait for the one that fails."""
+    folder = tmp_path / "waiting"
+    folder.mkdir()
+    return {"WAITING": str(folder)}
 
 
 def story(job):
@@ -32,8 +44,8 @@ def story(job):
 
 
 @pytest.mark.parametrize(("fault", "status"), [(KILLED, 137), (RAISES, 1), ("os._exit(7)", 7)])
-def test_a_failure_tells_what_every_rank_was_doing(distrun, python, fault, status):
-    job = distrun("-np", "3", *python(INPUT.format(fault=fault)))
+def test_a_failure_tells_what_every_rank_was_doing(distrun, python, waiting, fault, status):
+    job = distrun("-np", "3", *python(INPUT.format(fault=fault)), **waiting)
     assert job.wait() == status
     told = [line for line in story(job) if "waiting" in line[1]]
     assert [(ranks, what) for ranks, what, _, _ in told] == [
@@ -46,7 +58,7 @@ def test_a_failure_tells_what_every_rank_was_doing(distrun, python, fault, statu
 
 def test_it_is_told_of_a_job_that_takes_too_long(distrun, python):
     code = "import distrun, time\ndistrun.init()\nif distrun.rank():\n    time.sleep(100)\ndistrun.barrier()"
-    job = distrun("-np", "2", "--timeout", "3", *python(code))
+    job = distrun("-np", "2", "--timeout", "10", *python(code))
     assert job.wait() == 124
     found = {ranks: what for ranks, what, _, _ in story(job)}
     assert found["rank 0"] == "had been waiting for unnamed barrier"
@@ -54,15 +66,15 @@ def test_it_is_told_of_a_job_that_takes_too_long(distrun, python):
     job.assert_gone()
 
 
-def test_it_is_told_of_the_present_members_of_an_elastic_job(distrun, python):
-    job = distrun("-np", "2", "--elastic", "--max-restarts", "0", *python(INPUT.format(fault=KILLED)))
+def test_it_is_told_of_the_present_members_of_an_elastic_job(distrun, python, waiting):
+    job = distrun("-np", "2", "--elastic", "--max-restarts", "0", *python(INPUT.format(fault=KILLED)), **waiting)
     assert job.wait() == 137
     assert ("rank 1", "had been waiting for its next batch") in [(ranks, what) for ranks, what, _, _ in story(job)]
     job.assert_gone()
 
 
-def test_nothing_is_told_where_nothing_is_recorded(distrun, python):
-    job = distrun("-np", "2", *python(INPUT.format(fault=KILLED)), DISTRUN_EVENTS="0")
+def test_nothing_is_told_where_nothing_is_recorded(distrun, python, waiting):
+    job = distrun("-np", "2", *python(INPUT.format(fault=KILLED)), DISTRUN_EVENTS="0", **waiting)
     assert job.wait() == 137
     assert story(job) == []
     job.assert_gone()

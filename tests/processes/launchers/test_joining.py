@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from shell import wait_until
 
 from distrun.host.connections.dialer import dial
 from distrun.host.endpoints import free_port, parse_endpoint
@@ -77,6 +78,18 @@ def rank_of(launch: Any) -> psutil.Process:
     return rank
 
 
+def await_listening(launch: Any) -> None:
+    """Wait until hosts can call a launcher."""
+    wait_until(lambda: any(map(listens, launch.family())))
+
+
+def listens(process: psutil.Process) -> bool:
+    try:
+        return any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp"))
+    except psutil.Error:  # it has just ended
+        return False
+
+
 def test_hosts_join_in_any_order_and_are_numbered_by_index_with_the_local_ranks_of_one_machine(hosts):
     second = hosts.start(2, PLACE, hosts=3, CALLED="c")
     first = hosts.start(1, PLACE, hosts=3, DISTRUN_SLOTS="2", CALLED="b")
@@ -139,7 +152,9 @@ def test_a_host_that_is_told_to_end_ends_its_ranks_and_says_so_to_the_launcher(h
 
 
 def test_a_frozen_host_is_given_up_after_the_time_of_silence_and_ends_when_it_thaws(hosts):
-    launches = [hosts.start(index, WAITS, "--keepalive", "2", "--start-timeout", "4") for index in (0, 1)]
+    launches = [hosts.start(0, WAITS, "--keepalive", "4")]
+    await_listening(launches[0])
+    launches.append(hosts.start(1, WAITS, "--keepalive", "4", "--start-timeout", "4"))
     launches[0].stdout.wait_for(b"up", 2)
     launches[1].process.send_signal(signal.SIGSTOP)
     assert launches[0].wait() == 143
@@ -159,14 +174,14 @@ def test_a_host_that_is_gone_before_its_agent_answers_is_no_fault_of_the_users(h
 
 
 def test_a_frozen_launcher_is_given_up_by_the_agents_which_is_the_story_when_it_thaws(hosts):
-    launches = [hosts.start(index, WAITS, "--keepalive", "2") for index in (0, 1)]
+    launches = [hosts.start(index, WAITS, "--keepalive", "4") for index in (0, 1)]
     launches[0].stdout.wait_for(b"up", 2)
     rank = rank_of(launches[1])
     launches[0].process.send_signal(signal.SIGSTOP)
     rank.wait(30)
     launches[0].process.send_signal(signal.SIGCONT)
     assert ended_alike(*launches) == 143
-    assert b"has ended, as it had heard nothing from the launcher for 2 s" in launches[0].stderr.data
+    assert b"has ended, as it had heard nothing from the launcher for 4 s" in launches[0].stderr.data
 
 
 def test_a_signal_to_the_launcher_ends_the_job_everywhere(hosts):
@@ -215,7 +230,8 @@ def test_a_launcher_that_does_not_come_is_named_with_the_reason(hosts):
 
 
 def test_a_wrong_key_is_refused_with_a_sentence_on_both_sides(hosts):
-    launcher = hosts.start(0, WAITS, "--start-timeout", "4")
+    launcher = hosts.start(0, WAITS, "--start-timeout", "6")
+    await_listening(launcher)
     stranger = hosts.start(1, WAITS, "--start-timeout", "2", key=KEY[::-1])
     assert (launcher.wait(), stranger.wait()) == (143, 143)
     assert b"1 client, from 127.0.0.1, did not know DISTRUN_KEY, and cannot join" in launcher.stderr.data

@@ -34,10 +34,12 @@ for step in range(int(sys.argv[1])):
         print("step", step, flush=True)
 """
 BARS = """
-import time, tqdm, distrun
+import os, sys, time, tqdm, distrun
 distrun.init()
 for step in tqdm.tqdm(range(60), mininterval=0.01):
     time.sleep(0.1)
+    while step == 50 and not os.path.exists(sys.argv[1]):
+        time.sleep(0.01)
 print("trained", flush=True)
 """
 LAUNCHER = [sys.executable, "-m", "distrun.runner"]
@@ -153,13 +155,14 @@ def test_a_slow_rank_is_named_and_what_is_written_scrolls_above(terminal):
     assert "slow now" not in screen, "the panel goes with the job"
 
 
-def test_the_bar_of_rank_0_is_shown_and_the_others_are_counted(terminal):
+def test_the_bar_of_rank_0_is_shown_and_the_others_are_counted(terminal, tmp_path):
     pytest.importorskip("tqdm")
     shown = terminal()
-    shown.run([*LAUNCHER, "--live", "-np", "3", "--oversubscribe", sys.executable, "-c", BARS])
+    shown.run([*LAUNCHER, "--live", "-np", "3", "--oversubscribe", sys.executable, "-c", BARS, str(tmp_path / "seen")])
     shown.wait_for(r"^ *\d+%\|.*\d+/60 \[.*\n.*3 ranks")
     shown.wait_for(r"2 more progress bars")
     shown.wait_for(r"\d:\d\d left")
+    (tmp_path / "seen").touch()
     wait_until(lambda: not shown.family())
     screen = shown.screen()
     assert len(re.findall(r"60/60 \[", screen)) == 1

@@ -73,6 +73,11 @@ class Process:
                 raise AssertionError("it ended without what is waited for; it wrote:\n" + "\n".join(self.lines))
             return list(self.lines)
 
+    def await_end_of_output(self) -> None:
+        """Wait until all that it wrote has been read; it has exited."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._has_ended, DEADLINE), "somebody still holds the pipe"
+
     def told(self) -> list[dict[str, Any]]:
         """All that it has told so far, in lines of JSON."""
         with self._changed:
@@ -220,6 +225,12 @@ class Supervisor:
             self.await_message(process, Waiting)
         self.assign([*self.members, *started], reason)
 
+    def let_end(self) -> None:
+        """Let a job end that goes on until a file `end` is in its folder: after a step of the present generation."""
+        assert self._folder is not None
+        self.members[0].await_step(self.generation, 2)
+        (self._folder / "end").touch()
+
     def await_message(self, process: Process, *kinds: type) -> Message:
         """Return the next message of one of these kinds that a process sends, or has sent since the last call."""
         deadline = time.monotonic() + DEADLINE
@@ -237,11 +248,14 @@ class Supervisor:
                 process.said.append(message)
 
     def await_exits(self) -> list[int]:
-        """Wait until all members have exited; return their statuses."""
+        """Wait until all members have exited and all that they wrote has been read; return their statuses."""
         try:
-            return [process.popen.wait(DEADLINE) for process in self.members]
+            statuses = [process.popen.wait(DEADLINE) for process in self.members]
         except subprocess.TimeoutExpired:
             raise AssertionError("\n\n".join(process.output()[-3000:] for process in self.members)) from None
+        for process in self.members:
+            process.await_end_of_output()
+        return statuses
 
 
 def facts_in(lines: Sequence[str]) -> list[dict[str, Any]]:

@@ -48,6 +48,12 @@ class Stream:
                 raise AssertionError(f"{text!r} did not appear in {self.text[-5000:]!r}")
             return self.text
 
+    def wait_for_match(self, pattern: str) -> None:
+        """Wait until a regular expression matches what has appeared, within a line."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: re.search(pattern, self.text), DEADLINE):
+                raise AssertionError(f"{pattern!r} matches nothing in {self.text[-5000:]!r}")
+
     def close(self) -> str:
         """Wait for the end of the pipe; everything that was written."""
         self._thread.join(DEADLINE)
@@ -160,6 +166,7 @@ def await_relay(ranks: Sequence[Rank]) -> Rank:
 
 DEAD = 1.0  # seconds within which everybody knows of a death
 DEAD_ELSEWHERE = 2.0  # the same where it happened on one of two other hosts
+TRIES = 3  # jobs of which one rank is killed: on a busy machine a rank may get no core for a second, but not each time
 
 
 def ready(ranks):
@@ -174,8 +181,22 @@ def named(rank: int, pid: int, host: int) -> str:
     return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
 
 
-def kill(everybody, scenario, victim, limit):
-    """Kill a rank in a scenario of faults.py; return the others, which have heard of it within `limit` seconds."""
+def kill(ranks, scenario, victim, limit, **layout):
+    """Kill a rank in a scenario of faults.py; return all ranks, of which the others have heard of it.
+
+    That takes less than `limit` seconds in one of a few tries.
+    """
+    took = []
+    for _ in range(TRIES):
+        everybody = ready(ranks("faults", scenario, str(victim), **layout))
+        took.append(_kill(everybody, scenario, victim))
+        if took[-1] < limit:
+            return everybody
+    raise AssertionError(f"the others heard of the death after {took} s")
+
+
+def _kill(everybody, scenario, victim):
+    """Kill a rank; return after how many seconds all others have heard of it."""
     survivors = [rank for place, rank in enumerate(everybody) if place != victim]
     if scenario != "waiting":
         for rank in everybody if scenario == "working" else (everybody[0], everybody[-1]):
@@ -185,15 +206,18 @@ def kill(everybody, scenario, victim, limit):
     everybody[victim].process.wait()
     for rank in survivors:
         rank.stdout.wait_for("JobAbortedError")
-    assert time.monotonic() - killed < limit
+    took = time.monotonic() - killed
     for rank in survivors:
         assert rank.end() == 0, rank.stderr.text
-    return survivors
+    return took
 
 
 def check_a_kill(ranks, scenario, hosts, victim, host, **environ):
-    everybody = ready(ranks("faults", scenario, str(victim), hosts=hosts, **environ))
-    for rank in kill(everybody, scenario, victim, DEAD if len(hosts) == 2 else DEAD_ELSEWHERE):
+    limit = DEAD if len(hosts) == 2 else DEAD_ELSEWHERE
+    everybody = kill(ranks, scenario, victim, limit, hosts=hosts, **environ)
+    for place, rank in enumerate(everybody):
+        if place == victim:
+            continue
         said = rank.stdout.text
         how = "(was killed by SIGKILL|is gone: its connection)"
         assert re.search(rf"JobAbortedError: .*{named(victim, everybody[victim].pid, host)} {how}", said), said
