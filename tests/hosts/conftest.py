@@ -69,6 +69,14 @@ def make_key(file: Path) -> Path:
     return file.with_name(file.name + ".pub")
 
 
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the words of a process, none if it has ended meanwhile, as logins do now and then."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 class RemoteHost:
     """One namespace with its sshd."""
 
@@ -153,7 +161,7 @@ class RemoteHost:
 
     def agent(self) -> psutil.Process:
         """Return the process of the agent."""
-        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in item.cmdline())
+        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in command_line(item))
         return agent
 
     def assert_gone(self, seconds: float = DEADLINE) -> None:

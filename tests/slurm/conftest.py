@@ -32,7 +32,7 @@ if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how i
 _hosts, _runner = sys.modules["hosts_conftest"], sys.modules["processes_conftest"]
 Network, RemoteHost = _hosts.Network, _hosts.RemoteHost
 Distrun, Stream, DEADLINE = _runner.Distrun, _runner.Stream, _runner.DEADLINE
-python = _runner.python
+python, command_line = _runner.python, _hosts.command_line
 _PATH = _hosts._PATH
 
 _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
@@ -124,7 +124,7 @@ class Cluster:
             host.name: process
             for host in self.network.hosts.values()
             for process in self.processes(host)
-            if "distrun.runner.agent" in process.cmdline()
+            if "distrun.runner.agent" in command_line(process)
         }
 
     def assert_no_process(self, seconds: float = DEADLINE) -> None:
