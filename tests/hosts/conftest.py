@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from shell import kill_all
 
 sys.modules["hosts_conftest"] = sys.modules[__name__]  # tests/ has no packages; this is how its files import this one
 _spec = importlib.util.spec_from_file_location(
@@ -330,8 +331,7 @@ def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[.
     left = list(itertools.chain.from_iterable(host.processes() for host in network.hosts.values()))
     for launch in started:
         launch.end()
-    for process in left:
-        process.kill()
+    kill_all(left)
 
 
 @pytest.fixture

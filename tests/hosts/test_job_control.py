@@ -8,7 +8,7 @@ import time
 
 import pytest
 from hosts_conftest import command_line
-from shell import Shell, are_stopped, wait_until
+from shell import Shell, are_stopped, kill_all, wait_until
 
 KEEPALIVE = 2
 WORKING = """
@@ -28,8 +28,7 @@ def shell(home, alpha, beta):
     made = Shell(HOME=str(home.directory), SSH_AUTH_SOCK="")
     yield made
     made.close()
-    for process in [*alpha.processes(), *beta.processes()]:
-        process.kill()
+    kill_all([*alpha.processes(), *beta.processes()])
 
 
 def start(shell, *options):

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from shell import kill_all
 
 if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how its files import one another
     _spec = importlib.util.spec_from_file_location(
@@ -138,8 +139,7 @@ class Cluster:
             self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
             self.run("scancel", *jobs, check=False)
         _wait(lambda: not self.jobs(), "a job does not end")
-        for process in self.all_processes():
-            process.kill()
+        kill_all(self.all_processes())
         _wait(lambda: not self.all_processes(), "a process on a node does not end")
 
     def destroy(self) -> None:
