@@ -397,8 +397,11 @@ class Batch:
         _wait(lambda: self.output.count(text) >= count, f"{text!r} did not appear {count} times")
 
     def wait(self) -> int:
-        """Wait until the script ends; return its exit status."""
-        return self._sbatch.wait(DEADLINE)
+        """Wait until the script ends; return its exit status.
+
+        It may have ended ten seconds before sbatch looks again.
+        """
+        return self._sbatch.wait(2 * DEADLINE)
 
     def end(self) -> None:
         """Leave no sbatch behind: it looks seldom, and takes a requeued job for one that has ended."""
