@@ -32,7 +32,9 @@ def test_ranks_that_survive_keep_their_gpus_and_hold_no_more_than_before(gpu_env
         assert [begun(rank, 13)["device"] for rank in supervisor.members] == ["cuda:1", "cuda:2", "cuda:0"]
         for rank in survivors[:2]:
             held = [fact["held"] for fact in rank.told() if fact.get("begun", 0) > 2]
-            assert held[:9] == held[:1] * 9
+            # The first figures may be of a moment in which threads of the generation before were about to end.
+            assert held[1:9] == held[1:2] * 8
+            assert all(now <= before for before, now in zip(*held[:2], strict=True)), held
             assert not any("results of operations" in line or "Traceback" in line for line in rank.lines)
 
 

@@ -25,7 +25,7 @@ REFUSES = "ranks 0, 1 share a GPU, which NCCL 2.27.5 refuses: update it to 2.30.
         ("failing to connect", "failed in NCCL on rank 1: NCCL_ERROR_SYSTEM_ERROR: unhandled system error", {}),
         (
             *("never connected", r"gave up after \d+ s: NCCL on rank \d connects the GPUs of 2 ranks"),
-            {"DISTRUN_STALL_TIMEOUT": "1"},
+            {"GPU_PATIENCE": "1"},
         ),
         ("again", "", {}),
         ("leaving", "", {}),

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from shell import kill_all
 
 sys.modules["hosts_conftest"] = sys.modules[__name__]  # tests/ has no packages; this is how its files import this one
 _spec = importlib.util.spec_from_file_location(
@@ -67,6 +68,14 @@ def make_key(file: Path) -> Path:
     file.unlink(missing_ok=True)
     call("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file))
     return file.with_name(file.name + ".pub")
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """Return the words of a process, none if it has ended meanwhile, as logins do now and then."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 class RemoteHost:
@@ -153,7 +162,7 @@ class RemoteHost:
 
     def agent(self) -> psutil.Process:
         """Return the process of the agent."""
-        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in item.cmdline())
+        (agent,) = (item for item in self.processes() if "distrun.runner.agent" in command_line(item))
         return agent
 
     def assert_gone(self, seconds: float = DEADLINE) -> None:
@@ -322,8 +331,7 @@ def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[.
     left = list(itertools.chain.from_iterable(host.processes() for host in network.hosts.values()))
     for launch in started:
         launch.end()
-    for process in left:
-        process.kill()
+    kill_all(left)
 
 
 @pytest.fixture

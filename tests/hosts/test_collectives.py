@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosts_conftest import call
+from hosts_conftest import DEADLINE, call
 from warm_ranks import WarmRanks
 
 PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
@@ -52,7 +52,7 @@ def run(distrun, alpha, beta):
 
     def finish(hosts, *command, **environ):
         job = distrun("-H", hosts, "--no-tag-output", sys.executable, *command, OMP_NUM_THREADS="1", **environ)
-        assert job.wait() == 0, job.stderr.data[-5000:].decode()
+        assert job.wait(4 * DEADLINE) == 0, job.stderr.data[-5000:].decode()
         alpha.assert_gone()
         beta.assert_gone()
         job.assert_gone()

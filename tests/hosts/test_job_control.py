@@ -7,7 +7,8 @@ import sys
 import time
 
 import pytest
-from shell import Shell, are_stopped, wait_until
+from hosts_conftest import command_line
+from shell import Shell, are_stopped, kill_all, wait_until
 
 KEEPALIVE = 2
 WORKING = """
@@ -27,8 +28,7 @@ def shell(home, alpha, beta):
     made = Shell(HOME=str(home.directory), SSH_AUTH_SOCK="")
     yield made
     made.close()
-    for process in [*alpha.processes(), *beta.processes()]:
-        process.kill()
+    kill_all([*alpha.processes(), *beta.processes()])
 
 
 def start(shell, *options):
@@ -43,13 +43,11 @@ def stop(shell):
 
 
 def ranks(*hosts):
-    return [
-        process for host in hosts for process in host.processes() if "distrun.runner.agent" not in process.cmdline()
-    ]
+    return [process for host in hosts for process in host.processes() if command_line(process)[1:] == ["-c", WORKING]]
 
 
 def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, alpha, beta):
-    start(shell, "--stall-timeout", "3", "--stall-warning", "0")
+    start(shell, "--stall-timeout", "4", "--stall-warning", "0")
     for _ in range(2):
         stop(shell)
         assert len(ranks(alpha, beta)) == 2

@@ -17,6 +17,7 @@ from typing import IO
 
 import psutil
 import pytest
+from shell import kill_all
 
 from distrun.runner.system import descendants
 
@@ -145,8 +146,7 @@ class Distrun:
 
     def end(self) -> None:
         """Leave nothing behind after a failed test."""
-        for process in self.family():
-            process.kill()
+        kill_all(self.family())
         self.process.wait(DEADLINE)
         while descendants.reap() not in (None, (0, 0)):  # orphans, where a test has made this process a subreaper
             pass

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from shell import kill_all
 
 if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how its files import one another
     _spec = importlib.util.spec_from_file_location(
@@ -32,7 +33,7 @@ if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how i
 _hosts, _runner = sys.modules["hosts_conftest"], sys.modules["processes_conftest"]
 Network, RemoteHost = _hosts.Network, _hosts.RemoteHost
 Distrun, Stream, DEADLINE = _runner.Distrun, _runner.Stream, _runner.DEADLINE
-python = _runner.python
+python, command_line = _runner.python, _hosts.command_line
 _PATH = _hosts._PATH
 
 _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
@@ -124,7 +125,7 @@ class Cluster:
             host.name: process
             for host in self.network.hosts.values()
             for process in self.processes(host)
-            if "distrun.runner.agent" in process.cmdline()
+            if "distrun.runner.agent" in command_line(process)
         }
 
     def assert_no_process(self, seconds: float = DEADLINE) -> None:
@@ -138,8 +139,7 @@ class Cluster:
             self.run("scancel", "--signal=KILL", "--full", *jobs, check=False)
             self.run("scancel", *jobs, check=False)
         _wait(lambda: not self.jobs(), "a job does not end")
-        for process in self.all_processes():
-            process.kill()
+        kill_all(self.all_processes())
         _wait(lambda: not self.all_processes(), "a process on a node does not end")
 
     def destroy(self) -> None:
@@ -397,8 +397,11 @@ class Batch:
         _wait(lambda: self.output.count(text) >= count, f"{text!r} did not appear {count} times")
 
     def wait(self) -> int:
-        """Wait until the script ends; return its exit status."""
-        return self._sbatch.wait(DEADLINE)
+        """Wait until the script ends; return its exit status.
+
+        It may have ended ten seconds before sbatch looks again.
+        """
+        return self._sbatch.wait(2 * DEADLINE)
 
     def end(self) -> None:
         """Leave no sbatch behind: it looks seldom, and takes a requeued job for one that has ended."""

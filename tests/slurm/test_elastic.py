@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from elastic_training import Training, done, kill
+from shell import lives
 
 # Saves its second step, and waits for its end in the first run; makes one more step in the second.
 CHECKPOINTS = """
@@ -69,7 +70,7 @@ def test_a_node_that_is_cut_off_is_left_out_until_it_is_back(training, slurm):
     beta.cut()
     try:
         trained.wait_for_ranks(2)
-        assert not [process for process in lost if process.is_running() and process.status() != "zombie"]
+        assert not [process for process in lost if lives(process)]
     finally:
         beta.mend()
     trained.wait_for_ranks(4)

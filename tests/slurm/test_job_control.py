@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from hosts_conftest import command_line
 from shell import Shell, are_stopped, wait_until
 
 KEEPALIVE = 2
@@ -42,11 +43,11 @@ def shell(request, slurm, allocation):
 
 
 def ranks(slurm):
-    return [process for process in slurm.all_processes() if process.cmdline()[1:] == ["-c", WORKING]]
+    return [process for process in slurm.all_processes() if command_line(process)[1:] == ["-c", WORKING]]
 
 
 def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, slurm):
-    words = ["--slots", "2", "--keepalive", str(KEEPALIVE), "--stall-timeout", "3", "--stall-warning", "0"]
+    words = ["--slots", "2", "--keepalive", str(KEEPALIVE), "--stall-timeout", "4", "--stall-warning", "0"]
     shell.type(shlex.join([sys.executable, "-m", "distrun.runner", *words, sys.executable, "-c", WORKING]) + "\n")
     shell.wait_for("[3] step 5")
     for _ in range(2):

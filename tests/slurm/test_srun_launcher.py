@@ -10,6 +10,7 @@ import sys
 
 import psutil
 import pytest
+from hosts_conftest import command_line
 
 DEADLINE = 30.0  # seconds; as in conftest.py
 CORES = len(os.sched_getaffinity(0))  # this Slurm counts two per node, and lets steps that are bound to none use all
@@ -290,7 +291,7 @@ def test_a_batch_script_starts_ranks_here_and_on_the_other_node(submit, python, 
 def test_the_launchers_own_agent_is_killed_and_the_other_node_is_not_forgotten(submit, python, slurm):
     batch = submit(*python(DAEMON + SLEEP))
     batch.wait_for("ready", 4)
-    (agent,) = (item for item in slurm.all_processes() if item.cmdline()[-2:] == ["-m", "distrun.runner.agent"])
+    (agent,) = (item for item in slurm.all_processes() if command_line(item)[-2:] == ["-m", "distrun.runner.agent"])
     agent.kill()
     assert batch.wait() == 137
     assert f"the agent on alpha (pid {agent.pid}) was killed by SIGKILL" in batch.output

@@ -10,7 +10,8 @@ import termios
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import psutil
 
@@ -31,6 +32,13 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:  # just now
         return False
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes, of which some may end by themselves meanwhile."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def are_stopped(processes: list[psutil.Process]) -> bool:
@@ -111,6 +119,5 @@ class Shell:
         self._bash.kill()
         self._bash.wait()
         for word in ("distrun.runner", "distrun.runner.agent", "-c"):
-            for process in self.family(word):
-                process.kill()
+            kill_all(self.family(word))
         os.close(self._master)

@@ -203,6 +203,7 @@ def test_evictions_and_lack_of_memory_are_told_and_the_log_goes_on_with_the_repl
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "drained"}
     api.add_pod("x-0-a", 0, {**ended(143), "conditions": [evicted]})
     running.wait_for(lambda: "pod x-0-a was evicted (EvictionByEvictionAPI): drained" in running.log)
+    running.wait_for(lambda: "first" in running.log)  # a log comes when it comes
     api.add_pod("x-0-b", 0, STARTED)
     running.wait_for(lambda: "second" in running.log)
     api.set_status(f"{PODS}/x-0-b", ended(137, reason="OOMKilled"))

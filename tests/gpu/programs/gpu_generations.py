@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import json
+import operator
 import os
 import threading
+import time
 import weakref
 
 import cupy
@@ -18,16 +20,37 @@ import distrun
 from distrun.errors import CollectiveError
 from distrun.runtime import regroup, world
 
+PATIENCE = 10.0  # seconds
 distrun.init()
 regroup.enroll()
 gc.disable()
 device = distrun.device()
 cupy.cuda.Device(device.index).use()
 gpus: list[weakref.ref[object]] = []
+least: list[int] = []
 
 
 def is_alive(gpu: weakref.ref[object]) -> bool:
     return gpu() is not None
+
+
+def held() -> list[int]:
+    """Return how many threads, descriptors and GPUs there are."""
+    return [threading.active_count(), len(os.listdir("/proc/self/fd")), sum(map(is_alive, gpus))]
+
+
+def held_in_the_end(generation: int) -> list[int]:
+    """Return what is held when there is no more of anything than in earlier generations, or in spite of a long wait.
+
+    Threads of the generation before have said that they are done, and may be about to end. The first two generations
+    differ from the others.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while (now := held()) and least and any(map(operator.gt, now, least)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if generation > 2:
+        least[:] = map(min, now, least or now)
+    return now
 
 
 def tell(**facts: object) -> None:
@@ -52,7 +75,7 @@ def train() -> str:
             tell(
                 begun=generation,
                 device=str(device),
-                held=[threading.active_count(), len(os.listdir("/proc/self/fd")), sum(map(is_alive, gpus))],
+                held=held_in_the_end(generation),
             )
         tell(step=steps, generation=generation)
     return regroup.planned() or ""

@@ -13,6 +13,7 @@ import time
 
 import cupy
 import numpy as np
+from impatience import give_up_soon
 
 import distrun
 
@@ -56,6 +57,7 @@ def fail():
 
 
 distrun.init()
+give_up_soon()
 rank = distrun.rank()
 cupy.cuda.Device(distrun.device().index).use()
 

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 from elastic_training import Training, done, kill
+from shell import lives
 
 
 @pytest.fixture
@@ -76,12 +77,12 @@ def test_the_ranks_of_an_agent_that_is_killed_start_anew_on_its_host(training, n
 def test_a_host_that_is_cut_off_is_left_out_and_trains_no_more(training, alpha, beta):
     trained = training("--min-np", "1", "--keepalive", "2", "-H", "alpha:1,beta:2")
     trained.wait_for_ranks(3)
-    lost = beta.processes()
+    lost = beta.agent().children(recursive=True)
     beta.cut()
     try:
         trained.wait_for_ranks(1)
         # The other half has ended before this one went on.
-        assert not [process for process in lost if process.is_running() and process.status() != "zombie"]
+        assert not [process for process in lost if lives(process)]
     finally:
         beta.mend()
     assert len(trained.wait_for_ranks(3)) == 3  # it is back
@@ -93,11 +94,11 @@ def test_a_host_that_trains_by_itself_goes_on_when_the_other_is_lost_in_an_excha
     trained = training("--min-np", "1", "--keepalive", "2", "-H", "alpha:1,beta:1", script=DILOCO)
     trained.wait_for_ranks(2)
     trained.job.stdout.wait_for(b"exchanging True", 4)
-    lost = beta.processes()
+    lost = beta.agent().children(recursive=True)
     beta.cut()
     try:
         trained.wait_for_ranks(1)
-        assert not [process for process in lost if process.is_running() and process.status() != "zombie"]
+        assert not [process for process in lost if lives(process)]
     finally:
         beta.mend()
     assert finish(trained, alpha, beta)

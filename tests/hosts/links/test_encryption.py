@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from hosts_conftest import DEADLINE
 from warm_ranks import WarmRanks
 
 _PIDFD_GETFD = 438
@@ -128,7 +129,7 @@ def test_collectives_are_as_right_as_without(distrun, alpha, beta, hosts, progra
 @pytest.mark.parametrize("program", ["lifecycle", "bursts"])
 def test_a_life_between_two_hosts(distrun, alpha, beta, program):
     job = distrun("-H", "alpha:1,beta:1", sys.executable, str(PROGRAMS / f"{program}.py"), DISTRUN_ENCRYPT="1")
-    assert job.wait() == 0, job.stderr.data[-5000:].decode()
+    assert job.wait(4 * DEADLINE) == 0, job.stderr.data[-5000:].decode()
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from hosts_conftest import DEADLINE
+from shell import kill_all
 
 pytestmark = pytest.mark.mpi
 
@@ -55,8 +56,7 @@ def again_if_open_mpi_hangs(test):
                 hung = hung_forks()
                 if not hung:
                     raise
-                for process in hung:
-                    process.kill()
+                kill_all(hung)
                 for host in (keywords["alpha"], keywords["beta"]):
                     host.assert_gone()
         return test(*arguments, **keywords)
@@ -180,7 +180,6 @@ def test_a_cut_link_ends_the_job_and_the_ranks_on_both_sides(mpirun, python, alp
         assert psutil.wait_procs(ranks, timeout=DEADLINE)[1] == []
     finally:
         beta.mend()
-        for item in beta.processes():  # the daemon of Open MPI, whose kernel tries for minutes to reach its mpirun
-            item.kill()
+        kill_all(beta.processes())  # the daemon of Open MPI, whose kernel tries for minutes to reach its mpirun
     alpha.assert_gone()
     job.assert_gone()

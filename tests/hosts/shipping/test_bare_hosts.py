@@ -78,16 +78,25 @@ def test_several_launches_at_once_bring_it_together(distrun, gamma, delta):
         assert sum((path / "distrun").is_dir() for path in shelf.iterdir()) == 1
 
 
+def size_of(path):
+    """Return the size of a file that is renamed when it is complete, which may be now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def test_a_launcher_that_is_killed_while_it_sends_leaves_nothing_that_is_used(distrun, gamma, project):
     (project / "large").write_bytes(os.urandom(64 << 20))
-    # So it takes five seconds, of which one is enough to see that it has begun, however busy the machine is.
-    call("tc", "qdisc", "add", "dev", gamma._link, "root", "tbf", "rate", "100mbit", "burst", "64kb", "limit", "1mb")
+    # So it takes twenty seconds, in which it is seen that it has begun, however busy the machine is.
+    call("tc", "qdisc", "add", "dev", gamma._link, "root", "tbf", "rate", "25mbit", "burst", "64kb", "limit", "1mb")
     try:
         job = distrun("-v", "--ship", str(project), "-H", "gamma:1", "--python", PYTHON, "--wdir", str(project), "true")
         blobs = gamma.cache / "blobs"
         deadline = time.monotonic() + 30
-        while not any(path.stat().st_size for path in blobs.glob(".distrun-half-*")):
+        while not any(size_of(path) for path in blobs.glob(".distrun-half-*")):
             assert time.monotonic() < deadline, job.stderr.data
+            time.sleep(0.01)
         job.process.kill()
         job.wait()
     finally:
