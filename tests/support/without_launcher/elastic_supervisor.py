@@ -73,6 +73,10 @@ class Process:
                 raise AssertionError("it ended without what is waited for; it wrote:\n" + "\n".join(self.lines))
             return list(self.lines)
 
+    def await_end_of_output(self) -> None:
+        """Wait until all that it has written is here; it has exited."""
+        self._reader.join(DEADLINE)
+
     def told(self) -> list[dict[str, Any]]:
         """All that it has told so far, in lines of JSON."""
         with self._changed:
@@ -86,7 +90,7 @@ class Process:
         """End it, and everything that belongs to it."""
         self.popen.kill()
         self.popen.wait()
-        self._reader.join(DEADLINE)
+        self.await_end_of_output()
         assert self.popen.stdout is not None
         self.popen.stdout.close()
         self.control.close()
@@ -237,11 +241,14 @@ class Supervisor:
                 process.said.append(message)
 
     def await_exits(self) -> list[int]:
-        """Wait until all members have exited; return their statuses."""
+        """Wait until all members have exited, and all that they have written is here; return their statuses."""
         try:
-            return [process.popen.wait(DEADLINE) for process in self.members]
+            statuses = [process.popen.wait(DEADLINE) for process in self.members]
         except subprocess.TimeoutExpired:
             raise AssertionError("\n\n".join(process.output()[-3000:] for process in self.members)) from None
+        for process in self.members:
+            process.await_end_of_output()
+        return statuses
 
 
 def facts_in(lines: Sequence[str]) -> list[dict[str, Any]]:
