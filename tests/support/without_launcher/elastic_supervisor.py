@@ -73,10 +73,6 @@ class Process:
                 raise AssertionError("it ended without what is waited for; it wrote:\n" + "\n".join(self.lines))
             return list(self.lines)
 
-    def await_end_of_output(self) -> None:
-        """Wait until all that it has written is here; it has exited."""
-        self._reader.join(DEADLINE)
-
     def told(self) -> list[dict[str, Any]]:
         """All that it has told so far, in lines of JSON."""
         with self._changed:
@@ -90,7 +86,7 @@ class Process:
         """End it, and everything that belongs to it."""
         self.popen.kill()
         self.popen.wait()
-        self.await_end_of_output()
+        self._reader.join(DEADLINE)
         assert self.popen.stdout is not None
         self.popen.stdout.close()
         self.control.close()
@@ -241,14 +237,11 @@ class Supervisor:
                 process.said.append(message)
 
     def await_exits(self) -> list[int]:
-        """Wait until all members have exited, and all that they have written is here; return their statuses."""
+        """Wait until all members have exited; return their statuses."""
         try:
-            statuses = [process.popen.wait(DEADLINE) for process in self.members]
+            return [process.popen.wait(DEADLINE) for process in self.members]
         except subprocess.TimeoutExpired:
             raise AssertionError("\n\n".join(process.output()[-3000:] for process in self.members)) from None
-        for process in self.members:
-            process.await_end_of_output()
-        return statuses
 
 
 def facts_in(lines: Sequence[str]) -> list[dict[str, Any]]:
