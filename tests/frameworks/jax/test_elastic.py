@@ -44,7 +44,7 @@ def test_steps_that_one_rank_has_compiled_go_on_with_two_and_with_the_other_alon
 
 
 def test_hosts_that_exchange_now_and_then_go_on_without_one_and_with_another(tmp_path):
-    variables = {"DISTRUN_STALL_TIMEOUT": "200", "JAX_PLATFORMS": "cpu"}
+    variables = {"HOLD": "1:1:20 2:0:12", "DISTRUN_STALL_TIMEOUT": "200", "JAX_PLATFORMS": "cpu"}
     with Supervisor(python(PROGRAM.with_name("diloco_elastic.py")), tmp_path, variables, hosts=2) as supervisor:
         supervisor.begin(2)
         supervisor.members[0].await_step(1, 15)

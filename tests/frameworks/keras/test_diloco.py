@@ -22,7 +22,7 @@ def test_hosts_train_by_themselves_and_come_together_now_and_then(job, backend):
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
 def test_hosts_go_on_without_one_and_with_another(backend, tmp_path, rank_environment):
     pytest.importorskip(backend)
-    variables = rank_environment(backend, DISTRUN_STALL_TIMEOUT="200", TMPDIR=str(tmp_path))
+    variables = rank_environment(backend, HOLD="1:1:18 2:0:9", DISTRUN_STALL_TIMEOUT="200", TMPDIR=str(tmp_path))
     with Supervisor(python(PROGRAMS / "diloco_elastic.py"), tmp_path, variables, hosts=2) as supervisor:
         supervisor.begin(2)
         supervisor.members[0].await_step(1, 15)

@@ -1,9 +1,15 @@
-"""DiLoCo with optax on hosts that come and go; tells of each step in a line of JSON."""
+"""DiLoCo with optax on hosts that come and go; tells of each step in a line of JSON.
+
+HOLD names places, `generation:rank:steps`, at which a rank that has made so many steps in a generation waits for its
+end: nobody can then be done before.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import time
 from typing import Any
 
@@ -44,6 +50,7 @@ def train(state: Any) -> None:
     state.params = optimizer.merge(state.params)
     outer = optimizer.state_dict()
     tell(entered=digest([state.params, outer["anchors"], outer["velocities"]]), at=outer["step"])
+    made = 0
     while state.step < STEPS:
         inputs = jax.random.normal(jax.random.key(1000 * state.step + dt.rank()), (4, 70))
         state.params, state.moments = inner(state.params, state.moments, inputs)
@@ -51,6 +58,9 @@ def train(state: Any) -> None:
         state.step += 1
         tell(step=state.step)
         state.advance()
+        made += 1
+        while f"{world.generation()}:{dt.rank()}:{made}" in os.environ["HOLD"].split():
+            signal.pause()
         time.sleep(0.005)
     state.params = optimizer.merge(state.params)
 

@@ -1,9 +1,15 @@
-"""DiLoCo in a `fit` on hosts that come and go; tells of each batch in a line of JSON."""
+"""DiLoCo in a `fit` on hosts that come and go; tells of each batch in a line of JSON.
+
+HOLD names places, `generation:rank:batches`, at which a rank that has begun so many batches in a generation waits for
+its end: nobody can then be done before.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import time
 from typing import Any
 
@@ -23,12 +29,16 @@ def tell(**facts: Any) -> None:
 
 
 class Witness(keras.callbacks.Callback):
-    """Tells of steps."""
+    """Tells of steps, and waits where it is told to."""
 
     _supports_tf_logs = True
+    begun = 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         tell(step=batch)
+        self.begun += 1
+        while f"{world.generation()}:{dt.rank()}:{self.begun}" in os.environ["HOLD"].split():
+            signal.pause()
         time.sleep(0.01)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

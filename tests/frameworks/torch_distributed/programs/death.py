@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 import torch
 import torch.distributed as dist
 from expecting import raises
@@ -15,7 +16,8 @@ pair = dist.new_group([0, 1])
 dist.all_reduce(torch.ones(2))
 if dist.get_rank() == 1:
     os.kill(os.getpid(), signal.SIGKILL)
-with raises(JobAbortedError, "process group 'default_pg'", "rank 1", "killed"):
+# How it has ended is not known where the launcher collects it late.
+with pytest.raises(JobAbortedError, match=r"(?s)process group 'default_pg'.*rank 1.* (was killed by SIGKILL|is gone)"):
     dist.all_reduce(torch.ones(2))
 with raises(JobAbortedError, "rank 1"):
     dist.barrier(pair)

@@ -46,7 +46,8 @@ def parts_that_do_not_fit():
 def operations_that_take_too_long():
     """They say who is missing, whether that is the rank that coordinates them or not, and fail on the late rank too."""
     for waiting, missing in ((0, 1), (1, 0)):
-        slow, slow_too, other = [dist.new_group([0, 1], timeout=timedelta(seconds=1)) for _ in range(3)]
+        slow, slow_too = [dist.new_group([0, 1], timeout=timedelta(seconds=1)) for _ in range(2)]
+        other = dist.new_group([0, 1])  # in which the ranks meet at the end, however long one of them takes
         who = f"submitted by rank {waiting} (at failures.py", f"not by rank {missing} (process "
         done = f"{missing} is missing no more"
         tensor, future, late = [torch.full((3,), 1.0 + RANK) for _ in range(3)]

@@ -100,16 +100,22 @@ def test_a_dialled_connection_is_encrypted_with_tls_1_3_and_both_can_talk():
 )
 def test_two_sides_that_want_different_things_do_not_connect_and_say_why(served, said):
     listener = Listener([listen(HERE)], KEY, is_encrypted=served)
-    end = threading.Event()
+    come, end = listener._begin, threading.Event()
+    came: list[str] = []
+    listener._begin = lambda connection, address: (came.append(address), come(connection, address))  # type: ignore
+    ours, theirs = socket.socketpair()
 
     def serve() -> None:
+        while len(came) < 2:  # it comes again when it knows why the first attempt has failed
+            assert listener.receive(0.05) is None
+        theirs.close()
         while not end.is_set():
             assert listener.receive(0.05) is None
 
     thread = threading.Thread(target=serve)
     thread.start()
-    with pytest.raises(BootstrapError, match=said):
-        dial(listener.endpoints, KEY, {}, time.monotonic() + 0.7, is_encrypted=not served)
+    with ours, pytest.raises(BootstrapError, match=said):
+        dial(listener.endpoints, KEY, {}, time.monotonic() + 60.0, stop_on=[ours.fileno()], is_encrypted=not served)
     end.set()
     thread.join(10.0)
     listener.close()

@@ -205,4 +205,4 @@ def test_a_host_that_is_ready_too_late_does_not_keep_the_launch():
     err = Releasing()
     outcome = Job(made_plan(2), JobOptions(start_timeout=0.2, notes=False), Collected(), err, Late()).run()
     assert outcome.status == 2
-    assert "host host1 cannot be used" in outcome.failure_report
+    assert "host1" in outcome.failure_report  # and host0 too, if it was not ready either

@@ -8,14 +8,17 @@ import threading
 from queue import SimpleQueue
 
 import pytest
+from in_process.thread_clock import await_that, clock as clock
 
 from distrun import __version__
 from distrun.errors import LaunchError, UsageError
 from distrun.host.connections.listener import listen
 from distrun.host.endpoints import free_port
+from distrun.runner.nodes import rendezvous
 from distrun.runner.nodes.messages import Node
 from distrun.runner.nodes.rendezvous import Place, meet, secret_of
 from distrun.runner.nodes.roster import Size
+from distrun.runner.nodes.server import Server
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.handshake import HostInfo
 from distrun.runner.supervision import events
@@ -99,30 +102,42 @@ def test_places_that_were_asked_for_decide_about_the_ranks(port):
     close(launchers)
 
 
-def test_a_node_that_never_comes_is_missed_by_all_who_have(port):
-    launchers = [Launcher(port, 3, name, timeout=1.0) for name in ("a", "b")]
+def test_a_node_that_never_comes_is_missed_by_all_who_have(port, clock, monkeypatch):
+    servers = []
+    monkeypatch.setattr(rendezvous, "Server", lambda *place: servers.append(Server(*place)) or servers[-1])
+    launchers = [Launcher(port, 3, name) for name in ("a", "b")]
+    await_that(lambda: servers and servers[0]._connections)
+    clock.end_for(*launchers)
     for launcher in launchers:
-        with pytest.raises(LaunchError, match=r"2 of 3 nodes have come .* within 1 s: start the launcher on the"):
+        with pytest.raises(LaunchError, match=r"2 of 3 nodes have come .* within 30 s: start the launcher on the"):
             launcher.end()
 
 
-def test_an_endpoint_that_nobody_serves_is_named_when_time_is_up(port):
-    words = f"the other nodes were not found at {HERE}:{port} within 0.5 s: .*refused.*--rdzv-endpoint and --rdzv-id"
+def test_an_endpoint_that_nobody_serves_is_named_when_time_is_up(port, clock):
+    words = f"the other nodes were not found at {HERE}:{port} within 30 s: .*refused.*--rdzv-endpoint and --rdzv-id"
+    launcher = Launcher(port, hosts=False)
+    await_that(lambda: launcher in clock.failed)
+    clock.end_for(launcher)
     with pytest.raises(LaunchError, match=words):
-        Launcher(port, hosts=False, timeout=0.5).end()
+        launcher.end()
 
 
-def test_a_launcher_of_another_job_is_not_let_in(port):
+def test_a_launcher_of_another_job_is_not_let_in(port, clock):
     ours = Launcher(port, name="a", hosts=True)
-    stranger = Launcher(port, name="b", job="y", hosts=False, timeout=1.0)
+    stranger = Launcher(port, name="b", job="y", hosts=False)
+    await_that(lambda: stranger in clock.refused)
+    clock.end_for(stranger)
     with pytest.raises(LaunchError, match=r"does not (accept|know) DISTRUN_KEY, or --rdzv-id where that is unset"):
         stranger.end()
     close([ours, Launcher(port, name="c", hosts=False)])
 
 
-def test_who_misses_nodes_is_told_of_strangers(port):
-    ours = Launcher(port, hosts=True, timeout=1.5)
-    Launcher(port, job="y", hosts=False, timeout=1.0).join(DEADLINE)
+def test_who_misses_nodes_is_told_of_strangers(port, clock):
+    ours, stranger = Launcher(port, hosts=True), Launcher(port, job="y", hosts=False)
+    await_that(lambda: stranger in clock.refused)
+    clock.end_for(stranger)
+    stranger.join(DEADLINE)
+    clock.end_for(ours)
     with pytest.raises(LaunchError, match=r"1 of 2 nodes has come \(box\) .*did not know DISTRUN_KEY, or --rdzv-id"):
         ours.end()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import select
 import socket
 import threading
 import time
@@ -15,11 +14,15 @@ from typing import Any
 
 import pytest
 from in_process.rendezvous_of_threads import HERE, KEY, RankThread, close, errors
+from in_process.thread_clock import await_that
 
+from distrun.host.connections import listener
 from distrun.host.connections.dialer import dial
-from distrun.runtime.rendezvous import at_host
+from distrun.runtime.rendezvous import across_hosts, at_host
 from distrun.runtime.rendezvous.local_connections import LocalListener, connect_locally
 from distrun.runtime.rendezvous.protocol import (
+    ALARM,
+    CONTROL,
     Member,
     MessageReader,
     RendezvousEndpoint,
@@ -27,6 +30,7 @@ from distrun.runtime.rendezvous.protocol import (
     send_message,
 )
 from distrun.runtime.rendezvous.relay import Relay
+from distrun.runtime.rendezvous.server import Server
 from distrun.runtime.rendezvous.within_host import LocalMeeting
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
@@ -105,13 +109,6 @@ class Rank(RankThread):
     def await_waiting(self) -> None:
         """Wait until it has been let in by rank 0 or by its relay, and waits for the table."""
         await_that(lambda: self.is_in("introduce", "receive_packed") and self.is_in("_receive_table", "_await_relay"))
-
-
-def await_that(holds: Any) -> None:
-    deadline = time.monotonic() + 20.0
-    while not holds():
-        assert time.monotonic() < deadline, "it does not happen"
-        select.select([], [], [], 0.001)
 
 
 @pytest.fixture
@@ -209,9 +206,9 @@ def test_rank_0_may_come_late(job):
 
 def test_a_hundred_and_sixty_ranks_gather_quickly(endpoint):
     job = Job(endpoint, (8,) * 20)
-    start = time.monotonic()
+    start = time.process_time()  # of all ranks together, whatever else the machine does
     meetings = [rank.end() for rank in job.ranks(*range(160))]
-    took = time.monotonic() - start
+    took = time.process_time() - start
     close(meetings)
     assert len(meetings[0].control) == 19
     assert took < 10.0
@@ -242,16 +239,15 @@ def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(jo
 
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64)])
-def test_an_intruder_at_a_host_delays_no_rank(job, junk):
+def test_an_intruder_at_a_host_delays_no_rank(job, junk, monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # whoever waited for it would wait too long
     relay = job.relay(2)
     first = job.rank(0)
     relay.await_waiting()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as intruder:
         intruder.connect(job.meeting(2).address(PLACE))
         intruder.sendall(junk)
-        start = time.monotonic()
         close([rank.end() for rank in [first, relay, *job.ranks(1, 3, 4, 5, 6, 7)]])
-        assert time.monotonic() - start < 5.0
 
 
 def test_a_process_of_this_user_that_says_nonsense_is_no_rank(job):
@@ -277,33 +273,50 @@ def pretended(job: Job, rank: int, introduction: dict[str, Any] | None = None) -
 
 
 @pytest.mark.parametrize("missing", [(1,), (2,), (4,), (2, 3, 4), (3, 5, 6)])
-def test_rank_0_names_the_missing_ranks_to_those_that_came(job, missing):
+def test_rank_0_names_the_missing_ranks_to_those_that_came(job, missing, clock, monkeypatch):
+    servers: list[Server] = []
+    monkeypatch.setattr(across_hosts, "Server", lambda *job: servers.append(Server(*job)) or servers[-1])
+
+    def knows_all() -> bool:
+        """Whether rank 0 knows of all that have come, and has both connections with those that have them."""
+        if not servers or len(servers[0]._members) < 8 - len(missing):
+            return False
+        return len(servers[0]._connections[CONTROL]) == len(servers[0]._connections[ALARM])
+
     others = [job.rank(rank) for rank in range(1, 8) if rank not in missing]
-    leader = job.rank(0, timeout=1.5)
+    leader = job.rank(0)
+    await_that(knows_all)
+    clock.end_for(leader)
     texts = errors([leader, *others])
     named = {(1,): "rank 1", (2,): "rank 2", (4,): "rank 4", (2, 3, 4): "ranks 2-4", (3, 5, 6): "ranks 3, 5-6"}[missing]
-    assert texts[0].startswith(f"{named} of 8 did not call init() within 1.5 s at 127.0.0.1:")
+    assert texts[0].startswith(f"{named} of 8 did not call init() within 20 s at 127.0.0.1:")
     assert set(texts) == {texts[0]}
 
 
-def test_ranks_say_that_rank_0_does_not_answer(job):
-    texts = errors([job.relay(2, timeout=0.4), job.rank(3, timeout=0.4)])
-    assert re.match(r"rank 2 did not find rank 0 within 0\.4 s: .*\(connection refused\)", texts[0])
-    assert texts[1].startswith("rank 3 did not find rank 0 within 0.4 s: ")
+def test_ranks_say_that_rank_0_does_not_answer(job, clock):
+    ranks = [job.relay(2), job.rank(3)]
+    await_that(lambda: ranks[0] in clock.failed and ranks[1].is_in("pause"))
+    clock.end_for(*ranks)
+    texts = errors(ranks)
+    assert re.match(r"rank 2 did not find rank 0 within 20 s: .*\(connection refused\)", texts[0])
+    assert texts[1].startswith("rank 3 did not find rank 0 within 20 s: ")
 
 
-def test_a_rank_says_that_its_relay_has_not_found_rank_0(job):
-    relay = job.relay(2, timeout=1.5)
+def test_a_rank_says_that_its_relay_has_not_found_rank_0(job, clock):
+    relay = job.relay(2)
     (text,) = errors([job.rank(3, timeout=0.3)])
     assert text == (
         "rank 3 did not find rank 0 within 0.3 s: another rank of its host, which was to connect with rank 0 for both, "
         "had not yet; see what that one says"
     )
+    clock.end_for(relay)
     errors([relay])
 
 
-def test_when_a_relay_gives_up_another_rank_takes_its_place(job):
-    relay, other = job.relay(2, timeout=0.3), job.rank(3)
+def test_when_a_relay_gives_up_another_rank_takes_its_place(job, clock):
+    relay, other = job.relay(2), job.rank(3)
+    await_that(lambda: other.is_in("pause"))
+    clock.end_for(relay)
     errors([relay])
     await_that(lambda: job.is_claimed(3))
     meetings = [rank.end() for rank in [*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)]]
@@ -316,12 +329,10 @@ def test_a_rank_that_comes_to_its_relay_and_dies_ends_the_waiting(job):
     others = [*job.ranks(0, 1), relay, job.rank(3)]
     relay.await_waiting()
     others[-1].await_waiting()
-    start = time.monotonic()
     pretended(job, 4).close()
     texts = errors(others)
     assert texts[0].startswith("rank 4 (process 4711 on host host-1) came and ended again before all ranks had called")
     assert set(texts) == {texts[0]}
-    assert time.monotonic() - start < 5.0
 
 
 @pytest.mark.parametrize(
@@ -353,23 +364,29 @@ def test_a_relay_that_dies_is_told_by_those_that_wait_with_it(job):
 
 
 def test_a_relay_that_says_nothing_more_is_not_waited_for_without_end(job, monkeypatch):
-    monkeypatch.setattr(at_host, "ERROR_TIMEOUT", 0.1)
-    other, connection = relayed_by_hand(job, timeout=0.5)
+    receive, waits = at_host.receive_packed, iter((20.0, 0.1))  # of what the relay says, and of what it hands on
+
+    def receive_soon(connection: socket.socket, until: float, interruption: Any) -> bytes:
+        assert until < time.monotonic() + 30.0
+        return receive(connection, time.monotonic() + next(waits), interruption)
+
+    monkeypatch.setattr(at_host, "receive_packed", receive_soon)
+    other, connection = relayed_by_hand(job)
     (text,) = errors([other])
     assert text == (
         f"rank 3 met process {os.getpid()}, which connected with rank 0 for other ranks of its host, and was not told "
-        "within 0.5 s who is there"
+        "within 20 s who is there"
     )
     connection.close()
 
 
-def relayed_by_hand(job: Job, timeout: float = 20.0) -> tuple[Rank, socket.socket]:
+def relayed_by_hand(job: Job) -> tuple[Rank, socket.socket]:
     """Let rank 3 come to a relay that is none; return it and the connection with it."""
     place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     place.bind(job.meeting(3).address(PLACE))
     place.listen()
     listener = LocalListener(place, KEY)
-    other = job.rank(3, timeout=timeout)
+    other = job.rank(3)
     client = listener.receive(20.0)
     listener.close()
     assert client is not None

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,13 @@ def test_an_intruder_that_talks_nonsense_delays_no_rank(name, junk):
 
 
 def test_an_intruder_that_says_nothing_delays_no_rank(name, monkeypatch):
-    monkeypatch.setattr(within_host, "_HANDSHAKE_TIMEOUT", 0.3)
+    receive, limits = within_host._receive_client, iter((0.3, 20.0))  # of the intruder, and of the rank after it
+
+    def receive_client(*arguments: Any) -> tuple[int, PeerInfo]:
+        monkeypatch.setattr(within_host, "_HANDSHAKE_TIMEOUT", next(limits))
+        return receive(*arguments)
+
+    monkeypatch.setattr(within_host, "_receive_client", receive_client)
     server = Client(name, KEY, 0, 2)
     intruder = knock(name)
     client = Client(name, KEY, 1, 2)
@@ -157,11 +164,26 @@ def test_a_rank_that_dies_during_the_rendezvous_may_come_again(name):
     close([server.end(), *[client.end() for client in clients]])
 
 
-def test_the_server_tells_in_time_which_ranks_did_not_come(name):
-    server = Client(name, KEY, 0, 4, 0.5)
+def let_time_end_after(monkeypatch: pytest.MonkeyPatch, step: str, seconds: float = 0.2) -> list[Any]:
+    """Let the time of a rank end so long after a step of it; return the deadlines of the ranks that have made it."""
+    work, deadlines = getattr(within_host, step), []
+
+    def made(*arguments: Any) -> Any:
+        done = work(*arguments)
+        deadlines.append(arguments[-1])
+        deadlines[-1]._time = time.monotonic() + seconds
+        return done
+
+    monkeypatch.setattr(within_host, step, made)
+    return deadlines
+
+
+def test_the_server_tells_in_time_which_ranks_did_not_come(name, monkeypatch):
+    let_time_end_after(monkeypatch, "_receive_client")
+    server = Client(name, KEY, 0, 4)
     client = Client(name, KEY, 2, 4)
     with pytest.raises(
-        BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 0.5 s: .*--start-timeout"
+        BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 20 s: .*--start-timeout"
     ):
         server.end()
     with pytest.raises(BootstrapError, match="ended while the ranks of this host were meeting"):
@@ -174,11 +196,17 @@ def test_a_client_tells_in_time_that_there_is_no_server(name):
         rendezvous_within_host(name, KEY, 1, 2, 0.2)
 
 
-def test_a_client_tells_in_time_that_others_are_missing(name):
-    server = Client(name, KEY, 0, 3, 0.6)
-    client = Client(name, KEY, 1, 3, 0.3)
-    with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 0.3 s"):
+def test_a_client_tells_in_time_that_others_are_missing(name, monkeypatch):
+    let_time_end_after(monkeypatch, "_authenticate")
+    deadlines = let_time_end_after(monkeypatch, "_receive_client", 20.0)
+    server = Client(name, KEY, 0, 3)
+    client = Client(name, KEY, 1, 3)
+    with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 20 s"):
         client.end()
+    while not deadlines:
+        assert server.is_alive()
+    deadlines[0]._time = time.monotonic()
+    is_open(name)  # which wakes it, if it waits already
     with pytest.raises(BootstrapError):
         server.end()
 

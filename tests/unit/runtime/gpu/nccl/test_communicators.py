@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -156,17 +158,19 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
 
 
 def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(
-    stand_ins: SimpleNamespace, nccl: Nccl, caplog: pytest.LogCaptureFixture
+    stand_ins: SimpleNamespace, nccl: Nccl, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nccl.open.clear()
-    timeouts = Timeouts(warning=0.002, timeout=0.02)
+    passed = iter((1200.0, 3200.0))  # seconds at the first look and at the second
+    monkeypatch.setattr(communicators, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + next(passed)))
+    timeouts = Timeouts(warning=1000.0, timeout=3000.0)
     made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}, timeouts)  # type: ignore[dict-item]
     with (
         caplog.at_level(logging.WARNING, "distrun"),
-        pytest.raises(StallError, match="gave up after 0 s: NCCL on rank 0"),
+        pytest.raises(StallError, match=r"gave up after 32\d\d s: NCCL on rank 0"),
     ):
         made.get()
-    assert "waiting for 0 s: NCCL on rank 0 connects the GPUs of 2 ranks" in caplog.text
+    assert re.search(r"waiting for 12\d\d s: NCCL on rank 0 connects the GPUs of 2 ranks", caplog.text)
     nccl.open.set()
 
 
