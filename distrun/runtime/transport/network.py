@@ -258,7 +258,7 @@ class Network:
     def _suspect(self, peer: int, how: str) -> None:
         if self._suspicion is None:
             text = self._left.get(peer) or self._ended(peer, how)
-            # After so long a silence there is no word to wait for. The peer sees a broken connection and has to be told.
+            # After so long a silence no word can be expected. The peer sees a broken connection, and has to be told.
             patience = 0.0 if how == SILENT else REASON_TIMEOUT
             self._suspicion = waking_clock.now() + patience, text
 

@@ -63,15 +63,15 @@ class Refused(Client):
     """A call that nobody takes, and that goes on until it is given up."""
 
     def __init__(self, endpoints: list[tuple[str, int]], key: Any = KEY) -> None:
-        self._stop = os.eventfd(0)
-        super().__init__(endpoints, key, [self._stop])
+        self._end = os.eventfd(0)
+        super().__init__(endpoints, key, [self._end])
 
     def give_up(self) -> str:
         """End it, and return what it says."""
-        os.eventfd_write(self._stop, 1)
+        os.eventfd_write(self._end, 1)
         with pytest.raises(BootstrapError) as error:
             self.end()
-        os.close(self._stop)
+        os.close(self._end)
         return str(error.value)
 
 
