@@ -25,7 +25,7 @@ class ThreadClock:
         self.failed: set[threading.Thread] = set()
         """The threads of which an attempt to connect has failed."""
         self.refused: set[threading.Thread] = set()
-        """Those of which one has failed because the two sides do not know the same key."""
+        """The threads of which one has failed because the two sides do not know the same key."""
         self._over: set[threading.Thread] = set()
 
     def monotonic(self) -> float:
