@@ -141,26 +141,35 @@ class Classic:
     @contextmanager
     def _started_by(self, deadline: float, tag: str) -> Iterator[threading.Event]:
         """Cancel a job of which no task has started by then, as other jobs have the slots; yields whether it was."""
-        is_late = threading.Event()
+        is_over, is_late = threading.Event(), threading.Event()
 
-        def look() -> None:
-            with suppress(Exception):  # internal to Spark: without it, the job waits
-                tracker = self._context._jsc.sc().statusTracker()
-                stages = [
-                    stage for job in tracker.getJobIdsForTag(tag) for stage in tracker.getJobInfo(job).get().stageIds()
-                ]
-                found = [tracker.getStageInfo(stage).get() for stage in stages]
-                if not any(stage.numActiveTasks() or stage.numCompletedTasks() for stage in found):
-                    is_late.set()
-                    self._context.cancelJobsWithTag(tag)
+        def watch() -> None:
+            pause = deadline - time.monotonic()
+            while not is_over.wait(pause):
+                pause = _POLL
+                # What fails here is internal to Spark, or asks about a job of which it has not taken note yet.
+                with suppress(Exception):
+                    if not self._has_begun(tag):
+                        is_late.set()
+                        self._context.cancelJobsWithTag(tag)
+                    return
 
-        timer = threading.Timer(deadline - time.monotonic(), look)
-        timer.daemon = True
-        timer.start()
+        threading.Thread(target=watch, daemon=True).start()
         try:
             yield is_late
         finally:
-            timer.cancel()
+            is_over.set()
+
+    def _has_begun(self, tag: str) -> bool:
+        """Whether a task of the job with this tag has started.
+
+        Raises:
+            Exception: Spark does not know the job yet.
+        """
+        tracker = self._context._jsc.sc().statusTracker()
+        (job,) = tracker.getJobIdsForTag(tag)
+        stages = [tracker.getStageInfo(stage).get() for stage in tracker.getJobInfo(job).get().stageIds()]
+        return any(stage.numActiveTasks() or stage.numCompletedTasks() for stage in stages)
 
     def _wait_for_slots(self, assignment: Assignment, deadline: float) -> None:
         """Wait until executors have room for all tasks at once: Spark looks only every 15 seconds."""

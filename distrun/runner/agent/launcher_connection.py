@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -101,9 +102,16 @@ class LauncherConnection:
         if self._keepalive is None:
             return
         if self._keepalive.is_lost():
-            self.lose()
+            if not self._has_words():
+                self.lose()
         elif self._keepalive.is_due():
             self.send(Frame(FrameKind.KEEPALIVE))
+
+    def _has_words(self) -> bool:
+        """Whether something has come that was not read yet: it may have been us who were stopped or busy."""
+        poll = select.poll()
+        poll.register(self._commands, select.POLLIN)
+        return bool(poll.poll(0))
 
     def lose(self) -> None:
         """Give the launcher up: it is dead, its connection is cut, or somebody asks us to leave."""
