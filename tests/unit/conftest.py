@@ -50,4 +50,5 @@ def no_descriptors_left() -> Iterator[None]:
     """Whatever a test opens is closed at its end."""
     before = len(os.listdir("/proc/self/fd"))
     yield
-    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
+    # Fewer are fine: then objects of earlier tests were collected meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before, "descriptors are left open"
