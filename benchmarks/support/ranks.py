@@ -79,7 +79,7 @@ def kept_memory() -> dict[str, str]:
     """Return the environment in which malloc keeps what is freed.
 
     Otherwise chance decides, by what lies where in the heap, whether it returns the gradients of each step to the
-    system: the page faults of the next step then take up to a tenth of a large step.
+    system: with 100 million parameters the next step then had 50,000 to 90,000 page faults, or 80 to 170 ms of them.
     """
     return {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture
 def no_descriptors_left() -> Iterator[None]:
     """Whatever a test opens is closed at its end."""
+    gc.collect()  # what earlier tests have left in cycles does not go meanwhile
     before = len(os.listdir("/proc/self/fd"))
     yield
-    # Fewer are fine: then objects of earlier tests were collected meanwhile.
-    assert len(os.listdir("/proc/self/fd")) <= before, "descriptors are left open"
+    assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"

@@ -9,6 +9,7 @@ import sys
 import time
 
 import numpy as np
+from files import is_there
 
 import distrun
 import distrun.data
@@ -22,11 +23,6 @@ def tell(what: str, **facts: object) -> None:
     """Write a line at once: a rank that is killed leaves whole lines."""
     place = {"generation": world.generation(), "rank": distrun.rank(), "size": distrun.size()}
     os.write(1, (json.dumps({"what": what, **place, **facts}) + "\n").encode())
-
-
-def is_over() -> bool:
-    """Whether a file `end` tells all ranks that the test is over."""
-    return bool(distrun.allreduce(np.array([float(os.path.exists("end"))]), name="end").any())
 
 
 def made(kind: str) -> object:
@@ -51,7 +47,7 @@ def train(state: elastic.ObjectState) -> None:
     """Add up all numbers, those of each step times its place."""
     tell("start", step=state.step, weights=state.weight.tobytes().hex())
     for state.epoch in itertools.count(state.epoch):  # noqa: B020  # the iterator is made once
-        if is_over():
+        if is_there("end"):
             return
         state.batches.set_epoch(state.epoch)
         for batch in state.batches:

@@ -9,9 +9,9 @@ import hashlib
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
+from files import is_over, is_there
 
 import distrun.torch as dt
 from distrun.runtime import world
@@ -49,16 +49,6 @@ optimizer = wrap(
 hosts = optimizer.process_set
 
 
-def is_there(name: str) -> bool:
-    """Whether a rank sees a file, of which all hear alike; this ends when a rank dies."""
-    return dt.allreduce(torch.tensor(float(Path(name).exists())), name=name).item() > 0
-
-
-def is_over(step: int) -> bool:
-    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
-    return step >= STEPS and is_there("end")
-
-
 def outer() -> dict[str, list]:
     return optimizer.state_dict()["outer_steps"]
 
@@ -72,7 +62,7 @@ def leave() -> None:
 def train(state: dt.elastic.TorchState) -> None:
     anchors = outer()["anchors"] + outer()["velocities"]
     tell(entered=float(moved), weights=digest(*model.parameters(), moved, *anchors), at=outer()["step"])
-    while not is_over(state.step):
+    while not is_over(state.step, STEPS):
         optimizer.zero_grad()
         inputs = torch.randn(4, 70, generator=torch.Generator().manual_seed(state.step * 97 + dt.rank()))
         loss = 0.01 * (model(inputs) - inputs).square().mean() - moved * (1 + hosts.ranks[0])

@@ -6,9 +6,9 @@ import json
 import signal
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
+from files import is_over
 
 import distrun
 from distrun import elastic
@@ -22,15 +22,10 @@ def tell(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def is_over(step: int) -> bool:
-    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
-    return step >= STEPS and bool(distrun.allreduce(np.array([float(Path("end").exists())]), name="end").any())
-
-
 @elastic.run
 def train(state: elastic.ObjectState) -> float:
     """Take the steps that are left."""
-    while not is_over(state.step):
+    while not is_over(state.step, STEPS):
         gradient = distrun.allreduce(np.array([float(state.step)]), name="gradient")
         state.weight = state.weight - 0.1 * gradient
         state.step += 1

@@ -9,9 +9,9 @@ import hashlib
 import json
 import sys
 import time
-from pathlib import Path
 
 import torch
+from files import is_over, is_there
 
 import distrun.torch as dt
 from distrun.runtime import world
@@ -54,16 +54,6 @@ def mean_loss(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tenso
     return ((model(inputs) - targets) ** 2).sum() * dt.size() / BATCH
 
 
-def is_there(name: str) -> bool:
-    """Whether a rank sees a file, of which all hear alike; this ends when a rank dies."""
-    return dt.allreduce(torch.tensor(float(Path(name).exists())), name=name).item() > 0
-
-
-def is_over(step: int) -> bool:
-    """Whether as many steps are made as are wanted, or more, and a file `end` tells all ranks that the test is over."""
-    return step >= STEPS and is_there("end")
-
-
 def done(state: dt.elastic.TorchState, numbers: list[int], loss: float) -> None:
     """Count a step, and mark its end."""
     state.step += 1
@@ -86,7 +76,7 @@ def plain() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while not is_over(state.step):
+        while not is_over(state.step, STEPS):
             numbers, inputs, targets = samples(state.step)
             optimizer.zero_grad()
             loss = mean_loss(model, inputs, targets)
@@ -109,7 +99,7 @@ def accumulating() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while not is_over(state.step):
+        while not is_over(state.step, STEPS):
             numbers, inputs, targets = samples(state.step)
             optimizer.zero_grad()
             losses = [mean_loss(model, inputs[part], targets[part]) for part in (slice(0, 2), slice(2, None))]
@@ -132,7 +122,7 @@ def gan() -> None:
 
     @dt.elastic.run
     def train(state: dt.elastic.TorchState) -> None:
-        while not is_over(state.step):
+        while not is_over(state.step, STEPS):
             numbers, inputs, targets = samples(state.step)
             judges.zero_grad()
             wrong = mean_loss(judge, inputs, targets) + judge(generator(inputs).detach()).square().mean()
