@@ -18,6 +18,8 @@ import pytest
 from feature_matrix import FeaturePlugin
 from hypothesis import HealthCheck, settings
 from leftovers import Leftovers
+from processor_time import ProcessorTimePlugin
+from tiers import TIERS, TierPlugin
 from warm_rank import program_folders
 from warm_ranks import Command, WarmJobs
 
@@ -26,8 +28,10 @@ from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
-settings.register_profile("distrun", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # for the same reason
-settings.load_profile("distrun")
+for profile, examples in (("gate", 20), ("full", 100)):
+    settings.register_profile(
+        profile, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 SIMULATOR = Path(__file__).parent / "simulator"
 JITTER = 500  # microseconds by which a simulated GPU is late
 
@@ -251,17 +255,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--write-features", action="store_true", help="write docs/features.md from what the tests have shown"
     )
     parser.addoption(
-        "--every-script", action="store_true", help="run all plain scripts under distrun --auto, not only some"
+        "--tier", action="append", choices=TIERS, default=[], help="run the tests of this tier only; may be repeated"
     )
-    parser.addoption("--full", action="store_true", help="run the tests that are marked full, too")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items if not config.getoption("--full") else ():
-        if item.get_closest_marker("full"):
-            item.add_marker(pytest.mark.skip(reason="runs with --full only"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    tiers = config.getoption("--tier")
+    settings.load_profile("gate" if tiers == ["gate"] else "full")
     config.pluginmanager.register(FeaturePlugin(config.getoption("--write-features")), "distrun-features")
     config.pluginmanager.register(Leftovers(), "distrun-leftovers")
+    config.pluginmanager.register(ProcessorTimePlugin(is_gate=tiers == ["gate"]), "distrun-processor-time")
+    config.pluginmanager.register(TierPlugin(tiers), "distrun-tiers")

@@ -12,8 +12,6 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 TORCH = """
 import os
 import torch

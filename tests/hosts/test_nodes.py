@@ -60,7 +60,6 @@ def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes, alpha,
         host.assert_gone()
 
 
-@pytest.mark.slow
 def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, beta):
     launchers = nodes.start("--keepalive", "3")
     beta.cut()

@@ -86,7 +86,6 @@ def torchrun(alpha, beta, tmp_path):
     beta.assert_gone()
 
 
-@pytest.mark.slow
 def test_two_nodes_of_torchrun(torchrun):
     nodes = torchrun(beside_gloo(backend="distrun")[2:], DISTRUN_KEY="0123456789abcdef" * 2)
     assert [status for status, _, _ in nodes] == [0, 0], "\n".join(said for node in nodes for said in node[1:])

@@ -116,7 +116,6 @@ class Job:
         self.popen.stdout.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sharded", "whole"])
 def test_ranks_killed_while_they_save_go_on_from_the_newest_that_is_whole(tmp_path: Path, mode: str) -> None:
     """Some of the kills hit one rank, some the other, some both at once; then what they have begun is cleaned up."""

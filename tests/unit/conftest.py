@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,8 +41,9 @@ def _starts_no_process_and_imports_no_framework() -> Iterator[None]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Importing the unit tests themselves loads no framework either, where nothing else is collected."""
-    if all("unit" in item.path.parts for item in session.items):
+    """Importing the unit tests themselves loads no framework either, where nothing else was collected."""
+    arguments = [Path(argument.partition("::")[0]).resolve() for argument in session.config.args]
+    if all(Path(__file__).parent in (argument, *argument.parents) for argument in arguments):
         loaded = sorted(FRAMEWORKS & set(sys.modules))
         assert not loaded, f"importing the unit tests has loaded {loaded}"
 

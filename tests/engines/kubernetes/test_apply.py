@@ -291,7 +291,6 @@ def test_nohup_is_respected(api, apply):
     assert running.wait() == 0
 
 
-@pytest.mark.full
 def test_an_image_that_cannot_be_pulled_for_a_replacement_does_not_end_a_job_that_runs(api, apply):
     api.write("x-0", "[0] step 1")
     running = apply()

@@ -119,7 +119,6 @@ def test_a_script_that_is_a_pods_command_itself_is_one_rank_of_the_job(cluster):
     assert pods[0].log.strip().endswith("2 0 train-1")
 
 
-@pytest.mark.slow
 def test_the_example_trains_in_pods_as_its_manifest_starts_it(cluster):
     root = Path(__file__).parents[3] / "examples"
     *_, job = yaml.safe_load_all((root / "kubernetes" / "job.yaml").read_text())

@@ -109,7 +109,6 @@ def test_an_image_without_distrun_and_code_trains_with_what_the_manifests_bring(
         assert f"[{rank}] {line}" in pods[1].log, pods[1].log
 
 
-@pytest.mark.full
 def test_the_packages_of_bootstrap_come_on_top_of_those_of_the_image(cluster, project, tmp_path):
     (project / "train.py").write_text(
         "import added, distrun, numpy, sys; print(added.NAME, sys.prefix, numpy.__file__)"

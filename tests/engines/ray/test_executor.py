@@ -16,8 +16,6 @@ import pytest
 from distrun.errors import LaunchError, UsageError
 from distrun.runner.job.calls import RemoteTraceback
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def executor(cluster):
@@ -129,7 +127,6 @@ def raises(error):
     return function
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("function", "args", "told"),
     [
@@ -192,7 +189,6 @@ def test_a_worker_that_is_killed_is_one_story_with_its_last_lines(executor):
     assert psutil.wait_procs(processes, timeout=60)[1] == []
 
 
-@pytest.mark.full
 def test_a_lost_node_is_named(executor, cluster, another_node):
     node = another_node(num_cpus=1)
     workers = executor(num_hosts=3)
@@ -217,7 +213,7 @@ executor.run(time.sleep, (600,))
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_driver_that_is_killed_or_interrupted(cluster, signum):
     command = [sys.executable, "-c", DRIVER, cluster.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
@@ -227,7 +223,6 @@ def test_nothing_is_left_of_a_driver_that_is_killed_or_interrupted(cluster, sign
     assert psutil.wait_procs(workers, timeout=60)[1] == []
 
 
-@pytest.mark.full
 def test_all_workers_of_a_node_see_their_gpus_in_the_order_of_their_local_ranks(executor, another_node):
     another_node(num_cpus=2, num_gpus=4)
     workers = executor(num_hosts=1, num_workers_per_host=2, gpus_per_worker=2)
@@ -254,7 +249,6 @@ def test_too_many_workers_are_refused_with_what_is_free(executor):
         executor(settings=settings, num_workers=64)
 
 
-@pytest.mark.full
 def test_horovods_script_runs_as_it_is(cluster, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

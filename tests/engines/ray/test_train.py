@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.slow
-
 
 def test_a_trainer_has_ray_data_reports_and_checkpoints_with_distrun_between_its_workers(cluster, tmp_path):
     import ray.data
@@ -49,7 +45,6 @@ def test_a_trainer_has_ray_data_reports_and_checkpoints_with_distrun_between_its
         assert "4950.0" in Path(folder, "state.json").read_text()
 
 
-@pytest.mark.full
 def test_trials_of_tune_run_executors_in_the_room_that_tune_has_given_them(cluster, tmp_path):
     from ray import tune
 

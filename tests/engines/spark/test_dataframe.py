@@ -12,8 +12,6 @@ import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark_digits.py"
 
-pytestmark = pytest.mark.slow
-
 
 def test_every_row_reaches_a_rank_in_every_epoch_and_the_ranks_step_together(spark, tmp_path):
     from pyspark.sql.functions import array, col
@@ -49,7 +47,6 @@ def test_every_row_reaches_a_rank_in_every_epoch_and_the_ranks_step_together(spa
     assert first[0] != first[1]
 
 
-@pytest.mark.full
 def test_the_example_learns_digits_and_prints_each_line_once(java, tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

@@ -17,8 +17,6 @@ import pytest
 from distrun.errors import LaunchError, NotOfferedError, UsageError
 from distrun.runner.job.calls import RemoteTraceback
 
-pytestmark = pytest.mark.slow
-
 
 def steps(end=None, told=None):
     """Return a function that reduces for ever; rank 1 meets its `end` after ten steps, and tells that it steps."""
@@ -129,8 +127,8 @@ def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(spark, nothing_l
     ("end", "story"),
     [
         ("kill", r"^rank 1 on \S+.*was killed by SIGKILL\n.*last lines on stderr:\n    these are my last words"),
-        pytest.param("agent", r"^the agent on \S+ .*(was killed by SIGKILL|is out of reach)", marks=pytest.mark.full),
-        pytest.param("worker", "^the Python worker of a task was killed or crashed, and its", marks=pytest.mark.full),
+        pytest.param("agent", r"^the agent on \S+ .*(was killed by SIGKILL|is out of reach)"),
+        pytest.param("worker", "^the Python worker of a task was killed or crashed, and its"),
         ("executor", r"^executor \d+.* was lost while the job ran, and its ranks with it: .*137"),
     ],
 )
@@ -251,7 +249,6 @@ spark.stop()
 """
 
 
-@pytest.mark.full
 def test_spark_connect_and_horovods_names(java, tmp_path):
     """The server of Spark Connect is a process on this machine; a classic session cannot be in the same process."""
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
@@ -284,7 +281,6 @@ spark.stop()
 """
 
 
-@pytest.mark.full
 def test_gpus_that_spark_gives_to_several_tasks_are_shared_only_if_that_is_asked_for(java, tmp_path):
     script = tmp_path / "gpus"
     script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["0", "1"]}'\n""")

@@ -11,7 +11,6 @@ from plain_scripts import compare
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -25,12 +25,10 @@ def test_fit_with_callbacks_trains_and_goes_on_from_a_checkpoint(run_script, tmp
     assert "finished gradual learning rate warmup to 0.01" in printed
 
 
-@pytest.mark.slow
 def test_a_session_of_tensorflow_1_with_hooks_trains(tmp_path):
     assert run_alone("tf1_hooks", tmp_path).count("step 150 reached") == 2
 
 
-@pytest.mark.slow
 def test_fit_of_keras_2_trains_and_goes_on_from_a_checkpoint(tmp_path):
     pytest.importorskip("tf_keras")
     assert "finished gradual learning rate warmup to 0.01" in run_alone("keras2", tmp_path)

@@ -53,14 +53,12 @@ def test_lightning_with_a_strategy_that_names_the_backend(train):
     assert_same(train("lightning", backend="distrun")[0], train("lightning", backend="gloo")[0])
 
 
-@pytest.mark.slow
 def test_lightning_asks_torch_for_its_default(train):
     found, said = train("lightning", "--torch-backend")
     assert_same(found, train("lightning")[0])
     assert "[0] distrun: torch.distributed is on distrun" in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("library", ["accelerate", "transformers"])
 def test_libraries_that_choose_gloo_for_cpus(train, library):
     found, said = train(library, "--torch-backend")

@@ -38,7 +38,6 @@ def test_tensors_of_device_meshes_functional_collectives_and_pipelines(compare):
     compare("meshes", 2)
 
 
-@pytest.mark.slow
 def test_meshes_of_two_dimensions(compare):
     compare("meshes", 4)
     compare("sharding", 4, "FSDP1", "FSDP2", "checkpoints")

@@ -9,7 +9,6 @@ import time
 from contextlib import suppress
 
 import psutil
-import pytest
 
 SCRIPT = """
 import os, pathlib, socket, sys, time
@@ -99,7 +98,6 @@ def running(host):
     return found
 
 
-@pytest.mark.full
 def test_a_host_that_cannot_be_used_is_left_out_and_ctrl_c_ends_the_others(distrun, tmp_path, network, alpha):
     (tmp_path / "script.py").write_text(WAITING)
     job = distrun(

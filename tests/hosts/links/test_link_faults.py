@@ -213,7 +213,6 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, a
     job.assert_gone()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keepalive", "code"),
     [("60", CHECKING), ("0", CHECKING), ("60", EXCHANGING)],
@@ -238,7 +237,6 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_
     job.assert_gone()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("keepalive", ["60", "0"])
 def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idles(
     distrun, python, alpha, beta, keepalive

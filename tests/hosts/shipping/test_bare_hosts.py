@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 
-import pytest
 from hosts_conftest import call
 
 PYTHON = "/usr/bin/python3"
@@ -63,7 +62,6 @@ def test_without_leave_a_bare_host_is_refused(distrun, gamma):
     assert not gamma.cache.exists()
 
 
-@pytest.mark.full
 def test_several_launches_at_once_bring_it_together(distrun, gamma, delta):
     jobs = [
         distrun("-H", "gamma:1,delta:1", "--python", PYTHON, "--wdir", "/", "--no-tag-output", "python3", "-c", SHOW)
@@ -110,7 +108,6 @@ def test_a_launcher_that_is_killed_while_it_sends_leaves_nothing_that_is_used(di
     assert b"net.NAME" in again.stdout.data
 
 
-@pytest.mark.full
 def test_a_full_disk_is_told_in_a_sentence(distrun, gamma, project):
     (project / "large").write_bytes(bytes(8 << 20))
     assert gamma.enter("mount", "-t", "tmpfs", "-o", "size=4m", "none", "/root") == 0
@@ -134,7 +131,6 @@ def test_a_full_disk_is_told_in_a_sentence(distrun, gamma, project):
         gamma.enter("umount", "/root")
 
 
-@pytest.mark.full
 def test_a_home_that_cannot_be_written_is_no_obstacle(distrun, gamma):
     assert gamma.enter("mount", "-t", "tmpfs", "-o", "ro", "none", "/root") == 0
     assert gamma.enter("mount", "-t", "tmpfs", "none", "/var/tmp") == 0

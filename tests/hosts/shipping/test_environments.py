@@ -103,7 +103,6 @@ def test_ranks_train_in_an_environment_that_is_made_once(distrun, hosts):
         host.assert_gone()
 
 
-@pytest.mark.full
 def test_trials_of_a_sweep_run_in_the_environment(distrun, hosts, tmp_path):
     gamma, _ = hosts
     folder = tmp_path / "code"
@@ -141,7 +140,6 @@ def test_what_a_rank_misses_is_named_with_the_option_that_brings_it(distrun, hos
     )
 
 
-@pytest.mark.full
 def test_an_environment_that_is_being_made_goes_with_the_launcher(distrun, hosts, index, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -6,7 +6,6 @@ import psutil
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "job", ["distrun-2", "hosts-1+1", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)], indirect=True
 )

@@ -78,7 +78,6 @@ sizes = st.one_of(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(sizes, st.integers(0, 255)), max_size=40),

@@ -1,0 +1,100 @@
+"""Processor seconds of each test and folder, started processes included, and the folders' budgets.
+
+The kernel counts them: the session moves into a control group of its own, to which all processes started in it belong,
+daemons and logins through sshd included. How busy the machine is hardly matters to them. Where no control group can be
+made, only the session itself and the children that it has waited for are counted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tiers import FOLDERS, ROOT, folder_of
+
+CONTROLLERS = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup"))  # version 1, and version 2
+SHOWN = 5
+
+
+class Meter:
+    """The processor seconds that this process and all that it starts have used."""
+
+    def __init__(self) -> None:
+        self._group: Path | None = None
+        for controller in CONTROLLERS:
+            group = controller / f"distrun-tests-{os.getpid()}"
+            if not (controller / "cgroup.procs").exists():
+                continue
+            with suppress(OSError):
+                group.mkdir()
+                (group / "cgroup.procs").write_text(str(os.getpid()))
+                self._group = group
+                break
+
+    def read(self) -> float:
+        """Return the seconds so far."""
+        if self._group is None:
+            return sum(os.times()[:4])
+        with suppress(FileNotFoundError):
+            return int((self._group / "cpuacct.usage").read_text()) / 1e9
+        words = (self._group / "cpu.stat").read_text().split()
+        return int(words[words.index("usage_usec") + 1]) / 1e6
+
+    def close(self) -> None:
+        """Move back, and remove the control group, unless a process is left in it."""
+        if self._group is not None:
+            with suppress(OSError):
+                (self._group.parent / "cgroup.procs").write_text(str(os.getpid()))
+                self._group.rmdir()
+
+
+class ProcessorTimePlugin:
+    """Measures each test; in a session of the gate, fails if a folder has used more than its budget.
+
+    What a session's fixture starts is charged to the test that asked for it first.
+    """
+
+    def __init__(self, is_gate: bool) -> None:
+        self._is_gate = is_gate
+        self._meter = Meter()
+        self._seconds: dict[str, dict[str, float]] = defaultdict(dict)  # folder, test
+        self._minutes: dict[str, float] = defaultdict(float)
+        self._complaints: list[str] = []
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        before = self._meter.read()
+        result = yield
+        self._seconds[folder_of(item.path).name][item.nodeid] = self._meter.read() - before
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._meter.close()
+        if self._is_gate:
+            for folder in FOLDERS:
+                used = self._seconds.get(folder.name, {})
+                if sum(used.values()) > folder.budget:
+                    self._complaints.append(_over(folder.name, folder.budget, used))
+        if self._complaints and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        terminalreporter.section("processor seconds")
+        for name, used in sorted(self._seconds.items()):
+            terminalreporter.write_line(f"{name}: {sum(used.values()):.1f} s, {len(used)} tests")
+        for complaint in self._complaints:
+            terminalreporter.write_line(complaint, red=True, bold=True)
+
+
+def _over(name: str, budget: float, used: dict[str, float]) -> str:
+    dearest = sorted(used, key=used.__getitem__, reverse=True)[:SHOWN]
+    return (
+        f"tests/{name} has used {sum(used.values()):.0f} processor seconds of {budget:.0f}: mark tests as full, make "
+        f"them cheaper, or raise the budget in {Path(__file__).with_name('tiers.py').relative_to(ROOT)}. The dearest:\n"
+        + "\n".join(f"  {used[test]:6.1f} s  {test}" for test in dearest)
+    )

@@ -1,0 +1,129 @@
+"""The tiers of tests, the folders with their defaults, and the plugin that selects a tier.
+
+- *gate*: the tests that run before each push. Together they take at most 20 minutes on two cores.
+- *full*: the matrices. `scripts/test --full` runs them, in parts.
+- *lab*: what needs namespaces, Slurm, engines or a GPU and is not in the gate. `scripts/test --changed` runs them.
+
+A test belongs to the tier that it is marked with, else its module, else its folder in `FOLDERS`. A parameter's marker
+outweighs that of its test; where several parameters are marked, the last tier in the order above counts, so that a
+product of two matrices has one case in the gate if each has one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TIERS = ("gate", "full", "lab")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of tests below tests/, and what holds for the tests in it that no folder further down has."""
+
+    name: str
+    tier: str
+    """The tier of tests without a marker of their own."""
+    stream: str
+    """The pytest session of the gate that runs them. Sessions run beside each other."""
+    budget: float
+    """Processor seconds that the tests of the gate may take, started processes included."""
+    rooms: tuple[str, ...]
+    """The parts of the package that the tests are about, without the leading "distrun."; "" for all of it."""
+
+
+FOLDERS = (
+    Folder("unit", "gate", "compute", 60, ("",)),
+    Folder("parallel", "full", "compute", 100, ("runtime", "tensor_fusion", "tracing", "checkpoint")),
+    Folder("parallel/collectives", "full", "compute", 60, ("runtime", "tensor_fusion")),
+    Folder("parallel/failures", "full", "compute", 60, ("runtime", "host")),
+    Folder("elastic", "full", "compute", 60, ("elastic", "runtime.elastic", "runtime.regroup", "runtime.generations")),
+    Folder("gpu", "full", "compute", 60, ("runtime.gpu", "runtime.devices", "tensor_fusion", "host")),
+    Folder("gpu/real", "lab", "compute", 10, ("runtime.gpu", "tensor_fusion")),
+    Folder("frameworks/auto", "full", "compute", 100, ("auto",)),
+    Folder("frameworks/data", "full", "compute", 60, ("data", "elastic")),
+    Folder("frameworks/horovod", "full", "compute", 60, ("torch", "tensorflow", "keras", "elastic", "public")),
+    Folder("frameworks/jax", "full", "compute", 60, ("jax", "graphs")),
+    Folder("frameworks/keras", "full", "compute", 100, ("keras", "graphs")),
+    Folder("frameworks/servers", "full", "compute", 30, ("servers", "torch", "keras")),
+    Folder("frameworks/tensorflow", "full", "compute", 100, ("tensorflow", "graphs")),
+    Folder("frameworks/torch", "full", "compute", 100, ("torch", "outer_steps", "checkpoint")),
+    Folder("frameworks/torch_distributed", "full", "compute", 60, ("torch_distributed",)),
+    Folder("processes", "full", "processes", 60, ("runner", "host")),
+    Folder("processes/doctor", "full", "processes", 30, ("runner.doctor",)),
+    Folder("processes/elastic", "full", "processes", 30, ("runner.elastic", "runner.supervision", "runner.agent")),
+    Folder("processes/failures", "full", "processes", 30, ("runner.supervision", "runner.job", "servers")),
+    Folder("processes/kernel", "full", "processes", 10, ("runtime.shared_memory", "runtime.transport")),
+    Folder("processes/launchers", "full", "processes", 60, ("runner",)),
+    Folder("processes/observation", "full", "processes", 60, ("runner.observation", "tracing")),
+    Folder("processes/shipping", "full", "processes", 30, ("runner.shipping",)),
+    Folder("processes/sweep", "full", "processes", 30, ("runner.sweep", "runtime.trial")),
+    Folder("hosts", "lab", "hosts", 60, ("runner", "runtime.transport", "runtime.rendezvous")),
+    Folder("hosts/elastic", "lab", "hosts", 30, ("runner.elastic", "runner.sweep")),
+    Folder("hosts/links", "lab", "hosts", 30, ("runtime.transport", "runtime.negotiation", "servers")),
+    Folder("hosts/mpi", "lab", "hosts", 30, ("runtime.mpi", "runner.connect")),
+    Folder("hosts/shipping", "lab", "hosts", 30, ("runner.shipping",)),
+    Folder("slurm", "lab", "slurm", 40, ("runner.connect", "runner.planning", "runner.joining", "runner.elastic")),
+    Folder("engines/kubernetes", "lab", "engines", 40, ("runner.kubernetes", "runner.joining")),
+    Folder("engines/ray", "lab", "engines", 60, ("ray", "runner.joining")),
+    Folder("engines/spark", "lab", "engines", 60, ("spark", "runner.joining")),
+)
+
+
+def folder_of(path: Path) -> Folder:
+    """Return the innermost of `FOLDERS` that a file of tests lies in."""
+    try:
+        parts = path.relative_to(ROOT / "tests").parts
+    except ValueError:
+        parts = ()
+    names = {folder.name: folder for folder in FOLDERS}
+    for length in range(len(parts) - 1, 0, -1):
+        if (found := names.get("/".join(parts[:length]))) is not None:
+            return found
+    raise pytest.UsageError(f"{path} lies in no folder that tests/support/tiers.py has")
+
+
+def tier_of(item: pytest.Item) -> str:
+    """Return the tier of a test."""
+    call = getattr(item, "callspec", None)
+    of_parameters = [mark.name for mark in call.marks if mark.name in TIERS] if call else []
+    if of_parameters:
+        return max(of_parameters, key=TIERS.index)
+    own = next((mark.name for mark in item.iter_markers() if mark.name in TIERS), None)
+    return own or folder_of(item.path).tier
+
+
+def one_in_gate(*values: Any, chosen: int = 0) -> list[Any]:
+    """Return parameters of which the one at index `chosen` keeps the tier of its test, and the others are full."""
+    return [_parameter(value, index == chosen) for index, value in enumerate(values)]
+
+
+def in_turn(*values: Any) -> list[Any]:
+    """Return parameters of which one keeps the tier of its test, another one each day, and the others are full."""
+    return one_in_gate(*values, chosen=datetime.date.today().timetuple().tm_yday % len(values))
+
+
+def _parameter(value: Any, is_in_gate: bool) -> Any:
+    if not isinstance(value, tuple) or not hasattr(value, "marks"):  # no pytest.param
+        return pytest.param(value, marks=() if is_in_gate else pytest.mark.full)
+    return value if is_in_gate else pytest.param(*value.values, marks=(*value.marks, pytest.mark.full), id=value.id)
+
+
+class TierPlugin:
+    """Deselects the tests of other tiers; without tiers, it selects everything."""
+
+    def __init__(self, tiers: Sequence[str]) -> None:
+        self._tiers = frozenset(tiers)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if not self._tiers:
+            return
+        chosen = {item: tier_of(item) in self._tiers for item in items}
+        config.hook.pytest_deselected(items=[item for item in items if not chosen[item]])
+        items[:] = [item for item in items if chosen[item]]
