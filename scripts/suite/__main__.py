@@ -14,6 +14,7 @@ A ROOM is a folder of distrun/ or of tests/. Parts that have passed on the commi
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,8 +40,11 @@ def main(words: Sequence[str]) -> int:
     os.chdir(ROOT)
     # Containers run tests as root, which Open MPI refuses unless told twice.
     os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # pytest is to end what it has started, then, too
     try:
         return 0 if _run(*words) else 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     except ValueError as error:
         print(f"scripts/test: {error}", file=sys.stderr)
         return 2
