@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 from feature_matrix import FeaturePlugin
-from hypothesis import HealthCheck, settings
+from hypothesis_profiles import load_profile
 from leftovers import Leftovers
 from processor_time import ProcessorTimePlugin
 from tiers import TIERS, TierPlugin
@@ -28,10 +28,6 @@ from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
-for profile, examples in (("gate", 20), ("full", 100)):
-    settings.register_profile(
-        profile, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
 SIMULATOR = Path(__file__).parent / "simulator"
 JITTER = 500  # microseconds by which a simulated GPU is late
 
@@ -230,10 +226,15 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
     At the end `cupy` is gone again, and no violation must be left that the test has not cleared.
     """
+
+    def loaded() -> list[str]:
+        # The real cupy loads cupyx as soon as somebody looks at it, and that would need the real cupy.
+        return [name for name in sys.modules if name.split(".")[0] in ("cupy", "cupyx")]
+
     monkeypatch.syspath_prepend(SIMULATOR)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("SIMULATED_KERNEL_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "cupy"}
+    before = {name: sys.modules.pop(name) for name in loaded()}
     import simulator
 
     from distrun.runtime.gpu import driver
@@ -241,7 +242,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
     simulator.forget()
     monkeypatch.setattr(driver, "ctypes", simulator.libcuda.patched())
     yield simulator
-    for name in [name for name in sys.modules if name.split(".")[0] == "cupy"]:
+    for name in loaded():
         del sys.modules[name]
     sys.modules.update(before)
     assert simulator.violations(clear=True) == []
@@ -261,7 +262,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers = config.getoption("--tier")
-    settings.load_profile("gate" if tiers == ["gate"] else "full")
+    load_profile(is_gate=tiers == ["gate"])
     config.pluginmanager.register(FeaturePlugin(config.getoption("--write-features")), "distrun-features")
     config.pluginmanager.register(Leftovers(), "distrun-leftovers")
     config.pluginmanager.register(ProcessorTimePlugin(is_gate=tiers == ["gate"]), "distrun-processor-time")

@@ -18,7 +18,7 @@ def supervise(tmp_path: Path) -> Iterator[Callable[..., Supervisor]]:
     with ExitStack() as jobs:
 
         def start(program: str, size: int, *arguments: str, hosts: int = 1, **environ: str) -> Supervisor:
-            environ = {"DISTRUN_STALL_TIMEOUT": "60", **environ}
+            environ = {"DISTRUN_STALL_TIMEOUT": "200", **environ}
             supervisor = Supervisor(python(PROGRAMS / f"{program}.py", *arguments), tmp_path, environ, hosts)
             jobs.enter_context(supervisor).begin(size)
             return supervisor

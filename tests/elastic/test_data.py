@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 from without_launcher.elastic_supervisor import Supervisor, Waiting
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +70,8 @@ def test_no_sample_of_a_torch_dataset_is_lost_or_doubled(train, options):
     assert (report.sizes, report.generations) == ({2, 3}, 5)
 
 
-@pytest.mark.parametrize("kind", ["tf", "keras", "stream"])
+@pytest.mark.gate
+@pytest.mark.parametrize("kind", one_in_gate("stream", "tf", "keras"))
 def test_no_sample_of_other_data_is(supervise, tmp_path, kind):
     environ = {"KERAS_BACKEND": "numpy", "TF_CPP_MIN_LOG_LEVEL": "3", "TMPDIR": str(tmp_path)}
     job = supervise("data", 3, kind, str(SAMPLES), str(BATCH), **environ)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from without_launcher.elastic_supervisor import Process as Rank, Supervisor, Waiting, python
+from tiers import one_in_gate
+from without_launcher.elastic_supervisor import DEADLINE, Process as Rank, Supervisor, Waiting, python
 
 from distrun.runtime.elastic.messages import Enrolled, Finished, Joined
 
@@ -23,8 +24,10 @@ def held(rank: Rank) -> dict[int, list[int]]:
     return {fact["generation"]: fact["held"] for fact in rank.told() if "held" in fact}
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-@pytest.mark.parametrize("killed", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("killed", "hosts"),
+    [pytest.param(0, 1, marks=pytest.mark.gate), pytest.param(3, 2, marks=pytest.mark.gate), (1, 1), (0, 2)],
+)
 def test_the_others_go_on_when_a_rank_is_killed(supervise, killed, hosts):
     supervisor = supervise("generations", 4, FOREVER, hosts=hosts)
     for rank in supervisor.members:
@@ -37,7 +40,8 @@ def test_the_others_go_on_when_a_rank_is_killed(supervise, killed, hosts):
         assert any(f"rank {killed} " in str(fact["over"]) for fact in rank.told() if "over" in fact)
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.gate
+@pytest.mark.parametrize("hosts", one_in_gate(2, 1))
 def test_two_ranks_are_killed_at_once_and_a_newcomer_agrees_with_the_survivors(supervise, hosts):
     supervisor = supervise("generations", 4, FOREVER, hosts=hosts)
     for rank in supervisor.members:
@@ -52,6 +56,7 @@ def test_two_ranks_are_killed_at_once_and_a_newcomer_agrees_with_the_survivors(s
     assert [fact["evens"] for fact in facts] == [[2.0], None, [2.0]]
 
 
+@pytest.mark.gate
 def test_process_sets_follow_the_size_of_the_generation(supervise):
     supervisor = supervise("generations", 4, FOREVER)
     sets = []
@@ -74,6 +79,7 @@ def test_process_sets_follow_the_size_of_the_generation(supervise):
     ]
 
 
+@pytest.mark.gate
 def test_a_planned_change_aborts_nothing_and_a_process_keeps_its_slot(supervise):
     supervisor = supervise("generations", 3, FOREVER)
     for rank in supervisor.members:
@@ -91,7 +97,8 @@ def test_a_planned_change_aborts_nothing_and_a_process_keeps_its_slot(supervise)
     assert [(begun(rank, 3)["rank"], begun(rank, 3)["slot"]) for rank in survivors] == [(0, 2), (1, 3), (2, 4)]
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.gate
+@pytest.mark.parametrize("hosts", one_in_gate(2, 1))
 def test_a_rank_that_is_killed_while_the_others_wait_for_it(supervise, hosts):
     """The rendezvous of a generation can never be complete: the next assignment ends it at once."""
     supervisor = supervise("generations", 4, FOREVER, hosts=hosts)
@@ -114,6 +121,7 @@ def test_a_rank_that_is_killed_while_the_others_wait_for_it(supervise, hosts):
         assert (facts["rank"], facts["size"]) == (place, 2)
 
 
+@pytest.mark.gate
 def test_a_rank_that_was_stopped_for_a_generation_joins_the_next(supervise):
     supervisor = supervise("generations", 3, FOREVER)
     ranks = list(supervisor.members)
@@ -130,7 +138,9 @@ def test_a_rank_that_was_stopped_for_a_generation_joins_the_next(supervise):
         assert (facts["rank"], facts["size"]) == (place, 3)
 
 
-@pytest.mark.parametrize(("hosts", "fan_out"), [(1, 0), (2, 0), (2, 1)], ids=["1", "2", "tree"])
+@pytest.mark.parametrize(
+    ("hosts", "fan_out"), [pytest.param(2, 1, marks=pytest.mark.gate), (1, 0), (2, 0)], ids=["tree", "1", "2"]
+)
 def test_thirty_generations_leave_nothing_behind(supervise, hosts, fan_out):
     supervisor = supervise("generations", 3, FOREVER, hosts=hosts, DISTRUN_FAN_OUT=str(fan_out))
     for generation in range(1, 32):
@@ -143,6 +153,7 @@ def test_thirty_generations_leave_nothing_behind(supervise, hosts, fan_out):
         assert all(counts[generation] == counts[2] for generation in range(3, 32)), counts
 
 
+@pytest.mark.gate
 def test_a_job_ends_when_the_steps_are_made(supervise):
     supervisor = supervise("generations", 3, "20", "2")
     supervisor.members[0].await_step(1, 2)
@@ -152,7 +163,8 @@ def test_a_job_ends_when_the_steps_are_made(supervise):
         assert supervisor.await_message(rank, Finished) == Finished()
 
 
-@pytest.mark.parametrize("when", ["training", "joining", "waiting"])
+@pytest.mark.gate
+@pytest.mark.parametrize("when", one_in_gate("joining", "training", "waiting"))
 def test_ranks_end_when_their_launcher_has(supervise, when):
     supervisor = supervise("generations", 3, FOREVER)
     for rank in supervisor.members:
@@ -169,7 +181,7 @@ def test_ranks_end_when_their_launcher_has(supervise, when):
     for rank in supervisor.processes:
         rank.control.close()
     for rank in (first, second):
-        assert rank.popen.wait(60) == 1
+        assert rank.popen.wait(DEADLINE) == 1
         rank.await_output(lambda lines: any("the launcher is gone" in line for line in lines))
 
 
@@ -180,6 +192,7 @@ def third_again(supervisor: Supervisor) -> Rank:
     return process
 
 
+@pytest.mark.gate
 def test_a_script_that_leaves_and_joins_by_itself_meets_the_others_again(supervise):
     """The inits of a generation are counted, so that who is ahead waits for who is not."""
     supervisor = supervise("lives", 3)
@@ -192,6 +205,7 @@ def test_a_script_that_leaves_and_joins_by_itself_meets_the_others_again(supervi
     assert supervisor.await_exits() == [0, 0]
 
 
+@pytest.mark.gate
 def test_a_process_whose_channel_was_closed_on_the_way_is_an_ordinary_rank(tmp_path):
     program = "import distrun; from distrun.runtime import regroup; distrun.init(); print(regroup.is_elastic())"
     wrapper = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
@@ -201,6 +215,7 @@ def test_a_process_whose_channel_was_closed_on_the_way_is_an_ordinary_rank(tmp_p
         assert supervisor.members[0].output() == "False"
 
 
+@pytest.mark.gate
 def test_a_forked_child_has_no_channel(tmp_path):
     program = """
 import os, distrun

@@ -20,6 +20,7 @@ def await_batches(process, count):
     process.await_output(lambda lines: lines.count("batch") >= count)
 
 
+@pytest.mark.gate
 def test_the_documented_script_goes_on_from_its_last_commit(supervise, tmp_path):
     supervisor = supervise("horovod_documented", 2, **HOROVOD)
     await_batches(supervisor.members[1], 20)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.gate
+@pytest.mark.parametrize("hosts", one_in_gate(2, 1))
 def test_ranks_that_wait_for_messages_join_the_next_generation_and_hold_no_more_there(supervise, hosts):
     supervisor = supervise("messages", 4, hosts=hosts)
     for rank in supervisor.members:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from without_launcher.elastic_supervisor import Waiting
 
 STEPS = 20  # and more, until the test lets the job end
@@ -35,6 +36,7 @@ def check(supervisor, least=STEPS):
     assert done == steps
 
 
+@pytest.mark.gate
 def test_killed_ranks_are_replaced_and_each_step_is_made_once(supervise):
     supervisor = supervise("objects", 3, str(STEPS))
     for rank in (1, 0, 2, 0):
@@ -65,6 +67,7 @@ def test_a_job_shrinks_to_one_rank_and_grows_again(supervise):
     assert sizes[-1] == 2
 
 
+@pytest.mark.gate
 def test_a_planned_change_is_made_between_two_steps(supervise):
     supervisor = supervise("objects", 2, str(STEPS))
     supervisor.members[0].await_step(1, 10)
@@ -88,6 +91,7 @@ def test_a_rank_that_dies_when_others_have_come_to_the_end_is_replaced(supervise
     assert not [fact for fact in supervisor.members[1].told() if "step" in fact]  # there was none left
 
 
+@pytest.mark.gate
 def test_survivors_end_alone_when_one_dies_at_the_end(supervise, tmp_path):
     (tmp_path / "end").touch()
     supervisor = supervise("objects", 2, "20", "late")

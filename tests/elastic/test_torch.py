@@ -91,6 +91,7 @@ def test_gradients_that_were_being_accumulated_are_dropped(supervise):
     check(supervisor, is_told_late=True)
 
 
+@pytest.mark.gate
 def test_a_job_shrinks_to_one_rank_and_grows_to_three(supervise, tmp_path):
     supervisor = supervise("training", 2, "plain", str(STEPS), str(STEPS // 2))
     disturb(supervisor, 1, "shrink", newcomers=0, is_all=False)

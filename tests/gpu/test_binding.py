@@ -16,6 +16,8 @@ from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.engine.single_process import SingleProcessEngine
 from distrun.runtime.gpu.config import GpuConfig
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def bound_to(monkeypatch):

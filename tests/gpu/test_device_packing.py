@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.tensor_fusion import device_packing
@@ -28,14 +29,21 @@ from distrun.tensor_fusion.device_packing import (
     read_code,
 )
 
+pytestmark = pytest.mark.gate
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 PAIRS = [(source, target) for source in FLOATS for target in FLOATS]
 BYTES = choose_variant("uint8", "uint8", 1)
 VARIANTS = [BYTES, *[choose_variant(*pair, 0.5) for pair in PAIRS]]
+IN_GATE = (BYTES, *[choose_variant(*pair, 0.5) for pair in (("float32", "float32"), ("float32", "float16"))])
+SOME_IN_GATE = [pytest.param(each, marks=() if each in IN_GATE else pytest.mark.full) for each in VARIANTS]
 PRELUDE = Path(__file__).parents[1] / "simulator" / "kernel_prelude.h"
 PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE: room that takes no memory until it is written
 
 DTYPES = {name: np.dtype(getattr(ml_dtypes, name, name)) for name in FLOATS}
+
+
+def name_of(variant: Variant) -> str:
+    return f"{variant.source}-{variant.target}"
 
 
 # The plan -------------------------------------------------------------------------------------------------------------
@@ -229,45 +237,44 @@ def interesting(name: str) -> np.ndarray:
         return np.concatenate([bits, ties.astype(DTYPES[name]), np.array(special).astype(DTYPES[name])])
 
 
-@pytest.mark.parametrize("factor", [1.0, 1 / 3, -1000.0])
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_numbers_are_scaled_and_rounded_once(copy, source, target, factor):
+def test_numbers_are_scaled_and_rounded_once(copy, source, target):
     given = interesting(source)
     result = np.empty(given.size, DTYPES[target])
     piece = Piece(given.ctypes.data, result.ctypes.data, given.size)
-    copy([piece], source, target, factor, variant=Variant(source, target, 1))
-    with np.errstate(invalid="ignore"):
-        expected = scaled(given.astype(np.float64), source, target, factor)
-        found = result.astype(np.float64)
-    np.testing.assert_array_equal(found, expected)
-    is_number = ~np.isnan(expected)
-    np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(expected[is_number]))
+    for factor in (1.0, 1 / 3, -1000.0):
+        copy([piece], source, target, factor, variant=Variant(source, target, 1))
+        with np.errstate(invalid="ignore"):
+            expected = scaled(given.astype(np.float64), source, target, factor)
+            found = result.astype(np.float64)
+        np.testing.assert_array_equal(found, expected)
+        is_number = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(found[is_number]), np.signbit(expected[is_number]))
 
 
-@pytest.mark.parametrize("pair", [*PAIRS, None])
-@pytest.mark.parametrize("chunks", [0, 1, 2])
-def test_pieces_of_all_sizes_and_places_are_moved_and_nothing_else(copy, pair, chunks):
-    source, target = pair or ("uint8", "uint8")
-    variant = VARIANTS[1 + PAIRS.index(pair)] if pair else BYTES
+@pytest.mark.parametrize("variant", SOME_IN_GATE, ids=name_of)
+def test_pieces_of_all_sizes_and_places_are_moved_and_nothing_else(copy, variant):
+    source, target = ("uint8", "uint8") if variant is BYTES else (variant.source, variant.target)
     given_type, made_type = DTYPES.get(source, np.dtype(source)), DTYPES.get(target, np.dtype(target))
-    random = np.random.default_rng(chunks)
-    factor = 0.5 if pair else 1.0
+    random = np.random.default_rng(1)
+    factor = 1.0 if variant is BYTES else 0.5
     size = 3 * variant.chunk
     given, made = (aligned(size * kind.itemsize).view(kind) for kind in (given_type, made_type))
     given[:] = random.integers(1, 100, size)
-    around = [-17, -1, 0, 1, 16] if chunks else [1, 2, 3, 15, 16, 17, 31, 33, 130]
-    for extra in around:
-        count = chunks * variant.chunk + extra
+    around = [chunks * variant.chunk + extra for chunks in (1, 2) for extra in (-17, -1, 0, 1, 16)]
+    for count in [1, 2, 3, 15, 16, 17, 31, 33, 130, *around]:
         for _ in range(4):
             start, end = random.integers(0, 40, 2)
             made[:] = 77
             copy([Piece(given[start:].ctypes.data, made[end:].ctypes.data, count)], source, target, factor)
             expected = np.full(size, 77.0)
             expected[end : end + count] = given[start : start + count].astype(np.float64) * factor
-            np.testing.assert_array_equal(made.astype(np.float64), rounded(expected, target) if pair else expected)
+            if variant is not BYTES:
+                expected = rounded(expected, target)
+            np.testing.assert_array_equal(made.astype(np.float64), expected)
 
 
-@pytest.mark.parametrize("name", ["int8", "int16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("name", one_in_gate("int8", "int16", "bfloat16", "float32", "float64", chosen=2))
 @pytest.mark.parametrize("padding", [1, 0])
 def test_many_arrays_get_into_a_buffer_and_out_again(copy, name, padding):
     dtype = DTYPES.get(name, np.dtype(name))
@@ -289,20 +296,20 @@ def test_many_arrays_get_into_a_buffer_and_out_again(copy, name, padding):
         np.testing.assert_array_equal(part, expected)
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.source}-{variant.target}")
-@pytest.mark.parametrize("start", [0, 3])
-def test_no_source_means_zeros(copy, variant, start):
+@pytest.mark.parametrize("variant", SOME_IN_GATE, ids=name_of)
+def test_no_source_means_zeros(copy, variant):
     size = device_packing._SIZES[variant.target]
     made = aligned((2 * variant.chunk + 8) * size)
-    made[:] = 7
     count = variant.chunk + 2
-    copy([Piece(0, made.ctypes.data + start * size, count)], "", "", 0.5, variant=variant)
-    assert not made[start * size : (start + count) * size].any()
-    assert (made[: start * size] == 7).all()
-    assert (made[(start + count) * size :] == 7).all()
+    for start in (0, 3):
+        made[:] = 7
+        copy([Piece(0, made.ctypes.data + start * size, count)], "", "", 0.5, variant=variant)
+        assert not made[start * size : (start + count) * size].any()
+        assert (made[: start * size] == 7).all()
+        assert (made[(start + count) * size :] == 7).all()
 
 
-@pytest.mark.parametrize("name", [*FLOATS, "complex64"])
+@pytest.mark.parametrize("name", one_in_gate(*FLOATS, "complex64", chosen=4))
 @pytest.mark.parametrize("start", [0, 1])
 def test_scaling_in_place(copy, name, start):
     room = np.arange(10_000).astype(DTYPES.get(name, np.dtype(name)))
@@ -329,6 +336,7 @@ def test_the_kernel_includes_nothing():
     assert "#include" not in read_code()
 
 
+@pytest.mark.full
 def test_a_gpu_keeps_everything_in_registers(tmp_path):
     """No variant uses local memory, not even for the table: it is indexed, and must be read where the parameters
     are."""
@@ -342,6 +350,7 @@ def test_a_gpu_keeps_everything_in_registers(tmp_path):
     assert frames == [("0", "0", "0")] * len(VARIANTS)
 
 
+@pytest.mark.full
 def test_nvrtc_compiles_every_variant_without_headers():
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs cupy")
     try:

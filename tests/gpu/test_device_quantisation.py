@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from tiers import one_in_gate
 
 from distrun.runtime.backends.quantisation import BLOCK, Integers, Powers
 from distrun.tensor_fusion import device_quantisation as device
 from distrun.tensor_fusion.device_quantisation import QUANTISED, SOURCES, SUM, Addend, Source, nbytes
 
+pytestmark = pytest.mark.gate
 PRELUDE = Path(__file__).parents[1] / "simulator" / "kernel_prelude.h"
 RUN = """
 #include "{prelude}"
@@ -59,7 +61,6 @@ QUANTISERS = {8: Integers, 4: Powers}
 counts = st.lists(st.integers(1, 3 * BLOCK), min_size=1, max_size=device.PIECES)
 
 
-@settings(max_examples=40, deadline=None)
 @given(counts=counts, seed=st.integers(0, 99), missing=st.booleans(), factor=st.sampled_from([1.0, 0.25, 1 / 3]))
 def test_gradients_are_packed_and_quantised_as_on_the_host(kernels, counts, seed, missing, factor):
     bits, library = kernels
@@ -84,7 +85,6 @@ def test_gradients_are_packed_and_quantised_as_on_the_host(kernels, counts, seed
     np.testing.assert_array_equal(raws[0][: 4 * -(-values.size // BLOCK)], raws[1][: 4 * -(-values.size // BLOCK)])
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     are_plain=st.lists(st.booleans(), min_size=1, max_size=5) | st.lists(st.booleans(), min_size=140, max_size=140),
     count=st.integers(1, 5 * BLOCK),
@@ -132,7 +132,7 @@ def test_the_tables_have_the_layout_of_the_kernels_parameters(tmp_path):
     assert max(SUM.itemsize, QUANTISED.itemsize) <= 4096
 
 
-@pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("odd", one_in_gate(np.inf, -np.inf, np.nan))
 def test_a_block_that_is_not_finite_comes_back_without_finite_numbers_and_loses_nothing(kernels, odd):
     bits, library = kernels
     values, lost, now = (np.ones(3 * BLOCK, np.float32) for _ in range(3))
@@ -146,7 +146,7 @@ def test_a_block_that_is_not_finite_comes_back_without_finite_numbers_and_loses_
     assert not now.any()
 
 
-@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("bits", one_in_gate(8, 4))
 def test_nvrtc_compiles_the_kernels_without_headers(bits):
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc", reason="needs cupy")
     try:

@@ -11,15 +11,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.runtime.gpu import arrays
 from distrun.runtime.gpu.arrays import gpu_array, is_on_gpu
 
+pytestmark = pytest.mark.gate
 PROGRAM = Path(__file__).parent / "programs" / "gpu_arrays.py"
 
 
-@pytest.mark.parametrize("size", [2, (2, 1)], ids=str)
+@pytest.mark.parametrize("size", one_in_gate(2, (2, 1), chosen=1), ids=str)
 def test_collectives_on_arrays_of_gpus(gpu_job, size):
     ranks = size if isinstance(size, int) else sum(size)
     assert gpu_job(PROGRAM, size).count("fine") == ranks

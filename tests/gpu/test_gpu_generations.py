@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from without_launcher.elastic_supervisor import Supervisor, python
 
+pytestmark = pytest.mark.gate
 PROGRAM = Path(__file__).parent / "programs" / "gpu_generations.py"
 
 

@@ -7,7 +7,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from tiers import one_in_gate
 
 from distrun.runtime.backends.algorithms.base import divided
 from distrun.runtime.backends.quantisation import QUANTISERS
@@ -27,6 +28,7 @@ from distrun.runtime.operations.request import Request, counts_of
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.tensor_fusion.device_quantisation import PIECES, Source
 
+pytestmark = pytest.mark.gate
 SMALL = 100
 LAYOUTS = {"1+1": [0, 1], "1+3+1": [0, 1, 1, 2, 1], "2+2+2": [0, 1, 2, 2, 1, 0]}
 """The host of each rank."""
@@ -80,7 +82,7 @@ class Job:
         self._threads.shutdown()
 
 
-@pytest.fixture(params=LAYOUTS)
+@pytest.fixture(params=one_in_gate(*LAYOUTS, chosen=2))
 def job(request, simulated, monkeypatch):
     monkeypatch.setattr(exchange, "SMALL", SMALL)
     monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
@@ -174,7 +176,6 @@ operations = st.fixed_dictionaries(
 
 
 def test_results_and_losses_are_those_of_the_definition(job, simulated, monkeypatch):
-    @settings(max_examples=25, deadline=None)
     @given(operations)
     def check(drawn):
         sizes, size, scales = drawn["sizes"], job.size, drawn["scales"]
@@ -245,7 +246,6 @@ def test_every_rank_gets_its_part_of_what_is_scattered(job, simulated, monkeypat
         assert len({len(ranks) for ranks in job.layout.ranks}) > 1
         return
 
-    @settings(max_examples=25, deadline=None)
     @given(SCATTERED)
     def check(drawn):
         monkeypatch.setattr(exchange, "MOST_AT_ONCE", drawn["at_once"])

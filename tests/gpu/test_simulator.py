@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import one_in_gate
 
 SIMULATOR = Path(__file__).parents[1] / "simulator"
 DEADLINE = 60.0  # seconds; far more than anything takes
@@ -52,6 +53,7 @@ def violations_of(simulated: ModuleType) -> str:
 # Streams and events ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_stream_runs_in_order_behind_the_host(cupy):
     stream, event = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Event(disable_timing=True)
     gate = Gate(stream)
@@ -220,6 +222,7 @@ def test_the_calls_are_recorded(simulated, cupy):
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_memory_that_another_stream_still_uses_must_not_be_freed(simulated, cupy):
     owner, user = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
     with owner:
@@ -300,6 +303,7 @@ def test_strictly_all_memory_is_known(simulated, cupy, monkeypatch):
     assert "nobody has allocated" in violations_of(simulated)
 
 
+@pytest.mark.gate
 def test_races_are_seen_even_when_they_go_well(simulated, cupy):
     first, second = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
     with first:
@@ -347,6 +351,7 @@ extern "C" __global__ void __launch_bounds__(64) scale(
 TABLE = np.dtype([("factor", "f4"), ("target", "i8", 2)], align=True)
 
 
+@pytest.mark.gate
 def test_kernels_take_their_arguments_by_value(cupy):
     kernel = cupy.RawKernel(KERNEL, "scale", ("-std=c++17",))
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -382,6 +387,7 @@ def test_kernels_hold_the_memory_they_point_to(simulated, cupy):
 # Capture --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_a_captured_graph_runs_when_it_is_launched(simulated, cupy):
     origin, side = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
     copy = cupy.cuda.runtime.memcpyAsync
@@ -502,6 +508,7 @@ def ranks(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         each.close()
 
 
+@pytest.mark.gate
 def test_every_operation(ranks):
     def work(cupy: ModuleType, nccl: Any, stream: Any) -> dict[str, Any]:
         rank, size, constants = nccl.rank_id(), nccl.size(), cupy.cuda.nccl
@@ -626,6 +633,7 @@ def test_faults_on_request(ranks, monkeypatch, capfd):
     assert ranks(2).run(work) == [[0, 2], [0, 6]]
 
 
+@pytest.mark.gate
 def test_a_hanging_rank_is_waited_for(ranks, monkeypatch):
     monkeypatch.setenv("SIMULATED_NCCL_HANG", "allReduce:1@1")
     both = threading.Barrier(2, timeout=DEADLINE)
@@ -765,6 +773,7 @@ def test_the_death_of_a_rank(tmp_path, network):
     assert (first.returncode, output) == (0, ""), error
 
 
+@pytest.mark.gate
 def test_violations_fail_the_process(tmp_path):
     for process in processes(tmp_path, PROGRAM + LATE):
         _, error = process.communicate(timeout=DEADLINE)
@@ -775,12 +784,14 @@ def test_violations_fail_the_process(tmp_path):
 # Ranks of distrun -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, (1, 1)], ids=["host", "hosts"])
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate(2, (1, 1), chosen=1), ids=["host", "hosts"])
 def test_ranks_of_distrun_order_their_work(gpu_job, size):
     assert gpu_job(SIMULATOR / "programs" / "ordering.py", size, "none").count("fine") == 2
 
 
-@pytest.mark.parametrize("unordered", ["handles", "gpu"])
+@pytest.mark.gate
+@pytest.mark.parametrize("unordered", one_in_gate("handles", "gpu", chosen=1))
 def test_a_wait_that_is_left_out_is_noticed(gpu_job, unordered):
     output = gpu_job(SIMULATOR / "programs" / "ordering.py", 2, unordered, fail=True)
     assert "AssertionError" in output or "violation" in output

@@ -233,6 +233,7 @@ def test_a_plain_script_under_auto(results, tmp_path, module, script, files):
     assert all(name.startswith(start) for name, start in zip(written, files, strict=True)), written
 
 
+@pytest.mark.gate
 def test_tf_config_on_one_host(distrun, python):
     job = distrun("-np", "2", "--tf-config", "--no-tag-output", "sh", "-c", "echo $TF_CONFIG")
     assert job.wait() == 0, job.stderr.data

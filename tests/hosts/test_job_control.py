@@ -7,10 +7,10 @@ import sys
 import time
 
 import pytest
-from hosts_conftest import command_line
+from namespaces import command_line
 from shell import Shell, are_stopped, kill_all, wait_until
 
-KEEPALIVE = 2
+KEEPALIVE = 3
 WORKING = """
 import itertools, numpy as np, distrun
 distrun.init()
@@ -46,8 +46,9 @@ def ranks(*hosts):
     return [process for host in hosts for process in host.processes() if command_line(process)[1:] == ["-c", WORKING]]
 
 
+@pytest.mark.gate
 def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, alpha, beta):
-    start(shell, "--stall-timeout", "4", "--stall-warning", "0")
+    start(shell, "--stall-timeout", "6", "--stall-warning", "0")
     for _ in range(2):
         stop(shell)
         assert len(ranks(alpha, beta)) == 2

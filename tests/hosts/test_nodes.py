@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosts_conftest import DEADLINE
+from running_distrun import DEADLINE
 from shell import Shell, are_stopped, wait_until
 
 PROGRAM = str(Path(__file__).parents[1] / "parallel" / "programs" / "stays.py")
@@ -29,7 +29,7 @@ class Nodes:
         for host in self._hosts:
             distrun = [sys.executable, "-m", "distrun.runner", "--nnodes", "2", "--rdzv-endpoint", self._endpoint]
             named = ("unshare", "--uts", "sh", "-c", f'hostname {host.name} && exec "$@"', "sh")
-            command = ["ip", "netns", "exec", host._namespace, *named, *distrun, *options, sys.executable, PROGRAM]
+            command = [*host.inside, *named, *distrun, *options, sys.executable, PROGRAM]
             environ = {**os.environ, "PATH": f"/usr/sbin:/sbin:{os.environ['PATH']}"}
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             self._started.append(subprocess.Popen(command, env=environ, **pipes))
@@ -50,6 +50,7 @@ def nodes(alpha, beta):
     made.end()
 
 
+@pytest.mark.gate
 def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes, alpha, beta):
     launchers = nodes.start("--ports", "30000-30009")
     launchers[1].send_signal(signal.SIGTERM)
@@ -60,8 +61,9 @@ def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes, alpha,
         host.assert_gone()
 
 
+@pytest.mark.gate
 def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, beta):
-    launchers = nodes.start("--keepalive", "3")
+    launchers = nodes.start("--keepalive", "5")
     beta.cut()
     try:
         reports = [launcher.communicate(timeout=DEADLINE)[1] for launcher in launchers]
@@ -69,7 +71,7 @@ def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, be
         beta.mend()
     assert all(launcher.returncode for launcher in launchers), reports
     # The launchers notice it, or their ranks, and the kernel by its own clock.
-    assert re.search("nothing was heard from (alpha|beta) for 3 s|nothing was heard from its host", "".join(reports))
+    assert re.search("nothing was heard from (alpha|beta) for 5 s|nothing was heard from its host", "".join(reports))
     for host in (alpha, beta):
         host.assert_gone()
 
@@ -82,9 +84,7 @@ def test_ctrl_z_on_one_node_stops_the_ranks_of_all(alpha, beta):
         for host, shell in zip((alpha, beta), shells, strict=True):
             distrun = [sys.executable, "-m", "distrun.runner", *options, sys.executable, "-c", code]
             named = f"hostname {host.name} && exec {shlex.join(distrun)}"
-            shell.type(
-                shlex.join(["ip", "netns", "exec", host._namespace, "unshare", "--uts", "sh", "-c", named]) + "\n"
-            )
+            shell.type(shlex.join([*host.inside, "unshare", "--uts", "sh", "-c", named]) + "\n")
         for shell in shells:
             shell.wait_for("step 5")
         shells[1].type("\x1a")

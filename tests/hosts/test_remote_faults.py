@@ -6,8 +6,8 @@ import signal
 
 import psutil
 import pytest
+from running_distrun import DEADLINE
 
-DEADLINE = 30.0  # seconds; as in conftest.py
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
 DAEMON = """
@@ -22,6 +22,7 @@ os.wait()
 """
 
 
+@pytest.mark.gate
 def test_a_killed_remote_rank_is_reported(distrun, python, alpha, beta):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
@@ -44,19 +45,19 @@ def test_the_exit_code_and_last_words_come_from_the_other_host(distrun, python, 
     beta.assert_gone()
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_to_distrun_ends_remote_ranks(distrun, python, alpha, beta, signum, status):
+@pytest.mark.gate
+def test_a_signal_to_distrun_ends_remote_ranks(distrun, python, alpha, beta):
     job = distrun("-H", "alpha:1,beta:1", *python(SLEEP))
     job.stdout.wait_for(b"ready", 2)
-    job.process.send_signal(signum)
-    assert job.wait() == status
+    job.process.terminate()
+    assert job.wait() == 143
     alpha.assert_gone()
     beta.assert_gone()
 
 
-@pytest.mark.parametrize("code", [SLEEP, DAEMON + SLEEP], ids=["plain", "with daemons"])
-def test_the_sigkill_of_a_remote_agent_is_reported_and_leaves_nothing(distrun, python, alpha, beta, code):
-    job = distrun("-H", "alpha:2,beta:1", *python(code))
+@pytest.mark.gate
+def test_the_sigkill_of_a_remote_agent_is_reported_and_leaves_nothing(distrun, python, alpha, beta):
+    job = distrun("-H", "alpha:2,beta:1", *python(DAEMON + SLEEP))
     job.stdout.wait_for(b"ready", 3)
     agent = alpha.agent()
     agent.kill()
@@ -66,28 +67,29 @@ def test_the_sigkill_of_a_remote_agent_is_reported_and_leaves_nothing(distrun, p
     beta.assert_gone()
 
 
-@pytest.mark.parametrize("code", [SLEEP, STUBBORN + SLEEP, DAEMON + SLEEP], ids=["plain", "stubborn", "with daemons"])
-def test_remote_ranks_are_gone_within_5_s_of_the_sigkill_of_distrun(distrun, python, alpha, beta, code):
-    job = distrun("-H", "alpha:2,beta:1", *python(code))
+@pytest.mark.gate
+def test_stubborn_remote_ranks_and_their_daemons_are_gone_after_the_sigkill_of_distrun(distrun, python, alpha, beta):
+    job = distrun("-H", "alpha:2,beta:1", *python(STUBBORN + DAEMON + SLEEP))
     job.stdout.wait_for(b"ready", 3)
     left = [*alpha.processes(), *beta.processes()]
-    assert len(left) >= 5
+    assert len(left) >= 8
     job.process.kill()
-    assert psutil.wait_procs(left, timeout=5)[1] == []
+    assert psutil.wait_procs(left, timeout=DEADLINE)[1] == []
     assert job.wait() == -signal.SIGKILL
     alpha.assert_gone()
     beta.assert_gone()
 
 
+@pytest.mark.gate
 def test_a_link_that_is_cut_is_noticed_at_both_ends(distrun, python, alpha, beta):
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "2", *python(SLEEP))
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "5", *python(SLEEP))
     job.stdout.wait_for(b"ready", 2)
     left = alpha.processes()
     assert len(left) == 2
     alpha.cut()
     try:
         assert job.wait() == 1
-        assert b"nothing was heard from alpha for 2 s" in job.stderr.data
+        assert b"nothing was heard from alpha for 5 s" in job.stderr.data
         alpha.assert_gone()
     finally:
         alpha.mend()
@@ -97,7 +99,7 @@ def test_a_link_that_is_cut_is_noticed_at_both_ends(distrun, python, alpha, beta
 
 def test_a_cut_behind_the_jump_host_is_noticed_too(distrun, python, home, alpha, beta):
     home.config.write_text(home.config.read_text().replace("Host beta\n", "Host beta\n  ProxyJump alpha\n"))
-    job = distrun("-H", "beta:1", "--keepalive", "2", *python(SLEEP))
+    job = distrun("-H", "beta:1", "--keepalive", "5", *python(SLEEP))
     job.stdout.wait_for(b"ready")
     beta.cut()
     try:
@@ -109,8 +111,8 @@ def test_a_cut_behind_the_jump_host_is_noticed_too(distrun, python, home, alpha,
 
 
 def test_an_idle_job_outlives_the_keepalive(distrun, python, alpha):
-    code = "import time; print('ready', flush=True); time.sleep(4)"  # the rank is silent, the connection must not be
-    job = distrun("-H", "alpha:1", "--keepalive", "2", *python(code))
+    code = "import time; print('ready', flush=True); time.sleep(10)"  # the rank is silent, the connection must not be
+    job = distrun("-H", "alpha:1", "--keepalive", "5", *python(code))
     assert job.wait() == 0, job.stderr.data
 
 
@@ -122,23 +124,24 @@ def test_an_sshd_that_ends_is_a_connection_that_is_gone(distrun, python, alpha):
     assert job.wait() == 1
     assert b"the agent on alpha" in job.stderr.data
     assert b"the SSH connection is gone" in job.stderr.data
-    alpha.assert_gone(5)
+    alpha.assert_gone()
 
 
+@pytest.mark.gate
 def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, alpha, beta):
     """The connection lives, but nobody answers: a second program on it ends the agent and its ranks."""
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "2", *python(SLEEP))
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "5", *python(SLEEP))
     job.stdout.wait_for(b"ready", 2)
     alpha.agent().suspend()
     assert job.wait() == 1
-    assert b"nothing was heard from alpha for 2 s" in job.stderr.data
+    assert b"nothing was heard from alpha for 5 s" in job.stderr.data
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()
 
 
 def test_a_launcher_that_is_stopped_is_given_up(distrun, python, alpha):
-    job = distrun("-H", "alpha:1", "--keepalive", "2", *python(SLEEP))
+    job = distrun("-H", "alpha:1", "--keepalive", "5", *python(SLEEP))
     job.stdout.wait_for(b"ready")
     job.process.send_signal(signal.SIGSTOP)
     alpha.assert_gone()

@@ -1,4 +1,4 @@
-"""The backend "distrun" of torch.distributed between two hosts: programs end as on gloo, whoever starts them."""
+"""The backend "distrun" of torch.distributed between two hosts: programs end as on gloo, by each launcher."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def torchrun(alpha, beta, tmp_path):
         for host in (alpha, beta):
             shell = f'hostname {host.name} && mount --bind {names} /etc/hosts && exec "$@"'
             named = ["unshare", "--uts", "--mount", "sh", "-c", shell, "sh"]  # torchrun asks for its host's name
-            command = ["ip", "netns", "exec", host._namespace, *named, sys.executable, *launcher, *script]
+            command = [*host.inside, *named, sys.executable, *launcher, *script]
             pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
             nodes.append(subprocess.Popen(command, env={**usual, **environ}, **pipes))
         said = [node.communicate(timeout=DEADLINE) for node in nodes]

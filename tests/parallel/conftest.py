@@ -55,7 +55,7 @@ class Job:
         return done.stdout
 
     def _environ(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "30", **more}
+        return {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "120", **more}
 
     def _commands(self) -> list[Command]:
         """The commands that start ranks which stay up."""
@@ -118,7 +118,6 @@ _HOSTS = {
     "hosts-1+1+1+1": (1, 1, 1, 1),
     "tree-1+2+1": (1, 2, 1),
 }
-_BY_DEFAULT = ("hosts-2+2", "hosts-1+2", "hosts-1+1+1")
 _MPI = {"mpirun-2": "", "mpirun-3": "", "mpi-backend-2": "mpi", "mpi-backend-3": "mpi"}
 
 
@@ -144,10 +143,13 @@ def make_job(
 
 
 @pytest.fixture(
-    params=["distrun-2", "distrun-4", pytest.param("mpi-backend-2", marks=pytest.mark.mpi), *_BY_DEFAULT],
+    params=[
+        *("distrun-2", "hosts-1+2", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)),
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("distrun-4", "hosts-2+2", "hosts-1+1+1")),
+    ],
 )
 def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
-    """Two ranks and four, two that communicate through MPI, and ranks of several hosts.
+    """Ranks of one host, of two hosts and over MPI, as the tier of the test says; and others for the tier `full`.
 
     `indirect` parametrisation picks others that `make_job` knows.
     """

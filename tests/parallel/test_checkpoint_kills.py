@@ -18,7 +18,6 @@ import pytest
 from distrun.checkpoint import CheckpointManager
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
-KILLS = 30
 FOREIGN = ("notes.txt", "step-1-mine/part-0-of-1.safetensors", "best/.part-0-of-1.safetensors.01234567.tmp")
 """Files of others in the folder of the run, with names much like ours."""
 TRAIN = """
@@ -49,7 +48,7 @@ checkpoints.close()
 
 
 class Job:
-    """Two ranks that are started anew whenever one is killed, and what they print."""
+    """Two ranks that start again whenever one is killed, and what they print."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "distrun.runner", "-np", "2", "--max-restarts", "1000", "--spares", "2"]
@@ -116,8 +115,12 @@ class Job:
         self.popen.stdout.close()
 
 
-@pytest.mark.parametrize("mode", ["sharded", "whole"])
-def test_ranks_killed_while_they_save_go_on_from_the_newest_that_is_whole(tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "kills"), [pytest.param("sharded", 2, marks=pytest.mark.gate), ("sharded", 20), ("whole", 20)]
+)
+def test_ranks_killed_while_they_save_go_on_from_the_newest_that_is_whole(
+    tmp_path: Path, mode: str, kills: int
+) -> None:
     """Some of the kills hit one rank, some the other, some both at once; then what they have begun is cleaned up."""
     chance, folder, finish = random.Random(mode), tmp_path / "run", tmp_path / "finish"
     for name in FOREIGN:
@@ -125,7 +128,7 @@ def test_ranks_killed_while_they_save_go_on_from_the_newest_that_is_whole(tmp_pa
         (folder / name).write_text("theirs")
     job = Job(str(folder), mode, str(finish))
     try:
-        for round_ in range(KILLS):
+        for round_ in range(kills):
             pids = job.await_ranks(round_)
             job.await_saved(job.starts[2 * round_][2] + chance.randint(0, 3))
             threading.Event().wait(chance.uniform(0, 0.02))  # a moment of a save, whichever
@@ -135,7 +138,7 @@ def test_ranks_killed_while_they_save_go_on_from_the_newest_that_is_whole(tmp_pa
                     os.kill(pid, signal.SIGKILL)
             job.await_ranks(round_ + 1)
             assert job.starts[2 * round_ + 2][2] >= known
-        job.await_saved(job.starts[2 * KILLS][2] + 3)
+        job.await_saved(job.starts[2 * kills][2] + 3)
         finish.touch()
         job.end()
     finally:

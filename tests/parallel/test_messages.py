@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.gate
 def test_sizes_tags_sources_threads_and_callbacks(job):
     assert job.run("messages").count("done") == job.size

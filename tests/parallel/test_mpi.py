@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from tiers import one_in_gate
 
 pytestmark = pytest.mark.mpi
 
@@ -20,6 +21,7 @@ def mpi(make_job):
     return make_job("mpi-backend-2")
 
 
+@pytest.mark.gate
 def test_joining_and_leaving_several_times_beside_a_script_that_uses_mpi(mpi):
     mpi.run_alone("mpi_life", "well")
 
@@ -28,11 +30,13 @@ def test_a_script_that_fails_tells_its_story(mpi):
     assert "ValueError: the error of rank 1" in run(mpi, "script fails").stderr
 
 
-@pytest.mark.parametrize("ending", ["job fails", "mpi4py first"])
+@pytest.mark.gate
+@pytest.mark.parametrize("ending", one_in_gate("job fails", "mpi4py first"))
 def test_a_rank_on_which_the_job_fails_tells_why_and_ends_and_so_does_the_one_that_had_left(mpi, ending):
     assert "JobAbortedError: allreduce 'waits': rank 1 (process" in run(mpi, ending).stderr
 
 
+@pytest.mark.gate
 def test_a_rank_killed_in_the_middle_of_an_operation_ends_the_job(mpi):
     assert "signal 9" in run(mpi, "dies").stderr
 
@@ -41,6 +45,7 @@ def test_shutdown_in_one_thread_ends_the_wait_of_another(mpi):
     assert "JobAbortedError: " in mpi.start("mpi_life", "shutdown elsewhere").stdout
 
 
+@pytest.mark.gate
 def test_without_an_mpi_launcher_it_says_so(make_job, tmp_path):
     own = {"TMPDIR": str(tmp_path), "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}  # one of the ranks is killed
     done = make_job("distrun-2").start("mpi_life", "well", DISTRUN_BACKEND="mpi", **own)

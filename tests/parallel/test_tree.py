@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-PROGRAMS = ("order", "process_sets", "member_sets", "join", "errors", "messages", "allreduce", "objects")
+IN_GATE = ("process_sets", "member_sets", "errors", "messages")
+OTHERS = ("order", "join", "allreduce", "objects")
 
 
 @pytest.mark.parametrize("job", ["tree-1+2+1"], indirect=True)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [*(pytest.param(name, marks=pytest.mark.gate) for name in IN_GATE), *OTHERS])
 def test_nobody_notices_that_others_pass_on_what_they_say(job, program, tmp_path):
     job.run(program, *([str(tmp_path)] if program == "member_sets" else []))
-
-
-@pytest.mark.parametrize("job", ["tree-1+2+1"], indirect=True)
-def test_bursts_and_long_names_find_their_way(job):
-    job.run_alone("bursts")

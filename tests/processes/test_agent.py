@@ -14,6 +14,8 @@ from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import WINDOW, Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting, HostInfo, find_first_frame
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def launcher():
@@ -71,7 +73,7 @@ def test_what_it_cannot_start_it_reports_with_a_shells_status(launcher, tmp_path
 
 
 def test_between_hosts_it_introduces_itself_and_shows_that_it_lives(launcher, tmp_path):
-    launcher.send(Frame(FrameKind.HELLO, payload=Greeting(0.3, str(tmp_path)).to_json()))
+    launcher.send(Frame(FrameKind.HELLO, payload=Greeting(3.0, str(tmp_path)).to_json()))
     stream = b""
     while (found := find_first_frame(stream)) is None:
         stream += os.read(launcher.process.stdout.fileno(), 1 << 16)

@@ -8,10 +8,14 @@ import subprocess
 import sys
 import threading
 
+import pytest
+from tiers import one_in_gate
+
 from distrun.checkpoint import CheckpointManager
 
+pytestmark = pytest.mark.gate
+
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
-KILLS = 20
 TRAIN = """
 import sys
 import numpy as np
@@ -87,11 +91,12 @@ def test_a_forked_child_waits_for_nothing(tmp_path):
     assert CheckpointManager(tmp_path).restore().step == 1
 
 
-def test_a_process_killed_at_any_moment_leaves_the_last_one_whole(tmp_path):
+@pytest.mark.parametrize("kills", one_in_gate(4, 20))
+def test_a_process_killed_at_any_moment_leaves_the_last_one_whole(tmp_path, kills):
     """In each round, what was on the disk when the process was killed is what the next one goes on from."""
     chance = random.Random(0)
     acknowledged = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         process = subprocess.Popen([sys.executable, "-c", TRAIN, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         word, restored, values = process.stdout.readline().split()
         assert word == "restored"
@@ -104,7 +109,7 @@ def test_a_process_killed_at_any_moment_leaves_the_last_one_whole(tmp_path):
         acknowledged = max([acknowledged, *(int(line.split()[1]) for line in process.stdout)])
         process.stdout.close()
         process.wait()
-    assert acknowledged >= KILLS
+    assert acknowledged >= kills
     with CheckpointManager(tmp_path, max_to_keep=1) as checkpoints:
         checkpoints.save(1, x=1)
     left = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()]

@@ -14,6 +14,8 @@ from in_process.connected_ranks import End, pair_of_sockets, three_networks, tur
 from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.connections import Channel, Stream
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def children() -> Iterator[list[int]]:

@@ -7,19 +7,24 @@ import subprocess
 import sys
 
 import pytest
+from tiers import one_in_gate
 
 import distrun
 
-HEAVY = ("numpy", "mpi4py", "cupy", "torch", "tensorflow", "keras", "jax")
+pytestmark = pytest.mark.gate
+
+HEAVY = ("numpy", "mpi4py", "cupy", "torch", "tensorflow", "keras", "jax", "rich", "psutil", "cloudpickle", "paramiko")
+LAUNCHER = "distrun.runner.cli, distrun.runner.job, distrun.runner.planning.prepare"
 
 
-@pytest.mark.parametrize("module", ["distrun", "distrun.runner.cli", "distrun.runner.agent.__main__"])
-def test_importing_it_loads_no_numpy_mpi_or_framework(module):
-    program = f"import sys, {module}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
+@pytest.mark.parametrize("modules", ["distrun", LAUNCHER, "distrun.runner.agent.__main__"])
+def test_importing_it_loads_no_numpy_mpi_framework_or_other_large_library(modules):
+    program = f"import sys, {modules}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
     loaded = subprocess.run([sys.executable, "-Ic", program], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout == "\n"
 
 
+@pytest.mark.full
 def test_a_strict_type_checker_sees_every_public_name(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("".join(f"from distrun import {name} as {name}\n" for name in distrun.__all__))
@@ -29,7 +34,7 @@ def test_a_strict_type_checker_sees_every_public_name(tmp_path):
     assert not complaints, checked.stdout
 
 
-@pytest.mark.parametrize("name", ["distrun", "distrun.torch", "distrun.data"])
+@pytest.mark.parametrize("name", one_in_gate("distrun", "distrun.torch", "distrun.data"))
 def test_a_star_import_brings_the_public_names_and_nothing_else(name):
     program = f"from {name} import *; print(*sorted(n for n in globals() if n == '__version__' or n[:2] != '__'))"
     brought = subprocess.run([sys.executable, "-Ic", program], capture_output=True, text=True, check=True, timeout=60)

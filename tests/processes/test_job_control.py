@@ -41,6 +41,7 @@ def command(*arguments: str, code: str = COUNTING) -> str:
     return shlex.join([sys.executable, "-m", "distrun.runner", *arguments, sys.executable, "-c", code]) + "\n"
 
 
+@pytest.mark.gate
 def test_ctrl_z_stops_the_ranks_and_fg_lets_them_go_on(shell):
     shell.type(command("-np", "2"))
     shell.wait_for("[1] step 5")
@@ -81,6 +82,7 @@ def test_a_job_goes_on_in_the_background_and_is_stopped_and_ended_there(shell):
     shell.wait_for("status 130", before)
 
 
+@pytest.mark.gate
 def test_nothing_survives_a_stopped_launcher_that_is_killed(shell):
     shell.type(command("-np", "2"))
     shell.wait_for("[1] step 5")
@@ -103,6 +105,7 @@ def test_neither_the_time_limit_nor_the_stall_timeout_counts_a_stop(shell):
     shell.wait_for("status 0", before)
 
 
+@pytest.mark.gate
 def test_a_launcher_that_nobody_could_let_go_on_is_not_stopped(distrun, python):
     """The tests have no job control: the kernel ignores SIGTSTP there, and so must the ranks."""
     job = distrun("-np", "2", *python(COUNTING), before_exec=os.setsid)

@@ -1,17 +1,16 @@
-"""A real Slurm for tests: munge, a controller on this machine, and the hosts of tests/hosts as its two nodes.
+"""A real Slurm for tests: munge, a controller on this machine, and two hosts of a network of its own as its nodes.
 
-Everything is started without systemd, with a configuration, sockets, keys and state of its own in a temporary
+The controller listens at this machine's address in that network, so that several of them, each with its own, may run at
+once. Everything is started without systemd, with a configuration, sockets, keys and state of its own in a temporary
 directory, and is gone afterwards.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,19 +21,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from namespaces import Network, RemoteHost, command_line, why_no_hosts
+from running_distrun import DEADLINE, Distrun, launches, python_command
 from shell import kill_all
-
-if "hosts_conftest" not in sys.modules:  # tests/ has no packages; this is how its files import one another
-    _spec = importlib.util.spec_from_file_location(
-        "hosts_conftest", Path(__file__).parents[1] / "hosts" / "conftest.py"
-    )
-    sys.modules["hosts_conftest"] = importlib.util.module_from_spec(_spec)
-    _spec.loader.exec_module(sys.modules["hosts_conftest"])
-_hosts, _runner = sys.modules["hosts_conftest"], sys.modules["processes_conftest"]
-Network, RemoteHost = _hosts.Network, _hosts.RemoteHost
-Distrun, Stream, DEADLINE = _runner.Distrun, _runner.Stream, _runner.DEADLINE
-python, command_line = _runner.python, _hosts.command_line
-_PATH = _hosts._PATH
+from system_packages import PATH, why_missing
 
 _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
 _CORES = 2  # of each node, whatever this machine has: two ranks per node
@@ -42,8 +32,7 @@ _LOOP = 0.05  # seconds between two looks where nothing tells
 _CONFIG = """
 ClusterName=distrun
 SlurmctldHost={controller}({address})
-SlurmctldPort={controller_port}
-SlurmdPort={node_port}
+CommunicationParameters=NoCtldInAddrAny
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -80,13 +69,15 @@ class Cluster:
         self.config = directory / "slurm.conf"
         self._directory = directory
         self._socket = directory / "munge" / "munge.socket.2"
+        self._named = f"mount --bind {directory}/hosts /etc/hosts"
+        """The command of a shell with mounts of its own that gives the hosts names, this machine's among them."""
         self._daemons: list[subprocess.Popen[bytes]] = []
         for name in ("state", "munge", *network.hosts):
             (directory / name).mkdir(parents=True)
         self._configure()
         try:
             self._start_munge()
-            self._start("slurmctld", "-D", "-i")
+            self._start("unshare", "--mount", "sh", "-c", f"{self._named} && exec slurmctld -D -i")
             for host in network.hosts.values():
                 self._start_node(host)
             self.wait_for_nodes()
@@ -98,7 +89,7 @@ class Cluster:
     def environ(self) -> dict[str, str]:
         """Return the environment in which programs find this Slurm and no other."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SRUN", "SBATCH"))}
-        return {**clean, "SLURM_CONF": str(self.config), "PATH": _PATH}
+        return {**clean, "SLURM_CONF": str(self.config), "PATH": PATH}
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of Slurm's."""
@@ -128,10 +119,10 @@ class Cluster:
             if "distrun.runner.agent" in command_line(process)
         }
 
-    def assert_no_process(self, seconds: float = DEADLINE) -> None:
-        """Wait until no process is left on any node; fail after the given seconds."""
-        assert psutil.wait_procs(self.all_processes(), timeout=seconds)[1] == []
-        assert self.all_processes() == []
+    def assert_no_process(self) -> None:
+        """Wait until no process is left on any node."""
+        while left := self.all_processes():
+            assert psutil.wait_procs(left, timeout=DEADLINE)[1] == []
 
     def end_jobs(self) -> None:
         """Leave nothing behind after a failed test."""
@@ -140,7 +131,7 @@ class Cluster:
             self.run("scancel", *jobs, check=False)
         _wait(lambda: not self.jobs(), "a job does not end")
         kill_all(self.all_processes())
-        _wait(lambda: not self.all_processes(), "a process on a node does not end")
+        self.assert_no_process()
 
     def destroy(self) -> None:
         """End all daemons."""
@@ -166,8 +157,6 @@ class Cluster:
             _CONFIG.format(
                 controller=socket.gethostname(),
                 address=self.network.address,
-                controller_port=_free_port(),
-                node_port=_free_port(),
                 directory=self._directory,
                 munge=self._socket,
                 nodes="\n".join(nodes),
@@ -197,11 +186,10 @@ class Cluster:
 
     def _start_node(self, host: RemoteHost) -> None:
         script = (
-            f"hostname {host.name} && mount --bind {self._directory}/hosts /etc/hosts && mkdir -p /run/munge && "
+            f"hostname {host.name} && {self._named} && mkdir -p /run/munge && "
             f"mount --bind {self._socket.parent} /run/munge && exec slurmd -D -N {host.name}"
         )
-        namespace = f"{self.network.bridge}{host.name}"
-        self._start("ip", "netns", "exec", namespace, "unshare", "--uts", "--mount", "sh", "-c", script)
+        self._start(*host.inside, "unshare", "--uts", "--mount", "sh", "-c", script)
 
     def _start(self, *command: str) -> None:
         with open(self._directory / "output.log", "ab") as log:
@@ -220,7 +208,7 @@ class Cluster:
     def start_again(self, job: str) -> None:
         """Wait until a job is requeued, and let it start soon: Slurm lets it wait for two minutes.
 
-        Slurm does so because the end of the first run, should it be reported later, would be taken for that of the
+        Slurm does so because the end of the first run, should it be reported later, would be taken for the end of the
         second. Besides, nodes refuse what was allowed within the second in which the first run was ended.
         """
         show = ("squeue", "--noheader", f"--jobs={job}", "--format=%T %r")
@@ -271,28 +259,10 @@ def _wait(condition: Callable[[], bool], complaint: str) -> None:
         time.sleep(_LOOP)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
-
-
-def _missing() -> str | None:
-    """Return why there can be no Slurm here, or None."""
-    missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
-    if missing and (os.environ.get("TEST_APT") == "1" or os.environ.get("CI")):
-        subprocess.run(["apt-get", "update", "-qq"], check=False)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing], check=False)
-        missing = [package for tool, package in _PACKAGES.items() if shutil.which(tool, path=_PATH) is None]
-    if missing:
-        return f"{', '.join(missing)} are not installed; TEST_APT=1 installs them"
-    return None
-
-
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """The cluster, on a network of its own."""
-    if (reason := _hosts._missing() or _missing()) is not None:
+    if (reason := why_no_hosts() or why_missing(_PACKAGES)) is not None:
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("slurm")
     try:
@@ -340,17 +310,14 @@ def allocation(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Alloc
 @pytest.fixture
 def distrun(allocation: Allocation, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
     """Starts `distrun` with the given arguments within the allocation, on the machine where the users log in."""
-    started: list[Distrun] = []
-    tmp = tmp_path / "tmp"
-    tmp.mkdir()
+    with launches(tmp_path, **allocation.environ) as start:
+        yield start
 
-    def start(*arguments: str, stdin: int = subprocess.DEVNULL, collect: bool = True, **environ: str) -> Distrun:
-        started.append(Distrun(arguments, tmp, stdin, collect, {**allocation.environ, **environ}))
-        return started[-1]
 
-    yield start
-    for launch in started:
-        launch.end()
+@pytest.fixture
+def python() -> Callable[[str], list[str]]:
+    """Returns the command of a rank that executes some Python."""
+    return python_command
 
 
 @pytest.fixture

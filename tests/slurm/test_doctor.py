@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
 
+
+@pytest.mark.gate
 def test_the_nodes_of_an_allocation_are_examined_through_srun(distrun, allocation, slurm):
     job = distrun("doctor", "--json")
     assert job.wait() == 0, job.stdout.data + job.stderr.data

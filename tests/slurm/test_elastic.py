@@ -52,18 +52,18 @@ def test_a_rank_that_is_killed_is_replaced(training, slurm):
     assert len(finish(trained, slurm)) == 4
 
 
-@pytest.mark.parametrize("node", ["alpha", "beta"])
-def test_the_ranks_of_an_agent_that_is_killed_start_anew_in_a_new_step(training, slurm, node):
+@pytest.mark.gate
+def test_the_ranks_of_an_agent_that_is_killed_start_again_in_a_new_step(training, slurm):
     trained = training("--elastic")
     before = trained.wait_for_ranks(4)
-    slurm.agents()[node].kill()
+    slurm.agents()["beta"].kill()
     after = trained.wait_for_ranks(4)
     assert len(set(before.values()) & set(after.values())) == 2
     assert len(finish(trained, slurm)) == 4
 
 
 def test_a_node_that_is_cut_off_is_left_out_until_it_is_back(training, slurm):
-    trained = training("--min-np", "2", "--keepalive", "3")
+    trained = training("--min-np", "2", "--keepalive", "5")
     trained.wait_for_ranks(4)
     lost = slurm.agents()["beta"].children()
     beta = slurm.network.hosts["beta"]
@@ -77,9 +77,10 @@ def test_a_node_that_is_cut_off_is_left_out_until_it_is_back(training, slurm):
     assert len(finish(trained, slurm)) == 4
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("allocation", [("--no-kill",)], indirect=True)
 def test_without_a_node_that_slurm_takes_out_of_the_allocation_a_job_goes_on(training, slurm):
-    trained = training("--min-np", "2", "--keepalive", "3")
+    trained = training("--min-np", "2", "--keepalive", "5")
     before = trained.wait_for_ranks(4)
     beta = slurm.network.hosts["beta"]
     beta.cut()
@@ -99,7 +100,7 @@ def test_without_a_node_that_slurm_takes_out_of_the_allocation_a_job_goes_on(tra
 
 
 def test_a_job_ends_with_its_allocation_and_does_not_wait_for_hosts(training, slurm):
-    trained = training("--min-np", "2", "--keepalive", "3")
+    trained = training("--min-np", "2", "--keepalive", "5")
     trained.wait_for_ranks(4)
     slurm.set_state("beta", "down")  # without --no-kill
     assert trained.job.wait() == 143
@@ -108,7 +109,9 @@ def test_a_job_ends_with_its_allocation_and_does_not_wait_for_hosts(training, sl
     trained.job.assert_gone()
 
 
-@pytest.mark.parametrize("options", [(), ("--elastic",)], ids=["plain", "elastic"])
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--elastic",), marks=pytest.mark.gate)], ids=["plain", "elastic"]
+)
 def test_a_job_that_is_requeued_goes_on_from_its_checkpoint(submit, slurm, tmp_path, options):
     script = tmp_path / "train.py"
     script.write_text(CHECKPOINTS)

@@ -1,6 +1,6 @@
 """Ctrl-Z within an allocation of a real Slurm: the ranks stop on all nodes, for longer than the keepalive, and go on.
 
-The launcher is typed at a shell on a terminal: that of `salloc`, on the machine where users log in, and that of
+The launcher is typed at a shell on a terminal: the one of `salloc`, on the machine where users log in, and the one of
 `srun --pty bash`, on a node.
 """
 
@@ -11,10 +11,10 @@ import sys
 import time
 
 import pytest
-from hosts_conftest import command_line
+from namespaces import command_line
 from shell import Shell, are_stopped, wait_until
 
-KEEPALIVE = 2
+KEEPALIVE = 3
 WORKING = """
 import itertools, numpy as np, distrun
 distrun.init()
@@ -28,7 +28,7 @@ for number in itertools.count():
 INSIDE = "srun --quiet --nodes=1 --ntasks=1 --pty bash --norc --noprofile --noediting -i"
 
 
-@pytest.fixture(params=["salloc", "srun --pty"])
+@pytest.fixture(params=[pytest.param("salloc", marks=pytest.mark.gate), "srun --pty"])
 def shell(request, slurm, allocation):
     made = Shell(**allocation.environ)
     if request.param == "srun --pty":
@@ -47,7 +47,7 @@ def ranks(slurm):
 
 
 def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, slurm):
-    words = ["--slots", "2", "--keepalive", str(KEEPALIVE), "--stall-timeout", "4", "--stall-warning", "0"]
+    words = ["--slots", "2", "--keepalive", str(KEEPALIVE), "--stall-timeout", "6", "--stall-warning", "0"]
     shell.type(shlex.join([sys.executable, "-m", "distrun.runner", *words, sys.executable, "-c", WORKING]) + "\n")
     shell.wait_for("[3] step 5")
     for _ in range(2):

@@ -41,6 +41,7 @@ def srun(slurm):
     slurm.assert_no_process()
 
 
+@pytest.mark.gate
 def test_two_nodes_with_two_tasks_are_two_hosts_with_two_ranks(srun):
     done = srun(SUM)
     assert done.returncode == 0, done.stderr
@@ -74,6 +75,7 @@ def test_two_jobs_at_once_do_not_meet(slurm, srun):
         assert set(out.splitlines()) == EXPECTED
 
 
+@pytest.mark.gate
 def test_without_munge_a_secret_has_to_be_given(srun):
     path = {"PATH": "/no/where"}
     done = srun(SUM, **path)
@@ -96,6 +98,7 @@ def test_one_node_needs_no_munge(srun):
     }
 
 
+@pytest.mark.gate
 def test_a_killed_rank_is_an_error_of_the_others(srun):
     code = INIT + (
         "import os, signal\n"

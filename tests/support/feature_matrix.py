@@ -1,8 +1,8 @@
 """The feature matrix, docs/features.md: what the tests have seen working. `pytest --write-features` writes it.
 
 A test that proves a feature says so: `@pytest.mark.feature("gradient accumulation")`. Its column is its parameter
-`backend` or the marker's keyword of that name; its table is the keyword `group`, or the module's `feature_group`. A run
-of all these tests fails if the document is not what they have shown.
+`backend` or the marker's keyword of that name; its table is the module's `feature_group`, of which all modules are in
+one folder. A session that runs all tests of a folder fails if its tables in the document are not what they have shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-FEATURES = Path(__file__).parents[1] / "frameworks"  # where the tests are that prove features
 DOCUMENT = Path(__file__).parents[2] / "docs" / "features.md"
 PREFACE = """\
 # What works with which framework
@@ -34,17 +33,17 @@ class Matrix:
         cell = self.cells.setdefault(group, {}).setdefault(row, {})
         cell[column] = cell.get(column, True) and passed
 
+    def table(self, group: str) -> str:
+        rows = self.cells[group]
+        columns = [name for name in COLUMNS if any(name in cells for cells in rows.values())]
+        lines = [f"| {group} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
+        for row in sorted(rows, key=str.lower):
+            shown = [{True: "yes", False: "no"}.get(rows[row].get(name), "-") for name in columns]
+            lines.append(f"| {row} | {' | '.join(shown)} |")
+        return "\n".join(lines) + "\n"
+
     def document(self) -> str:
-        parts = [PREFACE]
-        for group in sorted(self.cells):
-            rows = self.cells[group]
-            columns = [name for name in COLUMNS if any(name in cells for cells in rows.values())]
-            lines = [f"| {group} | {' | '.join(columns)} |", "| --- |" + " --- |" * len(columns)]
-            for row in sorted(rows, key=str.lower):
-                shown = [{True: "yes", False: "no"}.get(rows[row].get(name), "-") for name in columns]
-                lines.append(f"| {row} | {' | '.join(shown)} |")
-            parts.append("\n".join(lines) + "\n")
-        return "\n".join(parts)
+        return "\n".join([PREFACE, *map(self.table, sorted(self.cells))])
 
 
 class FeaturePlugin:
@@ -53,6 +52,7 @@ class FeaturePlugin:
     def __init__(self, writes: bool) -> None:
         self.matrix = Matrix()
         self.writes = writes
+        self.folders: dict[str, Path] = {}  # of the tables
         self.is_skipped = False
         self.complaint = ""
 
@@ -62,16 +62,20 @@ class FeaturePlugin:
         for marker in item.iter_markers("feature"):
             self.is_skipped |= report.skipped and not hasattr(report, "wasxfail")
             if report.when == "call" or report.failed:
-                self.matrix.add(*_place(item, marker), report.passed and not hasattr(report, "wasxfail"))
+                group, *cell = _place(item, marker)
+                self.folders[group] = item.path.parent
+                self.matrix.add(group, *cell, report.passed and not hasattr(report, "wasxfail"))
         return report
 
     def pytest_sessionfinish(self, session, exitstatus) -> None:
         if self.writes:
             DOCUMENT.write_text(self.matrix.document())
             return
-        told = DOCUMENT.read_text() if DOCUMENT.exists() else ""
-        is_known = exitstatus == 0 and not self.is_skipped and _is_everything(session.config)
-        if is_known and told != self.matrix.document():
+        told = [table.strip() for table in DOCUMENT.read_text().split("\n\n")]
+        is_known = exitstatus == 0 and not self.is_skipped and not _is_narrowed(session.config)
+        folders = {Path(argument).resolve() for argument in session.config.args}
+        whole = [group for group, folder in self.folders.items() if folders & {folder, *folder.parents}]
+        if is_known and any(self.matrix.table(group).strip() not in told for group in whole):
             self.complaint = "docs/features.md is not what the tests have shown: run scripts/features and commit it"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -83,19 +87,19 @@ class FeaturePlugin:
 def _place(item, marker) -> tuple[str, str, str]:
     """Table, row and column of a feature that a test proves."""
     named = item.get_closest_marker("feature_group")
-    group = marker.kwargs.get("group") or (named.args[0] if named else "Others")
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return group, marker.args[0], marker.kwargs.get("backend") or parameters.get("backend", COLUMNS[0])
+    column = marker.kwargs.get("backend") or parameters.get("backend", COLUMNS[0])
+    return named.args[0] if named else "Others", marker.args[0], column
 
 
-def _is_everything(config) -> bool:
-    """Whether all tests that prove features are among those of this session."""
+def _is_narrowed(config) -> bool:
+    """Whether tests of the folders may be missing from this session."""
     options = config.option
-    narrowed = (
+    return bool(
         options.keyword
         or options.markexpr
         or getattr(options, "lf", None)
         or getattr(options, "deselect", None)
         or options.collectonly
+        or (options.tier and not {"gate", "full"} <= set(options.tier))
     )
-    return not narrowed and any(Path(argument).resolve() in (FEATURES, *FEATURES.parents) for argument in config.args)

@@ -46,12 +46,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if all(Path(__file__).parent in (argument, *argument.parents) for argument in arguments):
         loaded = sorted(FRAMEWORKS & set(sys.modules))
         assert not loaded, f"importing the unit tests has loaded {loaded}"
+    gc.collect()
+    gc.freeze()  # many tests collect garbage, and need not look for it among all that was there before
 
 
 @pytest.fixture
 def no_descriptors_left() -> Iterator[None]:
     """Whatever a test opens is closed at its end."""
     gc.collect()  # what earlier tests have left in cycles does not go meanwhile
+    gc.freeze()
     before = len(os.listdir("/proc/self/fd"))
     yield
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"

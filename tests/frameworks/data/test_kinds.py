@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("torch")
@@ -16,6 +17,7 @@ def feature(check, row, backend):
     return pytest.param(check, marks=pytest.mark.feature(row, backend=backend))
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "check",
     [
@@ -43,7 +45,8 @@ def test_every_sample_is_taken_once_in_equal_steps(outcomes, check):
     assert outcomes("kinds")[f"kinds.{check}"] == "ok"
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+@pytest.mark.gate
+@pytest.mark.parametrize("backend", one_in_gate("tensorflow", "jax", "torch"))  # of which the test above has the ranks
 @pytest.mark.parametrize(
     "check",
     [

@@ -24,6 +24,8 @@ from distrun.data.position import Position  # noqa: E402
 from distrun.data.torch_data import DatasetSamples, DatasetStream, Loader  # noqa: E402
 from distrun.errors import UsageError  # noqa: E402
 
+pytestmark = pytest.mark.gate
+
 N = 43
 ORDER = Plan(Division(0, 1, shuffle=True, seed=3), N)
 
@@ -51,11 +53,12 @@ def step(iterators):
     return [value for iterator in iterators for value in np.ravel(next(iterator)).tolist()]
 
 
+SPAWNED = {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"}
 OPTIONS = [
     {},
     {"num_workers": 1},
     {"num_workers": 2, "persistent_workers": True},
-    {"num_workers": 1, "persistent_workers": True, "multiprocessing_context": "spawn"},
+    pytest.param(SPAWNED, marks=pytest.mark.full, id=str(SPAWNED)),  # imports torch again
 ]
 
 

@@ -21,6 +21,7 @@ def horovod(monkeypatch) -> Iterator[object]:
         del sys.modules[name]
 
 
+@pytest.mark.gate
 def test_results_come_back_by_rank(horovod, capfd):
     def train(factor, offset=0):
         import os

@@ -14,17 +14,20 @@ pytest.importorskip("tensorflow")
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+@pytest.mark.gate
 def test_a_tape_in_a_tf_function_trains(run_script, tmp_path):
     printed = run_script("tensorflow", "tf2_tape", str(tmp_path / "checkpoint"))
     assert "Step #50" in printed
     assert printed.count("refused:") == 2
 
 
+@pytest.mark.gate
 def test_fit_with_callbacks_trains_and_goes_on_from_a_checkpoint(run_script, tmp_path):
     printed = run_script("tensorflow", "tf2_keras", str(tmp_path))
     assert "finished gradual learning rate warmup to 0.01" in printed
 
 
+@pytest.mark.gate
 def test_a_session_of_tensorflow_1_with_hooks_trains(tmp_path):
     assert run_alone("tf1_hooks", tmp_path).count("step 150 reached") == 2
 

@@ -8,13 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--fp16-allreduce", "--use-sum"], ["--gradient-predivide-factor", "2"]],
+    one_in_gate([], ["--fp16-allreduce", "--use-sum"], ["--gradient-predivide-factor", "2"]),
     ids=["average", "sum in half precision", "predivided"],
 )
 def test_digits_are_learned(run_script, arguments):
@@ -29,6 +31,7 @@ def test_the_speed_of_training_is_measured(run_script, option):
     assert "Total img/sec on 2 CPU(s): " in printed
 
 
+@pytest.mark.gate
 def test_a_training_that_was_interrupted_ends_where_one_that_was_not_does(run_script, tmp_path):
     formats = [["--checkpoint-format", str(tmp_path / f"{name}-{{epoch}}.tar")] for name in ("whole", "parts")]
     whole = run_script("torch", "torch_imagenet", *formats[0])
@@ -38,10 +41,12 @@ def test_a_training_that_was_interrupted_ends_where_one_that_was_not_does(run_sc
     assert parts == whole.replace("epochs 0-4", "epochs 2-4")
 
 
+@pytest.mark.gate
 def test_handles_errors_pickles_and_objects_are_as_scripts_expect(run_script):
     run_script("torch", "torch_odds")
 
 
+@pytest.mark.gate
 def test_a_parameter_without_a_gradient_has_one_of_zeros(run_script):
     run_script("torch", "torch_unused")
 

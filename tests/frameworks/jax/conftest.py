@@ -13,6 +13,18 @@ import pytest
 pytest.importorskip("jax")
 
 PROGRAMS = Path(__file__).parent / "programs"
+QUICK = {  # ranks spend most of their time in XLA's compiler
+    "JAX_PLATFORMS": "cpu",
+    "OMP_NUM_THREADS": "1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "DISTRUN_STALL_TIMEOUT": "60",
+}
+
+
+@pytest.fixture
+def warm_job(run_warm: Callable[..., str]) -> Callable[..., str]:
+    """Runs `programs/<program>.py` as `job` does, on ranks that have imported JAX already."""
+    return lambda program, size: run_warm("jax", size, PROGRAMS / f"{program}.py", **QUICK)
 
 
 @pytest.fixture
@@ -24,14 +36,7 @@ def job(run_ranks: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[
 
     def run(program: str, size: int | tuple[int, ...], **environ: str) -> str:
         command = [sys.executable, str(PROGRAMS / f"{program}.py")]
-        environ = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "OMP_NUM_THREADS": "1",
-            "DISTRUN_STALL_TIMEOUT": "60",
-            **environ,
-        }
-        done = run_ranks(command, size, environ)
+        done = run_ranks(command, size, {**os.environ, **QUICK, **environ})
         assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-5000:]}\n{done.stderr[-10000:]}"
         return done.stdout
 

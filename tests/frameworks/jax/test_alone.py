@@ -14,6 +14,8 @@ from distrun.graphs.jax.shapes import result_shape
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.settings import JAX_CALL
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture(autouse=True)
 def _world():

@@ -12,6 +12,8 @@ import pytest
 from distrun.checkpoint import CheckpointManager
 from distrun.errors import UsageError
 
+pytestmark = pytest.mark.gate
+
 
 class State:
     """A node that only JAX knows."""

@@ -1,4 +1,8 @@
-"""Runs the rank programs here, on each backend in one job, which the tests then ask for its outcomes."""
+"""Runs the rank programs here, on each backend in one job, and says on which backends a test runs.
+
+A test with a `backend` runs on those of Keras 3, or on those of its marker `backends`. The gate has one of all backends
+each day, the same in all tests.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiers import in_turn
 
 pytest.importorskip("keras")
 
-BACKENDS = ("tensorflow", "jax", "torch")
+KERAS3 = ("tensorflow", "jax", "torch")
 KERAS2 = "tf_keras"  # goes for a backend, too
+PARAMETERS = dict(zip((*KERAS3, KERAS2), in_turn(*KERAS3, KERAS2), strict=True))
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 400.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
@@ -33,11 +39,19 @@ def rank_environment() -> Callable[..., dict[str, str]]:
     return environment
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "backends(*names): the backends on which a test of Keras runs")
+    config.addinivalue_line("markers", "behaviours(*names): those that a test of Keras looks at, one by one")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with a `backend` runs on all of them, unless it says which."""
-    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "backend" in metafunc.fixturenames and "backend" not in given:
-        metafunc.parametrize("backend", BACKENDS)
+    """A test runs on each of its backends, and for each behaviour."""
+    if behaviours := metafunc.definition.get_closest_marker("behaviours"):
+        metafunc.parametrize("behaviour", behaviours.args)
+    if "backend" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("backends")
+        names = marker.args if marker else KERAS3
+        metafunc.parametrize("backend", [PARAMETERS[name] for name in names], scope="module")
 
 
 @pytest.fixture
@@ -81,28 +95,35 @@ _outcomes: dict[str, dict[str, list[Any]]] = {}
 
 
 @pytest.fixture
-def outcome(
-    launch: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], list[Any]]:
-    """Return a function for each rank's report of a feature on a backend.
+def ranks(
+    request: pytest.FixtureRequest,
+    launch: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path_factory: pytest.TempPathFactory,
+    backend: str,
+    behaviour: str,
+) -> list[Any]:
+    """Each rank's report of a behaviour on a backend.
 
-    Its first call runs all features and faults of the backend, which takes most of a minute.
+    The first test that asks runs all behaviours of the backend that tests of this session ask for.
     """
+    if backend not in _outcomes:
+        pytest.importorskip(backend)
+        _outcomes[backend] = {}  # if the job fails, it is not run again for every test
+        program = PROGRAMS / ("keras2.py" if backend == KERAS2 else "behaviours.py")
+        wanted = _asked_for(request.session.items, backend)
+        done = launch(backend, program, *wanted, TEST_FOLDER=str(tmp_path_factory.mktemp("keras")))
+        _outcomes[backend] = _reported(done.stdout)
+        assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
+    assert behaviour in _outcomes[backend], f"the job on {backend} did not come to {behaviour!r}"
+    reports = _outcomes[backend][behaviour]
+    assert all(rank["ok"] for rank in reports), [rank.get("trace") for rank in reports]
+    return [rank["value"] for rank in reports]
 
-    def ask(backend: str, feature: str) -> list[Any]:
-        if backend not in _outcomes:
-            pytest.importorskip(backend)
-            _outcomes[backend] = {}  # if the job fails, it is not run again for every test
-            program = PROGRAMS / ("keras2.py" if backend == KERAS2 else "behaviours.py")
-            done = launch(backend, program, TEST_FOLDER=str(tmp_path_factory.mktemp("keras")))
-            _outcomes[backend] = _reported(done.stdout)
-            assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
-        assert feature in _outcomes[backend], f"the job on {backend} did not come to {feature!r}"
-        ranks = _outcomes[backend][feature]
-        assert all(rank["ok"] for rank in ranks), [rank.get("trace") for rank in ranks]
-        return [rank["value"] for rank in ranks]
 
-    return ask
+def _asked_for(items: Sequence[pytest.Item], backend: str) -> list[str]:
+    """Return the behaviours that tests look at on a backend."""
+    parameters = [item.callspec.params for item in items if hasattr(item, "callspec")]
+    return sorted({each["behaviour"] for each in parameters if "behaviour" in each and each["backend"] == backend})
 
 
 def _reported(output: str) -> dict[str, list[Any]]:

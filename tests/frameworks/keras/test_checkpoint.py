@@ -10,7 +10,8 @@ import pytest
 PROGRAM = Path(__file__).parent / "programs" / "checkpoint.py"
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch", "tf_keras"])
+@pytest.mark.gate
+@pytest.mark.backends("tensorflow", "jax", "torch", "tf_keras")
 def test_models_and_optimizers_come_back(launch, tmp_path, backend):
     pytest.importorskip(backend)
     done = launch(backend, PROGRAM, str(tmp_path), size=0)
@@ -18,7 +19,7 @@ def test_models_and_optimizers_come_back(launch, tmp_path, backend):
     assert "all is well" in done.stdout
 
 
-@pytest.mark.parametrize("backend", ["torch"])
+@pytest.mark.backends("torch")
 def test_what_compression_has_taken_from_gradients_comes_back(run_ranks, rank_environment, tmp_path, backend):
     pytest.importorskip(backend)
     program = [sys.executable, str(PROGRAM.with_name("losses.py")), str(tmp_path)]

@@ -13,13 +13,13 @@ pytestmark = pytest.mark.feature_group("Keras")
 
 
 @pytest.mark.feature("DiLoCo and local SGD between hosts")
-@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch", "tf_keras"])
+@pytest.mark.backends("tensorflow", "jax", "torch", "tf_keras")
 def test_hosts_train_by_themselves_and_come_together_now_and_then(job, backend):
     pytest.importorskip(backend)
     assert job(backend, "diloco", (1, 1)).count("came together") == 2
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.backends("tensorflow", "jax")
 def test_hosts_go_on_without_one_and_with_another(backend, tmp_path, rank_environment):
     pytest.importorskip(backend)
     variables = rank_environment(backend, HOLD="1:1:18 2:0:9", DISTRUN_STALL_TIMEOUT="200", TMPDIR=str(tmp_path))

@@ -14,17 +14,20 @@ from without_launcher.elastic_supervisor import DEADLINE, Supervisor, Waiting, p
 PROGRAMS = Path(__file__).parent / "programs"
 EPOCHS, STEPS = 3, 12
 
-pytestmark = pytest.mark.feature_group("Elastic training")
+pytestmark = [
+    pytest.mark.feature_group("Elastic training"),
+    pytest.mark.backends("tensorflow", "jax", "torch", "tf_keras"),
+]
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "jax", "torch", "tf_keras"])
-def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, rank_environment):
+@pytest.fixture(scope="module")
+def job(backend: str, tmp_path_factory: pytest.TempPathFactory, rank_environment):
     """A job in which a rank is killed and replaced, another one comes, and rank 0 is killed."""
-    pytest.importorskip(request.param)
+    pytest.importorskip(backend)
     folder: Path = tmp_path_factory.mktemp("elastic")
     os.mkfifo(folder / "go")
     variables = rank_environment(
-        request.param, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="100", TMPDIR=str(folder)
+        backend, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="100", TMPDIR=str(folder)
     )
     with Supervisor(python(PROGRAMS / "elastic.py"), folder, variables) as supervisor:
         supervisor.begin(2)
@@ -59,6 +62,7 @@ def _results(job):
     return [fact for member in job.members for fact in member.told() if "result" in fact]
 
 
+@pytest.mark.gate
 def test_all_ranks_end_with_the_same_weights_and_the_same_state_of_the_optimizer(job):
     results = _results(job)
     assert len(results) == 2
@@ -66,6 +70,7 @@ def test_all_ranks_end_with_the_same_weights_and_the_same_state_of_the_optimizer
     assert {digest for result in results for digest in result["slots"]} == {results[0]["slots"][0]}
 
 
+@pytest.mark.gate
 def test_each_step_is_made_once_and_callbacks_count_on(job):
     assert [result["iterations"] for result in _results(job)] == [EPOCHS * STEPS] * 2
     done = 0
@@ -80,12 +85,14 @@ def test_each_step_is_made_once_and_callbacks_count_on(job):
     assert done == EPOCHS * STEPS
 
 
+@pytest.mark.gate
 def test_the_history_has_all_epochs_on_newcomers_too(job):
     for result in _results(job):
         assert result["epochs"] == list(range(EPOCHS))
         assert result["losses"] == EPOCHS
 
 
+@pytest.mark.gate
 def test_the_learning_rate_goes_by_the_present_size(job):
     rates = [
         (fact["generation"], round(fact["rate"], 6))

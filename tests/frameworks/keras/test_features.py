@@ -9,9 +9,14 @@ import pytest
 pytestmark = pytest.mark.feature_group("Keras")
 
 
-def rows(*names):
-    """Parameters that are rows of the table of features."""
-    return [pytest.param(name, marks=pytest.mark.feature(name)) for name in names]
+def rows(*names, marks=()):
+    """Behaviours that are rows of the table of features."""
+    return [pytest.param(name, marks=[pytest.mark.feature(name), *marks]) for name in names]
+
+
+def others(*names):
+    """Rows that show in other ways what those of the gate show."""
+    return rows(*names, marks=[pytest.mark.full])
 
 
 def equals_one_process(ranks):
@@ -20,90 +25,80 @@ def equals_one_process(ranks):
     assert ranks[0]["moved"] > 1e-3
 
 
-@pytest.mark.parametrize(
-    "name",
-    rows(
-        "fit",
-        "last batch smaller",
-        "train_on_batch",
-        "custom train_step",
-        "run_eagerly",
-        "jit_compile=False",
-        "clipnorm",
-        "global_clipnorm",
-        "moving averages of weights (EMA)",
-        "learning-rate schedule",
-        "LossScaleOptimizer",
-        "Lion",
-        "Muon",
-        "MultiOptimizer",
-        "op=Sum",
-        "embeddings",
-        "frozen layers and another compile",
-    ),
+@pytest.mark.gate
+@pytest.mark.behaviours(
+    *rows("fit", "clipnorm", "op=Sum", "embeddings"),
+    *others("last batch smaller", "train_on_batch", "custom train_step", "run_eagerly", "jit_compile=False"),
+    *others("global_clipnorm", "moving averages of weights (EMA)", "learning-rate schedule", "LossScaleOptimizer"),
+    *others("Lion", "Muon", "MultiOptimizer", "frozen layers and another compile"),
 )
-def test_training_equals_one_process_with_one_reduction_a_step(outcome, backend, name):
-    ranks = outcome(backend, name)
+def test_training_equals_one_process_with_one_reduction_a_step(ranks):
     equals_one_process(ranks)
     assert [rank["reductions"] for rank in ranks] == [rank["steps"] for rank in ranks]
 
 
+@pytest.mark.gate
 @pytest.mark.feature("custom loop")
-def test_a_loop_of_the_users_own(outcome, backend):
-    ranks = outcome(backend, "custom loop")
+@pytest.mark.behaviours("custom loop")
+def test_a_loop_of_the_users_own(ranks):
     equals_one_process(ranks)
     assert ranks[0]["reductions"] == 6
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.backends("tensorflow", "jax")
 @pytest.mark.feature("steps_per_execution")
-def test_several_steps_per_execution(outcome, backend):
-    equals_one_process(outcome(backend, "steps_per_execution"))
+@pytest.mark.behaviours("steps_per_execution")
+def test_several_steps_per_execution(ranks):
+    equals_one_process(ranks)
 
 
+@pytest.mark.gate
 @pytest.mark.feature("jit_compile=True")
-def test_jit_compile_is_turned_off_with_one_warning_where_it_cannot_be(outcome, backend):
-    ranks = outcome(backend, "jit_compile=True")
+@pytest.mark.behaviours("jit_compile=True")
+def test_jit_compile_is_turned_off_with_one_warning_where_it_cannot_be(ranks, backend):
     equals_one_process(ranks)
     assert [rank["warned"] for rank in ranks] == [int(backend == "tensorflow"), 0]
 
 
-@pytest.mark.parametrize("name", rows("gradient accumulation", "backward_passes_per_step"))
-def test_accumulated_gradients_are_reduced_once_per_update(outcome, backend, name):
-    ranks = outcome(backend, name)
+@pytest.mark.gate
+@pytest.mark.behaviours(*rows("backward_passes_per_step"), *others("gradient accumulation"))
+def test_accumulated_gradients_are_reduced_once_per_update(ranks):
     equals_one_process(ranks)
     assert [rank["reductions"] * 3 for rank in ranks] == [rank["steps"] for rank in ranks]
 
 
-@pytest.mark.feature("sparse_as_dense", backend="tensorflow")
-def test_sparse_gradients_reduced_as_dense_ones(outcome):
-    equals_one_process(outcome("tensorflow", "sparse_as_dense"))
+@pytest.mark.feature("sparse_as_dense")
+@pytest.mark.backends("tensorflow")
+@pytest.mark.behaviours("sparse_as_dense")
+def test_sparse_gradients_reduced_as_dense_ones(ranks):
+    equals_one_process(ranks)
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.backends("tensorflow", "torch")
 @pytest.mark.feature("BatchNormalization and Dropout")
-def test_layers_that_depend_on_the_batch_train(outcome, backend):
-    assert all(rank["same"] for rank in outcome(backend, "BatchNormalization and Dropout"))
+@pytest.mark.behaviours("BatchNormalization and Dropout")
+def test_layers_that_depend_on_the_batch_train(ranks):
+    assert all(rank["same"] for rank in ranks)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *rows("the optimizer of a trained model", "model without input shape", "clones are distributed"),
-        "model with a layer that is never used",
-    ],
+@pytest.mark.gate
+@pytest.mark.behaviours(
+    *rows("the optimizer of a trained model", "model without input shape", "clones are distributed"),
+    pytest.param("model with a layer that is never used", marks=pytest.mark.full),
 )
-def test_all_ranks_end_with_the_same_weights(outcome, backend, name):
-    assert all(rank["same"] for rank in outcome(backend, name))
+def test_all_ranks_end_with_the_same_weights(ranks):
+    assert all(rank["same"] for rank in ranks)
 
 
+@pytest.mark.gate
 @pytest.mark.feature("mixed precision, an infinity on one rank")
-def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(outcome, backend):
-    for rank in outcome(backend, "mixed precision, an infinity on one rank"):
+@pytest.mark.behaviours("mixed precision, an infinity on one rank")
+def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(ranks):
+    for rank in ranks:
         assert rank == {"same": True, "finite": True, "scale": 2.0**13, "updates": 4, "class": "LossScaleOptimizer"}
 
 
-@pytest.mark.parametrize("backend", ["tensorflow"])
+@pytest.mark.backends("tensorflow")
 @pytest.mark.feature("process sets")
 def test_ranks_of_a_process_set_train_together_beside_the_others(launch, backend):
     done = launch(backend, Path(__file__).parent / "programs" / "process_sets.py", size=3)
@@ -114,9 +109,11 @@ def test_ranks_of_a_process_set_train_together_beside_the_others(launch, backend
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 @pytest.mark.feature("saved files load without distrun")
-def test_saved_files_name_the_plain_optimizer(outcome, backend):
-    for rank in outcome(backend, "saved files name the plain optimizer"):
+@pytest.mark.behaviours("saved files name the plain optimizer")
+def test_saved_files_name_the_plain_optimizer(ranks):
+    for rank in ranks:
         assert rank == {
             "Adam": ["keras.optimizers", False, 0.0],
             "Slowing": ["tests>Slowing", False, 0.0],
@@ -124,62 +121,79 @@ def test_saved_files_name_the_plain_optimizer(outcome, backend):
         }
 
 
+@pytest.mark.gate
 @pytest.mark.feature("load_model resumes exactly")
-def test_a_loaded_model_goes_on_as_if_never_saved(outcome, backend):
-    for rank in outcome(backend, "load_model resumes exactly"):
+@pytest.mark.behaviours("load_model resumes exactly")
+def test_a_loaded_model_goes_on_as_if_never_saved(ranks):
+    for rank in ranks:
         assert rank == {"Adam": [0.0, True], "Slowing": [0.0, True]}
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
-def test_a_loaded_model_of_mixed_precision_goes_on(outcome, backend):
-    for rank in outcome(backend, "load_model under mixed precision"):
+@pytest.mark.backends("tensorflow", "torch")
+@pytest.mark.behaviours("load_model under mixed precision")
+def test_a_loaded_model_of_mixed_precision_goes_on(ranks):
+    for rank in ranks:
         assert rank == {"difference": 0.0, "same": True}
 
 
-def test_pickled_optimizers_are_plain(outcome, backend):
-    assert outcome(backend, "pickled optimizers are plain") == [[True, 0.01]] * 2
+@pytest.mark.gate
+@pytest.mark.behaviours("pickled optimizers are plain")
+def test_pickled_optimizers_are_plain(ranks):
+    assert ranks == [[True, 0.01]] * 2
 
 
 # Callbacks and values -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 @pytest.mark.feature("MetricAverageCallback")
-def test_metrics_of_training_and_validation_are_averaged(outcome, backend):
-    for rank in outcome(backend, "MetricAverageCallback"):
+@pytest.mark.behaviours("MetricAverageCallback")
+def test_metrics_of_training_and_validation_are_averaged(ranks):
+    for rank in ranks:
         assert rank["difference"] < 1e-5 < rank["own"]
 
 
-def test_ranks_with_different_metrics_are_told_which(outcome, backend):
-    for rank in outcome(backend, "MetricAverageCallback, other metrics on one rank"):
+@pytest.mark.gate
+@pytest.mark.behaviours("MetricAverageCallback, other metrics on one rank")
+def test_ranks_with_different_metrics_are_told_which(ranks):
+    for rank in ranks:
         assert "MismatchError: the metrics to average differ" in rank
         assert "val_loss on rank 0; missing on rank 1" in rank
 
 
+@pytest.mark.gate
 @pytest.mark.feature("LearningRateWarmupCallback")
-def test_the_learning_rate_rises_to_that_of_all_ranks(outcome, backend):
-    for rank in outcome(backend, "LearningRateWarmupCallback"):
+@pytest.mark.behaviours("LearningRateWarmupCallback")
+def test_the_learning_rate_rises_to_that_of_all_ranks(ranks):
+    for rank in ranks:
         assert rank["rates"] == [0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.8, 0.8, 0.8, 0.8]
         assert rank["logged"] == pytest.approx([0.6, 0.8, 0.8])
         assert rank["same"]
 
 
+@pytest.mark.gate
 @pytest.mark.feature("LearningRateScheduleCallback")
-def test_the_momentum_is_corrected_as_computed_by_hand(outcome, backend):
-    for rank in outcome(backend, "LearningRateScheduleCallback with momentum correction"):
+@pytest.mark.behaviours("LearningRateScheduleCallback with momentum correction")
+def test_the_momentum_is_corrected_as_computed_by_hand(ranks):
+    for rank in ranks:
         assert rank["True"] < 1e-5
         assert rank["False"] < 1e-5
 
 
-@pytest.mark.parametrize("name", rows("BestModelCheckpoint", "OnRankZero"))
-def test_only_rank_0_writes(outcome, backend, name):
-    ranks = outcome(backend, "BestModelCheckpoint and OnRankZero")
+@pytest.mark.gate
+@pytest.mark.feature("BestModelCheckpoint")
+@pytest.mark.feature("OnRankZero")
+@pytest.mark.behaviours("BestModelCheckpoint and OnRankZero")
+def test_only_rank_0_writes(ranks):
     assert [rank["files"] for rank in ranks] == [[True] * 3, [False] * 3]
     assert all(rank["same"] for rank in ranks)
 
 
+@pytest.mark.gate
 @pytest.mark.feature("collectives on values")
-def test_values_of_all_kinds_travel(outcome, backend):
-    for number, rank in enumerate(outcome(backend, "collectives on values")):
+@pytest.mark.behaviours("collectives on values")
+def test_values_of_all_kinds_travel(ranks):
+    for number, rank in enumerate(ranks):
         assert rank == {
             "allreduce": [1.5, 2.0],
             "sum": 3.0,
@@ -189,7 +203,9 @@ def test_values_of_all_kinds_travel(outcome, backend):
         }
 
 
-def test_what_cannot_be_is_refused_with_the_remedy(outcome, backend):
+@pytest.mark.gate
+@pytest.mark.behaviours("refusals")
+def test_what_cannot_be_is_refused_with_the_remedy(ranks):
     expected = {
         "wrapped twice": "wrap an optimizer once",
         "foreign": "not features.Foreign: give it one such as keras.optimizers.Adam",
@@ -205,7 +221,7 @@ def test_what_cannot_be_is_refused_with_the_remedy(outcome, backend):
         "schedule": "cannot set the learning rate of this SGD",
         "OnRankZero": "give it to all ranks",
     }
-    for rank in outcome(backend, "refusals"):
+    for rank in ranks:
         assert rank.keys() == expected.keys()
         for name, error in rank.items():
             assert error.startswith("UsageError: "), name

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("tf_keras")
-pytestmark = pytest.mark.feature_group("Keras")
+pytestmark = [pytest.mark.feature_group("Keras"), pytest.mark.backends("tf_keras")]
 
 SAVED = {  # whether tf_keras restores the optimizer's state from such a file
     "new.h5": True,
@@ -19,50 +19,51 @@ SAVED = {  # whether tf_keras restores the optimizer's state from such a file
 }
 
 
-@pytest.fixture
-def ranks(outcome):
-    """Return a function for each rank's report of a feature."""
-    return lambda feature: outcome("tf_keras", feature)
+def proves(row, *names, marks=()):
+    """Behaviours that prove a row of the table of features."""
+    return [pytest.param(name, marks=[pytest.mark.feature(row), *marks]) for name in names]
 
 
-def proves(row, *names):
-    """Parameters that prove a row of the table of features."""
-    return [pytest.param(name, marks=pytest.mark.feature(row, backend="tf_keras")) for name in names]
+def proves_too(row, *names):
+    """Behaviours that show in other ways what those of the gate show."""
+    return proves(row, *names, marks=[pytest.mark.full])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *proves("fit", "Adam, new"),
-        *proves("legacy optimizers", "Adam, legacy"),
-        *proves("clipnorm", "momentum and clipnorm, new", "momentum and clipnorm, legacy"),
-        *proves("learning-rate schedule", "learning-rate schedule, new", "learning-rate schedule, legacy"),
-        *proves("LossScaleOptimizer", "LossScaleOptimizer, new", "LossScaleOptimizer, legacy"),
-        *proves("train_on_batch", "train_on_batch"),
-        *proves("custom loop", "custom loop"),
-        *proves("jit_compile=True", "jit_compile=True"),
-        *proves("embeddings", "embeddings"),
-    ],
+@pytest.mark.gate
+@pytest.mark.behaviours(
+    *proves("fit", "Adam, new"),
+    *proves("legacy optimizers", "Adam, legacy"),
+    *proves_too("clipnorm", "momentum and clipnorm, new", "momentum and clipnorm, legacy"),
+    *proves_too("learning-rate schedule", "learning-rate schedule, new", "learning-rate schedule, legacy"),
+    *proves_too("LossScaleOptimizer", "LossScaleOptimizer, new", "LossScaleOptimizer, legacy"),
+    *proves_too("train_on_batch", "train_on_batch"),
+    *proves("custom loop", "custom loop"),
+    *proves("jit_compile=True", "jit_compile=True"),
+    *proves("embeddings", "embeddings"),
 )
-def test_training_equals_one_process_with_one_reduction_a_step(ranks, name):
-    first, second = ranks(name)
+def test_training_equals_one_process_with_one_reduction_a_step(ranks, behaviour):
+    first, second = ranks
     assert first["same"]
     assert second["same"]
     assert first["difference"] <= 1e-5
     assert first["moved"] > 1e-3
-    assert first["reductions"] == (6 if name in ("train_on_batch", "custom loop") else first["steps"])
+    assert first["reductions"] == (6 if behaviour in ("train_on_batch", "custom loop") else first["steps"])
     assert first.get("warned", 1) == 1
 
 
-@pytest.mark.feature("scripts for Horovod", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("scripts for Horovod")
+@pytest.mark.behaviours("what scripts for Horovod do")
 def test_what_scripts_for_horovod_do(ranks):
-    for rank in ranks("what scripts for Horovod do"):
+    for rank in ranks:
         assert rank == {"same": True, "lr": [0.002, 0.002]}
 
 
-@pytest.mark.feature("backward_passes_per_step", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("backward_passes_per_step")
+@pytest.mark.behaviours("backward_passes_per_step")
 def test_accumulated_gradients_are_reduced_once_per_update_and_iterations_count_updates(ranks):
-    for rank in ranks("backward_passes_per_step"):
+    for rank in ranks:
         assert len(rank) == 4
         for same, difference, reductions, iterations in rank.values():
             assert same
@@ -70,36 +71,46 @@ def test_accumulated_gradients_are_reduced_once_per_update_and_iterations_count_
             assert (reductions, iterations) == (4, 4)
 
 
-@pytest.mark.feature("the optimizer of a trained model", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("the optimizer of a trained model")
+@pytest.mark.behaviours("the optimizer of a trained model")
 def test_the_optimizer_of_a_trained_model(ranks):
-    assert all(rank["same"] for rank in ranks("the optimizer of a trained model"))
+    assert all(rank["same"] for rank in ranks)
 
 
-@pytest.mark.feature("mixed precision, an infinity on one rank", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("mixed precision, an infinity on one rank")
+@pytest.mark.behaviours("mixed precision, an infinity on one rank")
 def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(ranks):
     expected = {"same": True, "finite": True, "scale": 2.0**13}
-    for rank in ranks("mixed precision, an infinity on one rank"):
+    for rank in ranks:
         assert rank == {"new": expected, "legacy": expected}
 
 
-@pytest.mark.feature("load_model resumes exactly", backend="tf_keras")
-@pytest.mark.feature("saved files load without distrun", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("load_model resumes exactly")
+@pytest.mark.feature("saved files load without distrun")
+@pytest.mark.behaviours("saved files")
 def test_saved_files_name_the_plain_optimizer_and_a_loaded_model_goes_on(ranks):
-    for rank in ranks("saved files"):
+    for rank in ranks:
         assert rank.keys() == SAVED.keys()
         for name, (is_plain, difference, same, is_of_its_kind) in rank.items():
             assert (is_plain, same, is_of_its_kind) == (True, True, True), name
             assert (difference == 0.0) is SAVED[name], name
 
 
-@pytest.mark.feature("MetricAverageCallback", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("MetricAverageCallback")
+@pytest.mark.behaviours("MetricAverageCallback")
 def test_metrics_of_training_and_validation_are_averaged(ranks):
-    assert max(ranks("MetricAverageCallback")) < 1e-5
+    assert max(ranks) < 1e-5
 
 
-@pytest.mark.feature("LearningRateScheduleCallback", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("LearningRateScheduleCallback")
+@pytest.mark.behaviours("LearningRateScheduleCallback with momentum correction")
 def test_the_momentum_is_corrected(ranks):
-    for rank in ranks("LearningRateScheduleCallback with momentum correction"):
+    for rank in ranks:
         assert rank.keys() == {"new", "legacy"}
         for correction, rates, same in rank.values():
             assert correction == pytest.approx(0.1)
@@ -107,15 +118,19 @@ def test_the_momentum_is_corrected(ranks):
             assert same
 
 
-@pytest.mark.feature("BestModelCheckpoint", backend="tf_keras")
-@pytest.mark.feature("OnRankZero", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("BestModelCheckpoint")
+@pytest.mark.feature("OnRankZero")
+@pytest.mark.behaviours("BestModelCheckpoint and OnRankZero")
 def test_only_rank_0_writes(ranks):
-    assert ranks("BestModelCheckpoint and OnRankZero") == [[True, True], [False, False]]
+    assert ranks == [[True, True], [False, False]]
 
 
-@pytest.mark.feature("collectives on values", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("collectives on values")
+@pytest.mark.behaviours("collectives on values")
 def test_values_travel(ranks):
-    for number, rank in enumerate(ranks("collectives on values")):
+    for number, rank in enumerate(ranks):
         assert rank == {
             "allreduce": [1.5, 2.0],
             "sum": 3.0,
@@ -125,19 +140,25 @@ def test_values_travel(ranks):
         }
 
 
-@pytest.mark.feature("SyncBatchNormalization", backend="tf_keras")
+@pytest.mark.gate
+@pytest.mark.feature("SyncBatchNormalization")
+@pytest.mark.behaviours("SyncBatchNormalization")
 def test_batches_are_normalized_together(ranks):
-    for outputs, state in ranks("SyncBatchNormalization"):
+    for outputs, state in ranks:
         assert outputs < 1e-5
         assert state < 1e-6
 
 
+@pytest.mark.gate
+@pytest.mark.behaviours("ranks with different models")
 def test_ranks_with_different_models_are_told_where(ranks):
-    for rank in ranks("ranks with different models"):
+    for rank in ranks:
         assert "MismatchError: the trainable variables of the model differ" in rank
         assert "dense/kernel [6, 4] float32 on rank 1" in rank
 
 
+@pytest.mark.gate
+@pytest.mark.behaviours("refusals")
 def test_what_cannot_be_is_refused_with_the_remedy(ranks):
     expected = {
         "wrapped twice": "wrap an optimizer once",
@@ -145,19 +166,21 @@ def test_what_cannot_be_is_refused_with_the_remedy(ranks):
         "a callback of Keras 3": "set TF_USE_LEGACY_KERAS=1 if",
         "global variables": "call broadcast_variables(",
     }
-    for rank in ranks("refusals"):
+    for rank in ranks:
         assert rank.keys() == expected.keys()
         for name, error in rank.items():
             assert error.startswith("UsageError: "), name
             assert expected[name] in error
 
 
+@pytest.mark.gate
+@pytest.mark.behaviours("the optimizer decides which Keras is meant")
 def test_the_optimizer_decides_which_keras_is_meant(ranks):
-    assert ranks("the optimizer decides which Keras is meant") == [["keras", [-0.5, 2.0]]] * 2
+    assert ranks == [["keras", [-0.5, 2.0]]] * 2
 
 
-@pytest.mark.feature("graphs of TensorFlow 1", backend="tf_keras")
-def test_the_keras_script_of_2018_runs_with_only_the_import_changed(launch):
-    done = launch("tf_keras", Path(__file__).parent / "programs" / "keras2_graphs.py")
+@pytest.mark.feature("graphs of TensorFlow 1")
+def test_the_keras_script_of_2018_runs_with_only_the_import_changed(launch, backend):
+    done = launch(backend, Path(__file__).parent / "programs" / "keras2_graphs.py")
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"
     assert done.stdout.count("as one process does") == 4

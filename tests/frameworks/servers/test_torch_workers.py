@@ -19,6 +19,7 @@ def run(*line):
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
 
 
+@pytest.mark.gate
 def test_workers_train_on_servers_as_one_process_does():
     job = run("-np", "2", "--servers", "2", sys.executable, str(PROGRAM))
     assert job.returncode == 0, job.stderr

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
+QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "60"}
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +27,9 @@ def run_job() -> Callable[..., str]:
     """Runs a script on `size` ranks, which check everything themselves; returns what they printed."""
 
     def run(script: Sequence[str], size: int, environ: Mapping[str, str] | None = None) -> str:
-        quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "60"}
         done = subprocess.run(
             [sys.executable, "-m", "distrun.runner", "-np", str(size), sys.executable, *script],
-            env={**os.environ, **quiet, **(environ or {})},
+            env={**os.environ, **QUIET, **(environ or {})},
             capture_output=True,
             text=True,
             timeout=DEADLINE,
@@ -41,21 +41,33 @@ def run_job() -> Callable[..., str]:
     return run
 
 
-@pytest.fixture(scope="session")
-def checks_of(run_job, programs) -> Callable[..., set[str]]:
-    """Runs `programs/<program>.py` on two ranks, once with the same variables; the checks that were good."""
-    known: dict[tuple[object, ...], set[str] | BaseException] = {}
+@pytest.fixture
+def run_program(run_warm: Callable[..., str], programs: Path) -> Callable[..., str]:
+    """Runs `programs/<program>.py` on two ranks that have imported TensorFlow already; returns what they printed."""
 
-    def run(program: str, **environ: str) -> set[str]:
-        key = (program, *environ.items())
-        if key not in known:
+    def run(program: str, mechanism: str = "auto") -> str:
+        chosen = {**QUIET, "DISTRUN_TENSORFLOW_OP": mechanism}  # a process keeps to its first choice
+        return run_warm(f"tensorflow {mechanism}", 2, programs / f"{program}.py", **chosen)
+
+    return run
+
+
+_known: dict[tuple[str, ...], set[str] | AssertionError] = {}
+
+
+@pytest.fixture
+def checks_of(run_program: Callable[..., str]) -> Callable[..., set[str]]:
+    """Runs a program once with each mechanism; the checks that were good."""
+
+    def run(*program: str) -> set[str]:
+        if program not in _known:
             try:
-                lines = run_job([str(programs / f"{program}.py")], 2, environ).splitlines()
-                known[key] = {line.partition("good: ")[2] for line in lines if "good: " in line}
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                known[key] = error
-        result = known[key]
-        if isinstance(result, BaseException):
+                lines = run_program(*program).splitlines()
+                _known[program] = {line.partition("good: ")[2] for line in lines if "good: " in line}
+            except AssertionError as error:
+                _known[program] = error
+        result = _known[program]
+        if isinstance(result, AssertionError):
             raise result
         return result
 

@@ -21,6 +21,8 @@ from distrun.runtime.collectives.call import Call
 from distrun.runtime.settings import TENSORFLOW_OP
 from distrun.tensorflow.gradients import entry_of
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def alone(monkeypatch):
@@ -48,6 +50,7 @@ def warnings(caplog):
     log.removeHandler(caplog.handler)
 
 
+@pytest.mark.full  # seconds for an import
 def test_importing_the_face_loads_no_mpi_and_settles_no_devices():
     code = (
         "import sys, distrun.tensorflow, tensorflow as tf; "

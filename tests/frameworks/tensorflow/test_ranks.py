@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 
 pytestmark = pytest.mark.feature_group("TensorFlow")
 
 WAYS = ("eager", "tf.function")
-MECHANISMS = ("auto", "numpy_function")
 COLLECTIVES = {
     "allreduce": [
         "allreduce_reduces",
@@ -114,11 +114,12 @@ def in_both_ways(checks: list[str]) -> set[str]:
     return {f"{check} ({way})" for check in checks for way in WAYS}
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.gate
+@pytest.mark.parametrize("mechanism", one_in_gate("auto", "numpy_function"))
 class TestCollectives:
     @pytest.fixture
     def good(self, checks_of, mechanism):
-        return checks_of("collectives", DISTRUN_TENSORFLOW_OP=mechanism)
+        return checks_of("collectives", mechanism)
 
     @pytest.mark.parametrize("checks", rows(COLLECTIVES, ", eager and in tf.function"))
     def test_a_collective_does_what_numpy_does_on_everybodys_arrays(self, good, checks):
@@ -133,6 +134,7 @@ class TestCollectives:
         assert good == in_both_ways(told) | {check for checks in GRAPHS.values() for check in checks} | set(OTHERS)
 
 
+@pytest.mark.gate
 class TestTraining:
     @pytest.fixture
     def good(self, checks_of):
@@ -153,6 +155,7 @@ class TestTraining:
         )
 
 
+@pytest.mark.gate
 class TestSessions:
     @pytest.fixture
     def good(self, checks_of):
@@ -166,8 +169,9 @@ class TestSessions:
         assert good == {check for checks in SESSIONS.values() for check in checks}
 
 
-def test_adasum_combines_each_gradient_by_itself(run_job, programs):
-    run_job([str(programs / "adasum.py")], 2)
+@pytest.mark.gate
+def test_adasum_combines_each_gradient_by_itself(run_program):
+    run_program("adasum")
 
 
 @pytest.mark.feature("process sets")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 
 SCRIPT = Path(__file__).parent / "programs" / "checkpoints" / "ddp_checkpoint.py"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_checkpoint.py"
@@ -16,7 +17,8 @@ DISTRUN = [sys.executable, "-m", "distrun.runner", "-np"]
 DEADLINE = 240.0
 
 
-@pytest.mark.parametrize("size", [2, (1, 2)])
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate(2, (1, 2)), ids=str)
 def test_models_and_optimizers_go_on_as_if_nothing_had_happened(job, size, tmp_path):
     job("checkpoints/checkpoint", size, str(tmp_path))
 
@@ -59,6 +61,7 @@ def restarting(*arguments: str, **environ: str) -> str:
     return done.stdout
 
 
+@pytest.mark.gate
 def test_ranks_of_torch_distributed_that_are_started_anew_go_on_as_if_nothing_had_happened(tmp_path):
     undisturbed = restarting(str(SCRIPT), str(tmp_path / "a"), "12").partition("RESULT")[2].split()
     start, *result = restarting(str(SCRIPT), str(tmp_path / "b"), "12", FAIL_AT="8").partition("RESULT")[2].split()

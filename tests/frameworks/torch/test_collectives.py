@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
+
+pytestmark = pytest.mark.gate
 
 
-@pytest.mark.parametrize("size", [2, (1, 1)], ids=str)
+@pytest.mark.parametrize("size", one_in_gate(2, (1, 2)), ids=str)
 def test_every_collective_does_what_plain_torch_does_on_everybodys_tensors(job, size):
     job("collectives", size)
 
 
-@pytest.mark.parametrize("size", [3, (1, 1)], ids=str)
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 3), ids=str)
 def test_gradients_flow_back_through_the_collectives(job, size):
     job("gradients", size)
 
 
-@pytest.mark.parametrize("size", [2, 3], ids=str)
+@pytest.mark.parametrize("size", one_in_gate(2, 3), ids=str)
 def test_batches_are_normalised_together(job, size):
     job("normalization", size)
 
 
-@pytest.mark.parametrize("size", [3, (1, 1)], ids=str)
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 3), ids=str)
 def test_sparse_tensors_are_added_up(job, size):
     job("sparse_tensors", size)

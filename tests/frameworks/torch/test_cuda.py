@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tiers import one_in_gate
 from without_launcher.elastic_supervisor import Supervisor
 
 from distrun.errors import UsageError
@@ -19,19 +20,23 @@ from distrun.torch import cuda, ranks
 from distrun.torch.gradients import device_bucket
 from distrun.torch.gradients.arrivals import Arrivals
 
+pytestmark = pytest.mark.gate
 PROGRAMS = Path(__file__).parent / "programs" / "gpu"
-HERE = ("collectives", "gradients", "state", "training", "passes", "parameters", "normalization", "sparse_tensors")
+HERE = ("collectives", "training", "parameters", "sparse_tensors", "gradients", "state", "passes", "normalization")
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU, or torch is built without CUDA")
 
 
-def test_what_works_on_the_cpu_works_on_the_gpu(gpu_job):
-    gpu_job(PROGRAMS / "on_gpu.py", 2, *HERE)
+@pytest.mark.parametrize("programs", one_in_gate(HERE[:4], HERE[4:]), ids=" ".join)
+def test_what_works_on_the_cpu_works_on_the_gpu(gpu_job, programs):
+    gpu_job(PROGRAMS / "on_gpu.py", 2, *programs)
 
 
+@pytest.mark.full
 def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
     gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("size", "program"), [((1, 1), "quantised"), ((1, 2), "losses")], ids=str)
 def test_gradients_travel_quantised_between_hosts_and_what_they_lose_is_made_up_for(gpu_job, size, program, tmp_path):
     gpu_job(PROGRAMS / "on_gpu.py", size, f"{program}:{tmp_path}", SIMULATED_GPU_JITTER="0")
@@ -60,6 +65,7 @@ def test_a_world_of_one(gpu_job):
     gpu_job(PROGRAMS / "alone.py", 1)
 
 
+@pytest.mark.lab
 @pytest.mark.gpu
 @real
 @pytest.mark.parametrize("program", [*HERE, "compiled"])
@@ -67,6 +73,7 @@ def test_what_works_on_the_cpu_works_on_real_gpus(job, program):
     job("gpu/on_gpu", 2, "real", program, DISTRUN_SHARE_GPUS="1")
 
 
+@pytest.mark.lab
 @pytest.mark.gpu
 @real
 def test_quantised_gradients_on_real_gpus(job, tmp_path):
@@ -74,6 +81,7 @@ def test_quantised_gradients_on_real_gpus(job, tmp_path):
     job("gpu/on_gpu", (1, 1), "real", "quantised", f"losses:{tmp_path}", **environ)
 
 
+@pytest.mark.lab
 @pytest.mark.gpu
 @real
 def test_streams_graphs_and_models_half_on_the_cpu_on_real_gpus(job):

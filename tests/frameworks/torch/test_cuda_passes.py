@@ -17,6 +17,8 @@ from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.planning import Settings
 from distrun.torch.gradients.reducer import GradientReducer
 
+pytestmark = pytest.mark.gate
+
 
 def elsewhere(function: Callable[[], object]) -> object:
     """Call `function` in a thread that Python does not know; return its result or raise its error."""

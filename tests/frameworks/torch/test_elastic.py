@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from tiers import one_in_gate
 
-def test_ranks_take_the_state_of_the_one_that_is_furthest(job):
-    job("elastic", 3)
 
-
-def test_they_do_between_hosts(job):
-    job("elastic", (2, 1))
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 3), ids=str)
+def test_ranks_take_the_state_of_the_one_that_is_furthest(job, size):
+    job("elastic", size)

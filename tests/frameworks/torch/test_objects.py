@@ -14,6 +14,7 @@ from distrun.runtime.devices.cuda import Cuda
 from distrun.torch.state import objects
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("own", [Cuda(2), Cpu(0)])
 def test_tensors_on_the_gpu_arrive_on_the_receivers_own(monkeypatch, own):
     on_gpu = [

@@ -9,10 +9,12 @@ import re
 import signal
 
 import pytest
+from tiers import one_in_gate
 from without_launcher.unlaunched_ranks import named, ready
 
 
-@pytest.mark.parametrize("size", [2, (2, 2)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate(2, (2, 2)), ids=str)
 def test_ranks_together_get_the_result_of_one_process_on_the_combined_batch(job, size):
     job("training", size)
 
@@ -21,23 +23,29 @@ def test_buckets_of_any_size_get_the_same_result(job):
     job("training", 2, DISTRUN_BUCKET_BYTES="700")
 
 
+@pytest.mark.gate
 def test_backward_passes_of_all_kinds_reduce_each_gradient_once(job):
-    job("passes", 3)
+    job("passes", (1, 2))
 
 
+@pytest.mark.gate
 def test_parameters_may_come_and_go_and_have_sparse_gradients(job):
-    job("parameters", 3)
+    job("parameters", (1, 2))
 
 
-def test_adasum_combines_the_steps_of_all_ranks(job):
-    job("adasum", 3)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 3), ids=str)
+def test_adasum_combines_the_steps_of_all_ranks(job, size):
+    job("adasum", size)
 
 
+@pytest.mark.gate
 def test_compiled_models_train(job):
     job("compiled", 2)
 
 
-@pytest.mark.parametrize("size", [2, (1, 2)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 2), ids=str)
 def test_hosts_train_by_themselves_and_come_together_now_and_then(job, size):
     job("diloco", size)
 

@@ -8,16 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-@pytest.mark.parametrize("size", [3, (2, 1)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 3), ids=str)
 def test_sets_of_ranks_work_at_the_same_time(job, size):
     job("process_sets", size)
 
 
-@pytest.mark.parametrize("size", [3, (1, 1)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 3), ids=str)
 def test_ranks_may_have_data_of_different_lengths(job, size):
     job("uneven_data", size)
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
 
 
-@pytest.mark.parametrize("size", [2, (1, 2)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 2), ids=str)
 def test_quantised_gradients(job, size):
     job("quantised", size)
 
 
-@pytest.mark.parametrize("wire", ["int4"])
-def test_every_large_reduction_is_quantised_where_the_job_is_told_to(job, wire):
-    job("quantised_job", (1, 1), DISTRUN_WIRE_DTYPE=wire)
+def test_every_large_reduction_is_quantised_where_the_job_is_told_to(job):
+    job("quantised_job", (1, 1), DISTRUN_WIRE_DTYPE="int4")
 
 
-@pytest.mark.parametrize("size", [2, (1, 1), (1, 2)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 2), ids=str)
 def test_what_compression_takes_from_gradients_is_made_up_for(job, size, tmp_path):
     job("losses", size, str(tmp_path))

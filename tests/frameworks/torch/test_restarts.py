@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 TIMEOUT = 300.0  # seconds
 SCRIPT = """
 import os
@@ -21,6 +23,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.gate
 def test_torchruns_restarts_are_restarts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

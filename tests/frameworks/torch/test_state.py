@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.gate
 def test_all_ranks_start_from_the_roots_state(job):
-    job("state", 3)
+    job("state", (1, 2))

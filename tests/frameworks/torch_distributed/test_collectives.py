@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, (2, 1)], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 1, 2, 4), ids=str)
 def test_every_collective_does_what_torch_does_on_everybodys_tensors(job, size):
     job("collectives", size)

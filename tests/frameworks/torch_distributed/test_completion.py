@@ -14,6 +14,8 @@ from torch.futures import Future  # noqa: E402
 from distrun.runtime.operations import waking_clock  # noqa: E402
 from distrun.torch_distributed import completion  # noqa: E402
 
+pytestmark = pytest.mark.gate
+
 
 class Work:
     def __init__(self, seconds: float = math.inf) -> None:

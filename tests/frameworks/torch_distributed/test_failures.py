@@ -6,14 +6,18 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAMS = Path(__file__).parent / "programs"
 
 
+@pytest.mark.gate
 def test_errors_tell_who_what_and_where_and_groups_go_on(job):
     job("failures", 2)
 
 
-def test_whoever_waits_for_a_dead_rank_is_told(run_ranks):
+@pytest.mark.gate
+def test_a_rank_that_waits_for_a_dead_one_gets_an_error(run_ranks):
     ended = run_ranks(["--grace", "60", sys.executable, str(PROGRAMS / "death.py")], 2, os.environ)
     assert ended.returncode != 0
     assert "rank 1" in ended.stderr

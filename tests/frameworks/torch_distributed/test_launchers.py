@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 
 from distrun.host.endpoints import free_port
 
@@ -71,6 +72,7 @@ def test_ranks_of_distrun_are_found(run, expected):
     assert trained(run([*DISTRUN, *program(backend="distrun", init_method="distrun://")])) == expected
 
 
+@pytest.mark.gate
 def test_ranks_of_torchrun_are_found(run, expected):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     assert trained(run([*launcher, *program(backend="distrun")[1:]])) == expected
@@ -112,12 +114,14 @@ def test_ranks_that_a_script_spawns_have_only_the_store_in_common(run, expected,
     assert trained(run(program("spawn", backend="distrun", init_method=method))) == expected
 
 
+@pytest.mark.gate
 def test_children_of_a_rank_are_a_world_of_their_own(run, expected, tmp_path):
     launcher = [*DISTRUN[:-1], "1", *program("spawn", backend="distrun", init_method=f"file://{tmp_path}/store")]
     assert trained(run(launcher)) == expected
 
 
-@pytest.mark.parametrize("group", [{}, {"backend": "gloo"}])
+@pytest.mark.gate
+@pytest.mark.parametrize("group", one_in_gate({}, {"backend": "gloo"}, chosen=1))
 def test_scripts_that_ask_for_gloo_or_for_nothing_get_distrun_on_request(run, expected, group):
     output = run([*DISTRUN, "--torch-backend", *program(**group)])
     assert trained(output) == expected
@@ -145,6 +149,7 @@ def test_the_world_that_a_script_is_in_already_is_used_and_kept(run, tmp_path):
     run([*DISTRUN, sys.executable, "-c", ALREADY.format(change="", folder=tmp_path)])
 
 
+@pytest.mark.gate
 def test_another_world_than_the_one_that_a_script_is_in_is_refused(run, tmp_path):
     turned = ALREADY.format(change="rank = 1 - rank", folder=tmp_path)
     output = run([*DISTRUN, sys.executable, "-c", turned], status=1)
@@ -210,6 +215,7 @@ def test_a_torch_that_cannot_have_the_backend_is_imported_all_the_same_and_says_
     assert f"torch.distributed has no backend 'distrun' ({reason})" in output
 
 
+@pytest.mark.gate
 def test_where_torch_loads_no_backends_a_script_registers_ours(run):
     registered = "from distrun import torch_distributed; torch_distributed.register()\n"
     code = registered + ASKED.format(backend="distrun")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import in_turn
 
 pytest.importorskip("torch")
 
@@ -53,14 +54,10 @@ def test_lightning_with_a_strategy_that_names_the_backend(train):
     assert_same(train("lightning", backend="distrun")[0], train("lightning", backend="gloo")[0])
 
 
-def test_lightning_asks_torch_for_its_default(train):
-    found, said = train("lightning", "--torch-backend")
-    assert_same(found, train("lightning")[0])
-    assert "[0] distrun: torch.distributed is on distrun" in said
-
-
-@pytest.mark.parametrize("library", ["accelerate", "transformers"])
-def test_libraries_that_choose_gloo_for_cpus(train, library):
+@pytest.mark.gate
+@pytest.mark.parametrize("library", in_turn("accelerate", "transformers", "lightning"))
+def test_libraries_that_leave_the_choice_of_a_backend_to_torch_or_choose_gloo_for_cpus(train, library):
     found, said = train(library, "--torch-backend")
     assert_same(found, train(library)[0])
-    assert "[0] distrun: torch.distributed is on distrun; the script asks for gloo" in said
+    asked = "" if library == "lightning" else "; the script asks for gloo"
+    assert f"[0] distrun: torch.distributed is on distrun{asked}" in said

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiers import one_in_gate
 
 torch = pytest.importorskip("torch")
 
@@ -18,10 +19,14 @@ from distrun.torch import cuda  # noqa: E402
 from distrun.torch_distributed.work import DistrunWork  # noqa: E402
 
 ON_GPUS = Path(__file__).parent / "programs" / "on_simulated_gpus.py"
+pytestmark = pytest.mark.gate
 OWN, OTHER = 7, 9
 
 
-@pytest.mark.parametrize(("program", "arguments"), [("collectives", ["compact"]), ("point_to_point", [])])
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    one_in_gate(pytest.param("collectives", ["compact"]), pytest.param("point_to_point", [])),
+)
 def test_programs_with_tensors_on_simulated_gpus(gpu_job, program, arguments):
     said = gpu_job(ON_GPUS, 2, program, *arguments, PYTHONWARNINGS="ignore")
     executed = {name: int(times) for name, times in re.findall(r"(\w+)=(\d+)", said)}

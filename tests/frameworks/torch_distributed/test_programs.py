@@ -22,6 +22,7 @@ def compare(run_warm: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.gate
 def test_ddp_in_its_variants_and_with_its_communication_hooks(compare):
     compare("ddp", 2)
 
@@ -30,10 +31,12 @@ def test_ddp_of_more_ranks_than_two(compare):
     compare("ddp", 3, "plain", "unused parameters", "buffers", "join", "Join with ZeRO")
 
 
+@pytest.mark.gate
 def test_fsdp_zero_and_distributed_checkpoints(compare):
     compare("sharding", 2)
 
 
+@pytest.mark.gate
 def test_tensors_of_device_meshes_functional_collectives_and_pipelines(compare):
     compare("meshes", 2)
 

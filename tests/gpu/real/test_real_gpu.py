@@ -1,4 +1,4 @@
-"""The collectives on the GPU, every one with every dtype: on the simulated one and, where there is one, on a real GPU.
+"""The collectives on a real GPU, every one with every dtype.
 
 Ranks share a real GPU if there is only one, which takes NCCL 2.30; with an older one what is tested is the way through
 the hosts' memory.
@@ -15,12 +15,10 @@ from distrun.host.gpus import visible_gpus
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SIZES = ("1", "1000", "262147", "4194304")
-real = pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU")
-
-
-def test_every_collective_with_every_dtype(gpu_job):
-    said = gpu_job(PROGRAMS / "gpu_collectives.py", 2, "1", "77", SIMULATED_GPU_JITTER="0")
-    assert said.count("results are right") == 2
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU"),
+]
 
 
 @pytest.fixture
@@ -39,25 +37,19 @@ def real_job(run_on_hosts):
     return run
 
 
-@pytest.mark.gpu
-@real
 @pytest.mark.parametrize("size", [1, 2])
-def test_every_collective_with_every_dtype_on_a_real_gpu(real_job, size):
+def test_every_collective_with_every_dtype(real_job, size):
     said = real_job("gpu_collectives.py", size, *SIZES)
     assert said.count("results are right") == size
 
 
-@pytest.mark.gpu
-@real
-def test_a_rank_that_is_killed_inside_an_allreduce_on_a_real_gpu(real_job):
+def test_a_rank_that_is_killed_inside_an_allreduce(real_job):
     assert "rank 0 was told" in real_job("gpu_death.py", 2, fail=True)
 
 
-@pytest.mark.gpu
-@real
 @pytest.mark.parametrize("wire", ["int8", "int4"])
 @pytest.mark.parametrize(("size", "arguments"), [((1, 1, 1), ["exact"]), ((2, 2), [])], ids=str)
-def test_reductions_travel_quantised_between_hosts_on_a_real_gpu(real_job, size, arguments, wire):
+def test_reductions_travel_quantised_between_hosts(real_job, size, arguments, wire):
     environ = {"DISTRUN_WIRE_DTYPE": wire, "NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts are one in truth
     said = real_job("gpu_quantised.py", size, *arguments, **environ)
     assert said.count("fine") == sum(size)

@@ -9,6 +9,7 @@ import pytest
 from distrun.runtime.gpu.nccl.library import ITEMSIZES, OPS
 
 
+@pytest.mark.gate
 class TestConformance:
     """The names that distrun uses are there, and mean what it takes them for."""
 

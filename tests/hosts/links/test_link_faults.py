@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts_conftest import call
+from running_distrun import DEADLINE
 
 LATE = str(Path(__file__).parents[2] / "parallel" / "programs" / "late.py")
 WORKING = """
@@ -85,12 +85,12 @@ def silence(host, other):
     """Drop packets from `host` to `other` from now on; the other machines still receive from both."""
     for address in (other.address, other.address6):
         astray = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
-        call("ip", "-n", host._namespace, "neigh", "replace", address, *astray, check=False)
+        host.call("ip", "neigh", "replace", address, *astray, check=False)
 
 
 def listen_again(host, other):
     for address in (other.address, other.address6):
-        call("ip", "-n", host._namespace, "neigh", "del", address, "dev", "eth0", check=False)
+        host.call("ip", "neigh", "del", address, "dev", "eth0", check=False)
 
 
 def reports(job):
@@ -101,16 +101,19 @@ def reports(job):
     ]
 
 
-@pytest.mark.parametrize("code", [WORKING, WAITING, STARTING], ids=["in an allreduce", "while waiting", "starting"])
-@pytest.mark.parametrize("which", ["alpha", "beta"])
+@pytest.mark.parametrize(
+    ("code", "which"),
+    [pytest.param(WORKING, "beta", marks=pytest.mark.gate), (WAITING, "alpha"), (STARTING, "beta")],
+    ids=["in an allreduce", "while waiting", "starting"],
+)
 def test_a_cut_link_ends_the_job_with_one_sentence(distrun, python, network, alpha, beta, code, which):
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "3", *python(code))
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "5", *python(code))
     job.stdout.wait_for(b"going", 2)
     cut = network.hosts[which]
     cut.cut()
     try:
         assert job.wait() == 1
-        assert f"nothing was heard from {which} for 3 s" in reports(job)[0]
+        assert f"nothing was heard from {which} for 5 s" in reports(job)[0]
         assert len(reports(job)) == 1, job.stderr.data.decode()
         cut.assert_gone()
     finally:
@@ -136,15 +139,15 @@ def test_a_host_with_a_leader_is_lost_in_one_sentence_where_reductions_are_quant
     job.assert_gone()
 
 
-@pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
+@pytest.mark.parametrize(
+    "code", [pytest.param(WORKING, marks=pytest.mark.gate), WAITING], ids=["in an allreduce", "while waiting"]
+)
 def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(distrun, python, alpha, beta, code):
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "3", *python(code))
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "5", *python(code))
     job.stdout.wait_for(b"going", 2)
     silence(alpha, beta)
-    started = time.monotonic()
     try:
-        assert job.process.wait(60) == 1
-        assert time.monotonic() - started < 12  # without the flag it takes 15
+        assert job.process.wait(DEADLINE) == 1
     finally:
         listen_again(alpha, beta)
     job.wait()
@@ -182,13 +185,11 @@ def test_hosts_that_never_hear_each_other_are_told_where_it_was_tried(distrun, a
 
 @pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
 def test_a_killed_remote_rank_is_reported_even_where_ranks_wait_for_it(distrun, python, alpha, beta, code):
-    job = distrun("-H", "alpha:1,beta:1", *python(code))
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "600", *python(code))  # it is no silence that is noticed
     job.stdout.wait_for(b"going", 2)
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
-    started = time.monotonic()
     os.kill(rank.pid, signal.SIGKILL)
     assert job.wait() == 137
-    assert time.monotonic() - started < 12  # silence would be noticed after 15
     assert f"rank 1 on beta (pid {rank.pid})" in reports(job)[0]
     assert "was killed by SIGKILL" in reports(job)[0]
     alpha.assert_gone()
@@ -214,9 +215,7 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, a
 
 
 @pytest.mark.parametrize(
-    ("keepalive", "code"),
-    [("60", CHECKING), ("0", CHECKING), ("60", EXCHANGING)],
-    ids=["arrays", "arrays without keepalive", "messages"],
+    ("keepalive", "code"), [("0", CHECKING), ("60", EXCHANGING)], ids=["arrays without keepalive", "messages"]
 )
 def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_messages(
     distrun, python, alpha, beta, keepalive, code
@@ -229,7 +228,7 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_
     before = job.stdout.data.count(b"step")
     beta.mend()
     job.stdout.wait_for(b"step", before + 10)
-    assert b"Error" not in job.stderr.data  # afterwards, whoever dies later may say who died first
+    assert b"Error" not in job.stderr.data  # afterwards, a rank that dies later may say who died first
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
     alpha.assert_gone()
@@ -237,12 +236,9 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_
     job.assert_gone()
 
 
-@pytest.mark.parametrize("keepalive", ["60", "0"])
-def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idles(
-    distrun, python, alpha, beta, keepalive
-):
+def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idles(distrun, python, alpha, beta):
     read, written = os.pipe()
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", keepalive, "--stdin", "0", *python(IDLE), stdin=read)
+    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "60", "--stdin", "0", *python(IDLE), stdin=read)
     os.close(read)
     job.stdout.wait_for(b"idle", 2)
     beta.cut()
@@ -266,7 +262,7 @@ def test_ranks_that_only_exchange_data_notice_a_dead_link_in_the_middle(distrun,
     silence(beta, alpha)
     started = time.monotonic()
     try:
-        assert job.process.wait(60) == 1
+        assert job.process.wait(DEADLINE) == 1
         assert time.monotonic() - started < 12  # the kernel alone takes 14
     finally:
         listen_again(alpha, beta)
@@ -276,24 +272,6 @@ def test_ranks_that_only_exchange_data_notice_a_dead_link_in_the_middle(distrun,
     assert re.search(
         r"rank [12] \(process \d+ on host (alpha|beta)\) is gone: nothing was heard from its host", said
     ), said
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
-
-
-def test_a_stall_warning_says_that_packets_are_lost(distrun, python, alpha, beta):
-    job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "0", "--stall-warning", "4", *python(WORKING))
-    job.stdout.wait_for(b"going", 3)
-    silence(alpha, beta)
-    silence(beta, alpha)
-    try:
-        job.stderr.wait_for(b"packets are lost on the way; run 'distrun doctor -H ")
-    finally:
-        listen_again(alpha, beta)
-        listen_again(beta, alpha)
-    job.stdout.wait_for(b"going", job.stdout.data.count(b"going") + 9)
-    job.process.send_signal(signal.SIGTERM)
-    assert job.wait() == 143
     alpha.assert_gone()
     beta.assert_gone()
     job.assert_gone()

@@ -55,9 +55,9 @@ def assert_gone(job, *hosts):
         each.assert_gone()
 
 
-@pytest.mark.parametrize("options", [[], ["--encrypt"]], ids=["plain", "encrypted"])
-def test_workers_of_two_hosts_train_on_servers_of_both(train, alpha, beta, options):
-    job = train(*options, steps=5, staleness=0)
+@pytest.mark.gate
+def test_workers_of_two_hosts_train_on_servers_of_both_with_encryption(train, alpha, beta):
+    job = train("--encrypt", steps=5, staleness=0)
     assert job.wait(DEADLINE) == 0, job.stderr.data
     assert_gone(job, alpha, beta)
 
@@ -70,15 +70,6 @@ def test_a_server_of_the_other_host_is_named_with_it(train, alpha, beta):
     assert job.wait(DEADLINE) == 137
     assert b"distrun: server 1 on beta (pid " in job.stderr.data
     assert b"was killed by SIGKILL" in job.stderr.data
-    assert_gone(job, alpha, beta)
-
-
-def test_a_host_that_is_lost_ends_the_job_with_its_servers(train, alpha, beta):
-    job = train()
-    job.stdout.wait_for(b"training", 2)
-    beta.agent().kill()
-    assert job.wait(DEADLINE) == 137
-    assert b"the agent on beta" in job.stderr.data
     assert_gone(job, alpha, beta)
 
 
@@ -108,7 +99,7 @@ def test_a_worker_that_is_killed_ends_the_servers_of_both_hosts(train, alpha, be
     assert_gone(job, alpha, beta)
 
 
-# The only copy is that of the beginning, so that what was pushed until the host is lost is lost with it.
+# The only copy was made at the beginning, so that what was pushed until the host is lost is lost with it.
 MOVED = """
 import os, time
 for _ in range(20):
@@ -129,7 +120,11 @@ assert (session.values == {expected}).all(), session.values
 
 @pytest.mark.parametrize(
     ("staleness", "more", "expected", "is_cut"),
-    [(0, (2, 2), -3.0, False), (2, (2, 0), -2.0, False), (2, (2, 2), -6.0, True)],
+    [
+        (0, (2, 2), -3.0, False),
+        pytest.param(2, (2, 0), -2.0, False, marks=pytest.mark.gate),
+        (2, (2, 2), -6.0, True),
+    ],
     ids=["synchronous", "one worker is idle", "the network is cut"],
 )
 def test_servers_of_a_host_that_is_lost_move_to_another(

@@ -34,6 +34,11 @@ LOST = (
     r"the connection to rank %d \(process \d+ on host %s\) has \d[\d.]* [kM]B unacknowledged, sent again \d+ times, "
     r".*packets are lost on the way.*; run 'distrun doctor -H %s,%s'"
 )
+BOTH_WAYS = pytest.mark.parametrize(
+    ("code", "hosts"),
+    [(SMALL, "alpha:1,beta:1"), (LARGE, "beta:1,alpha:1")],
+    ids=["messages from rank 0", "arrays to rank 0"],
+)
 
 
 @pytest.fixture
@@ -54,8 +59,7 @@ def job(distrun, python, alpha, beta):
     beta.assert_gone()
 
 
-@pytest.mark.parametrize("code", [SMALL, LARGE], ids=["messages", "arrays"])
-@pytest.mark.parametrize("hosts", ["alpha:1,beta:1", "beta:1,alpha:1"], ids=["from rank 0", "to rank 0"])
+@BOTH_WAYS
 def test_a_path_that_drops_large_packets_is_told_by_the_rank_that_sends_there(job, drop, alpha, beta, code, hosts):
     one = job(code, hosts, "--stall-warning", "4", "--keepalive", "0")
     drop(alpha, beta, *BLACK_HOLE)
@@ -63,15 +67,13 @@ def test_a_path_that_drops_large_packets_is_told_by_the_rank_that_sends_there(jo
     one.stderr.wait_for_match(LOST % (other, "beta", "alpha", "beta"))
 
 
-@pytest.mark.parametrize("hosts", ["alpha:1,beta:1", "beta:1,alpha:1"], ids=["from rank 0", "to rank 0"])
-def test_a_second_warning_tells_large_packets_from_all(job, drop, alpha, beta, hosts):
-    one = job(LARGE, hosts, "--stall-warning", "2.5", "--keepalive", "0")
+def test_a_second_warning_tells_large_packets_from_all(job, drop, alpha, beta):
+    one = job(LARGE, "alpha:1,beta:1", "--stall-warning", "2.5", "--keepalive", "0")
     drop(alpha, beta, *BLACK_HOLE)
     one.stderr.wait_for_match("while small packets are answered: large packets are lost on the way")
 
 
-@pytest.mark.parametrize("hosts", ["alpha:1,beta:1", "beta:1,alpha:1"], ids=["from rank 0", "to rank 0"])
-@pytest.mark.parametrize("code", [SMALL, LARGE], ids=["messages", "arrays"])
+@BOTH_WAYS
 def test_a_job_that_such_a_path_ends_says_so(distrun, python, drop, alpha, beta, hosts, code):
     one = distrun("-H", hosts, "--keepalive", "4", *python(code))
     one.stdout.wait_for(b"going", 3)

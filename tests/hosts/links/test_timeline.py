@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
-from hosts_conftest import RemoteHost, call
+from namespaces import RemoteHost
+from system_packages import call
 
 AHEAD = 5  # seconds
 STRAGGLER = """
@@ -38,12 +40,6 @@ def omega(network, alpha, home):
     host.destroy()
 
 
-@pytest.fixture(params=["this machine and another", "two other hosts"])
-def first(request):
-    """The host of rank 0."""
-    return "localhost" if request.param.startswith("this") else "alpha"
-
-
 def moved(trace, rank):
     """Return when each operation of a rank was done, in microseconds, by its number."""
     pieces = [event for event in trace["traceEvents"] if event["pid"] == 5_000_000 + rank and event.get("tid") == 2]
@@ -51,7 +47,9 @@ def moved(trace, rank):
     return {event["args"]["number"]: event["ts"] + event["dur"] for event in moving}
 
 
-@pytest.mark.parametrize("other", ["beta", "omega"])
+@pytest.mark.parametrize(
+    ("first", "other"), [("localhost", "beta"), pytest.param("alpha", "omega", marks=pytest.mark.gate)]
+)
 def test_hosts_are_on_one_clock(distrun, python, tmp_path, request, first, other):
     ahead = 1_000_000_000 * request.getfixturevalue(other).ahead
     file = tmp_path / "t.json"
@@ -66,8 +64,9 @@ def test_hosts_are_on_one_clock(distrun, python, tmp_path, request, first, other
     assert one.keys() == two.keys()
     assert all(abs(one[number] - two[number]) < 1e6 * AHEAD / 2 for number in one)
     waits = [event for event in trace["traceEvents"] if event["name"].startswith("waiting for rank ")]
-    on_training = [
-        event for event in waits if event["tid"] == 1 and event["pid"] == 5_000_000 and event["dur"] > 10_000
-    ]
-    assert len(on_training) >= 50
-    assert {event["name"] for event in on_training} == {"waiting for rank 1"}
+    on_training = Counter()  # of rank 0, in microseconds
+    for event in waits:
+        if event["tid"] == 1 and event["pid"] == 5_000_000:
+            on_training[event["name"]] += event["dur"]
+    assert max(on_training, key=on_training.get) == "waiting for rank 1"
+    assert on_training["waiting for rank 1"] > 1e6

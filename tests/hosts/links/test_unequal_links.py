@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
-from hosts_conftest import call
-
-RATE = ("rate", "20mbit", "burst", "64kb", "latency", "800ms")
 
 PROGRAM = """
 import numpy, distrun
@@ -21,14 +16,10 @@ print(sorted(rail._facts.slow), sorted(set(rail._algorithms) & {"tree"}))
 """
 
 
-@pytest.mark.skipif(shutil.which("tc", path="/usr/sbin:/sbin:/usr/bin:/bin") is None, reason="needs tc, of iproute2")
-def test_a_host_with_a_slow_link_becomes_a_leaf(distrun, python, alpha, beta):
-    call("tc", "qdisc", "add", "dev", beta._link, "root", "tbf", *RATE)
-    call("tc", "-n", beta._namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", *RATE)
-    try:
-        job = distrun("-H", "alpha:1,beta:1,localhost:1", "--no-tag-output", *python(PROGRAM))
-        assert job.wait() == 0, job.stderr.data
-    finally:
-        call("tc", "qdisc", "del", "dev", beta._link, "root")
-        call("tc", "-n", beta._namespace, "qdisc", "del", "dev", "eth0", "root")
+@pytest.mark.gate
+def test_a_host_with_a_slow_link_becomes_a_leaf(distrun, python, shape, beta):
+    for to in (True, False):
+        shape(beta, "rate 20mbit burst 64kb latency 800ms", to=to)
+    job = distrun("-H", "alpha:1,beta:1,localhost:1", "--no-tag-output", *python(PROGRAM))
+    assert job.wait() == 0, job.stderr.data
     assert job.stdout.data.splitlines() == [b"[1] ['tree']"] * 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hosts_conftest import DEADLINE
+from running_distrun import DEADLINE
 from shell import kill_all
 
 pytestmark = pytest.mark.mpi
@@ -64,6 +64,7 @@ def again_if_open_mpi_hangs(test):
     return repeated
 
 
+@pytest.mark.gate
 @again_if_open_mpi_hangs
 def test_two_hosts_with_two_ranks_each(mpirun, python, alpha, beta):
     job = mpirun("-H", "alpha:2,beta:2", "-x", "TOKEN=a b", "--no-tag-output", *python(REPORT))
@@ -131,17 +132,19 @@ def test_a_rank_that_fails_there(mpirun, python, alpha, beta):
     job.assert_gone()
 
 
+@pytest.mark.gate
 @again_if_open_mpi_hangs
 def test_nothing_survives_a_killed_launcher(mpirun, python, alpha, beta):
     job = mpirun("-H", "alpha:1,beta:1", "--no-tag-output", *python(WAIT))
     job.stdout.wait_for(b"up", 2)
     family = job.family()
     job.process.kill()
-    assert psutil.wait_procs(family, timeout=15)[1] == []
+    assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
     alpha.assert_gone()
     beta.assert_gone()
 
 
+@pytest.mark.gate
 @again_if_open_mpi_hangs
 def test_a_host_that_cannot_be_reached_is_told_by_mpirun(mpirun, network, alpha, beta):
     job = mpirun(

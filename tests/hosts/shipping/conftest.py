@@ -12,7 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hosts_conftest import Home, Network, RemoteHost, call
+from namespaces import Home, Network, RemoteHost
+from system_packages import call
 
 import distrun as package
 
@@ -42,7 +43,7 @@ class BareHost(RemoteHost):
         """Run a command among the host's mounts; return its exit status."""
         (sshd,) = (
             pid
-            for pid in call("ip", "netns", "pids", self._namespace).split()
+            for pid in call("ip", "netns", "pids", self.namespace).split()
             if psutil.Process(int(pid)).name() == "sshd" and "listener" in " ".join(psutil.Process(int(pid)).cmdline())
         )
         return subprocess.run(["nsenter", "--mount", "--target", sshd, *command], check=False, timeout=60).returncode

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 
-from hosts_conftest import call
+import pytest
+from shell import wait_until
+from system_packages import call
 
 PYTHON = "/usr/bin/python3"
 SHOW = "import distrun, os, socket; print(socket.gethostname(), distrun.__file__)"
 
 
+@pytest.mark.gate
 def test_a_bare_host_gets_distrun_once(distrun, gamma):
     job = distrun("-H", "gamma:2", "--python", PYTHON, "--wdir", "/", "--no-tag-output", "python3", "-c", SHOW)
     assert job.wait() == 0, job.stderr.data
@@ -55,6 +57,7 @@ def test_another_distrun_is_left_alone_and_not_used(distrun, gamma):
     assert b"Traceback" not in job.stderr.data
 
 
+@pytest.mark.gate
 def test_without_leave_a_bare_host_is_refused(distrun, gamma):
     job = distrun("--no-bootstrap", "-H", "gamma:1", "--python", PYTHON, "--wdir", "/", "true")
     assert job.wait() == 2
@@ -87,18 +90,15 @@ def size_of(path):
 def test_a_launcher_that_is_killed_while_it_sends_leaves_nothing_that_is_used(distrun, gamma, project):
     (project / "large").write_bytes(os.urandom(64 << 20))
     # So it takes twenty seconds, in which it is seen that it has begun, however busy the machine is.
-    call("tc", "qdisc", "add", "dev", gamma._link, "root", "tbf", "rate", "25mbit", "burst", "64kb", "limit", "1mb")
+    call("tc", "qdisc", "add", "dev", gamma.link, "root", "tbf", "rate", "25mbit", "burst", "64kb", "limit", "1mb")
     try:
         job = distrun("-v", "--ship", str(project), "-H", "gamma:1", "--python", PYTHON, "--wdir", str(project), "true")
         blobs = gamma.cache / "blobs"
-        deadline = time.monotonic() + 30
-        while not any(size_of(path) for path in blobs.glob(".distrun-half-*")):
-            assert time.monotonic() < deadline, job.stderr.data
-            time.sleep(0.01)
+        wait_until(lambda: any(size_of(path) for path in blobs.glob(".distrun-half-*")))
         job.process.kill()
         job.wait()
     finally:
-        call("tc", "qdisc", "del", "dev", gamma._link, "root")
+        call("tc", "qdisc", "del", "dev", gamma.link, "root")
     gamma.assert_gone()
     assert not [path for path in blobs.glob("??/*") if path.stat().st_size > 1 << 20]
     again = distrun(
@@ -152,6 +152,7 @@ def test_the_sweep_after_an_agent_that_was_killed_finds_distrun_where_it_was_bro
     gamma.assert_gone()
 
 
+@pytest.mark.gate
 def test_doctor_brings_itself_and_tells(distrun, gamma):
     job = distrun("doctor", "--json", "-H", "gamma", "--python", PYTHON, "--wdir", "/")
     job.wait()
@@ -183,7 +184,7 @@ def test_a_bare_host_that_comes_to_an_elastic_job_gets_the_code_of_the_start(dis
     (project / "models" / "net.py").write_text("NAME = 'second'\n")
     listing.write_text("echo gamma:1; echo delta:1\n")
     job.stderr.wait_for(b"agent on delta started")
-    go.write_text("the rank fails, and all start anew")
+    go.write_text("the rank fails, and all start again")
     job.stdout.wait_for(b"first delta 2")
     assert job.wait() == 0, job.stderr.data
     for host in (gamma, delta):

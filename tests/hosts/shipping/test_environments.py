@@ -75,6 +75,7 @@ def environments(host):
     return [path for path in (host.cache / "environments").iterdir() if path.is_dir()]
 
 
+@pytest.mark.gate
 def test_ranks_train_in_an_environment_that_is_made_once(distrun, hosts):
     gamma, _ = hosts
     first = launch(distrun, "gamma:2,delta:1", "--bootstrap=toy_model", "python", "-c", TRAIN)

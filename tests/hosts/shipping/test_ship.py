@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -35,6 +36,7 @@ def seen(job):
     return json.loads(line)
 
 
+@pytest.mark.gate
 def test_a_script_runs_on_two_hosts_that_have_nothing_of_it(ship, gamma, delta):
     job = ship("-H", "gamma:2,delta:1", "python3", "train.py", "--epochs", "3")
     assert job.wait() == 0, job.stderr.data
@@ -47,6 +49,7 @@ def test_a_script_runs_on_two_hosts_that_have_nothing_of_it(ship, gamma, delta):
     job.assert_gone()
 
 
+@pytest.mark.gate
 def test_what_changes_travels_and_what_goes_vanishes(ship, gamma, project):
     (project / "run.sh").write_text("#!/bin/sh\n")
     (project / "run.sh").chmod(0o755)
@@ -99,7 +102,8 @@ def test_what_a_rank_writes_into_its_code_is_not_in_the_next_job(ship, gamma):
     assert "result" not in found
 
 
-def test_damaged_contents_are_sent_anew(ship, gamma):
+@pytest.mark.gate
+def test_damaged_contents_are_sent_again(ship, gamma):
     assert ship("-H", "gamma:1", "python3", "train.py").wait() == 0
     for path in [*(gamma.cache / "blobs").glob("??/*"), *(gamma.cache / "packages").glob("*/distrun/errors.py")]:
         path.write_bytes(b"damaged")
@@ -109,6 +113,7 @@ def test_damaged_contents_are_sent_anew(ship, gamma):
     assert b"was sent" in job.stderr.data
 
 
+@pytest.mark.gate
 def test_a_named_folder_is_kept_with_what_else_is_in_it(distrun, gamma, project, monkeypatch):
     monkeypatch.chdir(project / "models")
     train = f"import os; open('weights', 'w').write('w'); os.chdir('..')\n{LIST}"
@@ -144,8 +149,6 @@ def test_a_function_finds_the_modules_that_were_shipped(project, gamma, home, mo
     )
     code = "import distrun.runner.planning.ssh_config, runpy; runpy.run_path('call.py', run_name='__main__')"
     environ = {**os.environ, "HOME": str(home.directory), "SSH_AUTH_SOCK": "", "PYTHONPATH": str(project)}
-    import sys
-
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=project, env=environ, capture_output=True, text=True, timeout=60
     )

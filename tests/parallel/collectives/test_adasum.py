@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
 
-JOBS = ["distrun-1", "distrun-2", "distrun-3", "distrun-4", "mpi-backend-2", "hosts-1+2", "hosts-1+1+1"]
+JOBS = ["distrun-2", "distrun-1", "distrun-3", "distrun-4", "mpi-backend-2", "hosts-1+2", "hosts-1+1+1"]
 
 
-@pytest.mark.parametrize("job", JOBS, indirect=True)
+@pytest.mark.gate
+@pytest.mark.parametrize("job", one_in_gate(*JOBS), indirect=True)
 def test_every_number_of_ranks_and_floating_point_type(job):
     job.run("adasum")
 

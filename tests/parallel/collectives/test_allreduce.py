@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "job",
     [
-        *("distrun-2", "distrun-4", "hosts-1+1", "hosts-2+2", "hosts-1+2", "hosts-1+1+1"),
-        *[pytest.param(name, marks=pytest.mark.mpi) for name in ("mpirun-2", "mpi-backend-2")],
+        *("distrun-4", "hosts-1+2"),
+        *(pytest.param(name, marks=pytest.mark.mpi) for name in ("mpirun-2", "mpi-backend-2")),
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("distrun-2", "hosts-1+1", "hosts-2+2", "hosts-1+1+1")
+        ),
     ],
     indirect=True,
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
 
 
-@pytest.mark.parametrize("job", ["distrun-2", "distrun-4", "hosts-2+2"], indirect=True)
+@pytest.mark.gate
+@pytest.mark.parametrize("job", one_in_gate("hosts-1+2", "distrun-2", "distrun-4"), indirect=True)
 def test_the_faster_threshold_is_found_and_every_result_stays_right(job):
     job.run("autotuning", DISTRUN_AUTOTUNE="1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psutil
 import pytest
+from tiers import one_in_gate
 
 
 @pytest.mark.parametrize(
@@ -16,9 +17,10 @@ def test_more_than_two_to_the_31_elements(job):
     job.run_alone("large")
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "job",
-    ["distrun-1", "distrun-2", "distrun-3", "hosts-1+2", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)],
+    one_in_gate("hosts-1+2", "distrun-1", "distrun-3", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)),
     indirect=True,
 )
 def test_large_arrays_of_ordinary_and_of_shared_memory(job):

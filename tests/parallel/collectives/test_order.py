@@ -5,6 +5,14 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        *(pytest.param(name, marks=pytest.mark.gate) for name in ("distrun-2", "hosts-1+2")),
+        *("distrun-4", pytest.param("mpi-backend-2", marks=pytest.mark.mpi), "hosts-1+1+1"),
+    ],
+    indirect=True,
+)
 def test_any_order_on_any_rank_and_thread_gives_each_its_own_result(job):
     job.run("order")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.gate
 def test_every_dtype_shape_layout_operator_and_scale(job):
     job.run("reducescatter")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-WIRES = {
-    "hosts-1+1": ("bfloat16", "int4"),
-    "hosts-2+2": ("int8",),
-    "hosts-3+1": ("float16", "int4"),
-    "hosts-1+1+1": ("int8",),
-    "tree-1+2+1": ("bfloat16", "int8", "int4"),
-}
+GATE = [("hosts-2+2", "int8"), ("hosts-3+1", "int4"), ("hosts-1+1", "bfloat16")]
+CASES = [
+    *GATE,
+    *(("hosts-1+1", "int4"), ("hosts-3+1", "float16"), ("hosts-1+1+1", "int8")),
+    *(("tree-1+2+1", "bfloat16"), ("tree-1+2+1", "int8")),
+]
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
-    ("job", "wire"), [(job, wire) for job, wires in WIRES.items() for wire in wires], indirect=["job"]
+    ("job", "wire"),
+    [pytest.param(*case, marks=() if case in GATE else pytest.mark.full) for case in CASES],
+    indirect=["job"],
 )
 def test_reductions_of_every_size_on_overlapping_sets(job, wire):
     job.run("wire_dtypes", DISTRUN_WIRE_DTYPE=wire)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.gate
 def test_disagreements_and_impossible_requests_raise_clearly_and_the_job_goes_on(job):
     job.run("errors")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tiers import one_in_gate
+
+LAYOUTS = {"one host": {"size": 2}, "two hosts": {"hosts": (1, 1)}}
 
 
 def interrupted(ranks, then, **layout):
@@ -12,18 +15,25 @@ def interrupted(ranks, then, **layout):
     return both
 
 
-@pytest.mark.parametrize("layout", [{"size": 2}, {"hosts": (1, 1)}], ids=["one host", "two hosts"])
-@pytest.mark.parametrize("then", ["submits", "forks"])
+@pytest.mark.parametrize(
+    ("then", "layout"),
+    [
+        pytest.param("submits", "one host", marks=pytest.mark.gate),
+        pytest.param("forks", "two hosts", marks=pytest.mark.gate),
+        *(("submits", "two hosts"), ("forks", "one host")),
+    ],
+)
 def test_a_handler_may_submit_and_fork_and_the_job_goes_on(ranks, then, layout):
-    both = interrupted(ranks, then, **layout)
+    both = interrupted(ranks, then, **LAYOUTS[layout])
     both[1].tell("now you")
     for rank in both:
         assert rank.end() == 0, rank.stderr.text
 
 
-@pytest.mark.parametrize("layout", [{"size": 2}, {"hosts": (1, 1)}], ids=["one host", "two hosts"])
+@pytest.mark.gate
+@pytest.mark.parametrize("layout", one_in_gate(*LAYOUTS))
 def test_a_handler_may_shut_down_and_all_are_told(ranks, layout):
-    both = interrupted(ranks, "shuts down", **layout)
+    both = interrupted(ranks, "shuts down", **LAYOUTS[layout])
     both[1].tell("now you")
     for rank in both:
         assert rank.end() == 0, rank.stderr.text

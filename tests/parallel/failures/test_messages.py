@@ -6,8 +6,9 @@ import re
 import signal
 
 import pytest
+from tiers import one_in_gate
 
-LAYOUTS = [{"size": 2}, {"hosts": (1, 1)}]
+ONE_HOST, TWO_HOSTS = {"size": 2}, {"hosts": (1, 1)}
 
 
 def ready(ranks):
@@ -21,8 +22,14 @@ def kill(rank) -> None:
     rank.process.wait()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("scenario", ["strangers", "acquainted"])
+@pytest.mark.parametrize(
+    ("scenario", "layout"),
+    [
+        pytest.param("strangers", TWO_HOSTS, marks=pytest.mark.gate),
+        pytest.param("acquainted", ONE_HOST, marks=pytest.mark.gate),
+        *(("strangers", ONE_HOST), ("acquainted", TWO_HOSTS)),
+    ],
+)
 def test_a_killed_rank_is_named(ranks, scenario, layout):
     other, victim = ready(ranks("message_faults", scenario, "1", **layout))
     kill(victim)
@@ -35,7 +42,8 @@ def test_a_killed_rank_is_named(ranks, scenario, layout):
         assert re.search(rf"again: JobAbortedError: .*{gone}", other.stdout.text)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("layout", one_in_gate(TWO_HOSTS, ONE_HOST))
 def test_a_rank_that_leaves_is_named(ranks, layout):
     other, victim = ready(ranks("message_faults", "strangers", "1", **layout))
     victim.tell("leave")
@@ -47,16 +55,18 @@ def test_a_rank_that_leaves_is_named(ranks, layout):
     assert "again: JobAbortedError: send of" in other.stdout.text
 
 
-def test_who_waits_for_any_rank_or_for_one_that_lives_hears_of_a_death_too(ranks):
-    for scenario in ("acquainted", "third"):
-        everybody = ready(ranks("message_faults", scenario, "2", size=3))
-        kill(everybody[2])
-        for rank in everybody[:2]:
-            assert rank.end() == 0, rank.stderr.text
-            assert re.search(rf"JobAbortedError: .*rank 2 \(process {everybody[2].pid}\)", rank.stdout.text)
+@pytest.mark.gate
+@pytest.mark.parametrize("scenario", one_in_gate("acquainted", "third"))
+def test_a_wait_for_any_rank_or_for_one_that_lives_ends_by_a_death_too(ranks, scenario):
+    everybody = ready(ranks("message_faults", scenario, "2", size=3))
+    kill(everybody[2])
+    for rank in everybody[:2]:
+        assert rank.end() == 0, rank.stderr.text
+        assert re.search(rf"JobAbortedError: .*rank 2 \(process {everybody[2].pid}\)", rank.stdout.text)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("layout", one_in_gate(ONE_HOST, TWO_HOSTS))
 def test_a_rank_that_dies_in_the_middle_of_a_message_is_named(ranks, layout):
     other, victim = ranks("message_faults", "middle", "1", **layout)
     assert victim.end() == -signal.SIGKILL
@@ -66,7 +76,8 @@ def test_a_rank_that_dies_in_the_middle_of_a_message_is_named(ranks, layout):
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("layout", one_in_gate(TWO_HOSTS, ONE_HOST))
 def test_what_was_sent_is_received_after_the_sender_has_left(ranks, layout):
     other, victim = ready(ranks("message_faults", "parting", "1", **layout))
     victim.tell("leave")
@@ -78,6 +89,7 @@ def test_what_was_sent_is_received_after_the_sender_has_left(ranks, layout):
     assert "has left" in other.stdout.text
 
 
+@pytest.mark.gate
 def test_shutdown_ends_all_waits_and_the_thread(ranks):
     for rank in ranks("message_faults", "shutdown", "0"):
         assert rank.end() == 0, rank.stderr.text
@@ -85,6 +97,7 @@ def test_shutdown_ends_all_waits_and_the_thread(ranks):
             assert re.search(rf"wait {number}: JobAbortedError: {what} of .*shutdown\(\)", rank.stdout.text)
 
 
+@pytest.mark.gate
 def test_a_forked_child_is_no_rank_and_its_parent_goes_on(ranks):
     for rank in ranks("message_faults", "fork", "0"):
         assert rank.end() == 0, rank.stderr.text
@@ -92,6 +105,7 @@ def test_a_forked_child_is_no_rank_and_its_parent_goes_on(ranks):
         assert "parent: done" in rank.stdout.text
 
 
+@pytest.mark.gate
 def test_a_rank_that_is_alone_has_nobody_to_talk_to(ranks):
     (rank,) = ranks("message_faults", "alone", "0", size=1)
     assert rank.end() == 0, rank.stderr.text

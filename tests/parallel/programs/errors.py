@@ -1,10 +1,7 @@
-"""Disagreements and impossible requests: everybody gets the same clear error at once, and the job goes on."""
+"""Disagreements and impossible requests: all ranks get the same clear error, and the job goes on."""
 
 # Functions made in a loop are called before it goes on.
 # ruff: noqa: B023
-
-import statistics
-import time
 
 import numpy as np
 from refusals import refuse
@@ -14,8 +11,6 @@ import distrun
 distrun.init()
 me, size = distrun.rank(), distrun.size()
 SOMEWHERE = "errors.py:"
-took: list[float] = []
-"""Seconds after which each disagreement was an error."""
 
 
 def goes_on() -> None:
@@ -25,14 +20,12 @@ def goes_on() -> None:
 def disagree(call, *expected: str) -> None:
     """All ranks make a call on which they do not agree."""
     goes_on()
-    started = time.monotonic()
     try:
         call()
     except distrun.MismatchError as error:
         text = str(error)
     else:
         raise AssertionError("no mismatch was noticed")
-    took.append(time.monotonic() - started)
     for part in (*expected, "the ranks disagree about", SOMEWHERE):
         assert part in text, (part, text)
     assert len(set(distrun.allgather_object(text))) == 1, "the ranks got different texts"
@@ -76,8 +69,6 @@ if size > 2:
     disagree(
         lambda: distrun.allreduce(np.ones(me + 1), "three camps"), "[1]", "[2]", "[3]", "rank 0 ", "rank 1 ", "rank 2 "
     )
-
-assert statistics.median(took) < 1.0, "the errors come late"  # most of them: a busy machine may hold up a rank
 
 # Asynchronously, among others that are fine.
 good = [distrun.allreduce_async(np.full(2, place), f"good.{place}", distrun.Sum) for place in range(20)]

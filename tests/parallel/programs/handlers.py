@@ -31,7 +31,7 @@ def fork() -> None:
         submitted.append(child)
     else:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20)  # if it hangs
+        signal.alarm(120)  # if it hangs
 
 
 if me == 0:

@@ -122,7 +122,7 @@ if me == 0:
     waiter.start()
     waits.wait()
     distrun.shutdown()
-    waiter.join(20)
+    waiter.join(120)
     assert not waiter.is_alive(), "shutdown left a thread waiting"
     assert isinstance(errors[0], distrun.JobAbortedError), errors
     assert "shutdown" in str(errors[0]), errors

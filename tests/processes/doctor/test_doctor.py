@@ -11,6 +11,8 @@ import pytest
 from distrun import __version__
 from distrun.runner.doctor.probe import Probe, answer
 
+pytestmark = pytest.mark.gate
+
 
 def test_this_machine_is_examined_without_ssh(distrun):
     job = distrun("doctor", "--json")
@@ -34,34 +36,6 @@ def test_a_missing_directory_fails_here_too(distrun):
     assert b"failed     directory   the working directory '/no/such/place' does not exist" in job.stdout.data
     assert b"by hand: ls -ld /no/such/place" in job.stdout.data
     job.assert_gone()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--no-such-flag",), b"--no-such-flag"),
-        (("-H", "a:x"), b"'a:x' gives 'x' slots"),
-        (("-H", "a", "--hostfile", "b"), b"exclude each other"),
-        (("--network", "a/b"), b"neither an interface nor a subnet"),
-        (("--start-timeout", "0"), b"start-timeout"),
-        (("surplus",), b"surplus"),
-    ],
-)
-def test_bad_input_is_a_sentence_and_status_2(distrun, arguments, complaint):
-    job = distrun("doctor", *arguments)
-    assert job.wait() == 2
-    assert complaint in job.stderr.data
-    assert b"Traceback" not in job.stderr.data
-    assert job.stdout.data == b""
-
-
-def test_a_program_of_that_name_can_still_be_started(distrun, tmp_path):
-    program = tmp_path / "doctor"
-    program.write_text("#!/bin/sh\necho started\n")
-    program.chmod(0o755)
-    job = distrun("-np", "1", "doctor", PATH=f"{tmp_path}:/bin:/usr/bin")
-    assert job.wait() == 0, job.stderr.data
-    assert b"started" in job.stdout.data
 
 
 def test_the_launcher_does_not_load_the_doctor_nor_the_doctor_numpy():

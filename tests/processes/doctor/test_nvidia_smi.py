@@ -10,6 +10,8 @@ from gpu_machine import PLACES, Driver, missing, two_gpus, write
 from distrun.host.gpus import visible_gpus
 from distrun.runner.doctor import gpus
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def root(tmp_path):

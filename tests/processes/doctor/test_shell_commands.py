@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 
+import pytest
+
 from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.ssh_config import Route
+
+pytestmark = pytest.mark.gate
 
 ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
 

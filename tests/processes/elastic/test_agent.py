@@ -18,6 +18,8 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system import cpus
 from distrun.runtime.elastic.messages import Activate, encode_pieces
 
+pytestmark = pytest.mark.gate
+
 COMMAND = [sys.executable, "-c", "import os; exec(os.environ['CODE'])"]
 CHANNEL = "import os, socket; channel = socket.socket(fileno=int(os.environ['DISTRUN_CONTROL_FD']))\n"
 

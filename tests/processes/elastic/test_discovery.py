@@ -14,6 +14,8 @@ from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.supervision.events import HostsFound
 
+pytestmark = pytest.mark.gate
+
 DEADLINE = 60.0
 
 

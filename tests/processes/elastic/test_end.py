@@ -82,6 +82,7 @@ def test_a_rank_that_is_lost_in_the_last_barrier_when_another_has_passed_it_ends
     job.assert_gone()
 
 
+@pytest.mark.gate
 def test_a_rank_that_is_lost_in_shutdown_when_another_has_come_to_its_end_ends_the_job(distrun, python, tmp_path):
     job = distrun("--max-restarts", "3", "-np", "2", "-H", "localhost:2", *python(PLAIN), "0", str(tmp_path / "left"))
     assert job.wait() == 137

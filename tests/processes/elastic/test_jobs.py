@@ -9,9 +9,13 @@ import signal
 import psutil
 import pytest
 from elastic_training import Training, done, kill
+from shell import kill_all
+from tiers import one_in_gate
 
 from distrun.errors import LaunchError
 from distrun.runner.function import run
+
+pytestmark = pytest.mark.gate
 
 # Fails on one rank as long as it has not been restarted often enough.
 PLAIN = """
@@ -29,7 +33,7 @@ def training(distrun, tmp_path):
     return lambda *arguments, **more: Training(distrun, tmp_path, *arguments, **more)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", one_in_gate(0, 1))
 def test_a_rank_that_is_killed_is_replaced_and_no_step_is_lost(training, victim):
     trained = training("--elastic", "-np", "3", "-H", "localhost:3")
     before = trained.wait_for_ranks(3)
@@ -46,14 +50,18 @@ def test_a_rank_that_is_killed_is_replaced_and_no_step_is_lost(training, victim)
 def test_it_shrinks_where_it_may_and_grows_again(training):
     trained = training("--min-np", "1", "-np", "3", "-H", "localhost:3")
     before = trained.wait_for_ranks(3)
-    kill(before[1])
-    kill(before[2])
+    victims = [psutil.Process(before[rank]) for rank in (1, 2)]
+    trained.job.process.send_signal(signal.SIGSTOP)  # so that it hears of both ends together
+    kill_all(victims)
+    assert psutil.wait_procs(victims, 60)[1] == []
+    trained.job.process.send_signal(signal.SIGCONT)
     assert trained.wait_for_ranks(1) == {0: before[0]}
     after = trained.wait_for_ranks(3)
     assert after[0] == before[0]
     assert len(done(trained.finish())) == 3
 
 
+@pytest.mark.full
 def test_a_replacement_has_the_slot_of_the_one_that_failed(training):
     trained = training("--elastic", "-np", "2", "-H", "localhost:2")
     kill(trained.wait_for_ranks(2)[0])
@@ -111,6 +119,7 @@ def test_a_script_without_elastic_code_is_restarted(distrun, python):
     job.assert_gone()
 
 
+@pytest.mark.full
 def test_a_job_that_fails_too_often_says_why_once_with_the_story(distrun, python):
     job = distrun("--max-restarts", "1", "-np", "2", "-H", "localhost:2", *python(PLAIN), FAILURES="9")
     assert job.wait() == 3
@@ -124,6 +133,7 @@ def test_a_job_that_fails_too_often_says_why_once_with_the_story(distrun, python
     job.assert_gone()
 
 
+@pytest.mark.full
 def test_output_is_kept_by_rank_through_all_generations(training, tmp_path):
     trained = training("--elastic", "-np", "2", "-H", "localhost:2", "--output-dir", str(tmp_path / "logs"))
     kill(trained.wait_for_ranks(2)[1])
@@ -133,6 +143,7 @@ def test_output_is_kept_by_rank_through_all_generations(training, tmp_path):
     assert re.findall(r"at (\d) (\d) 2", kept) == [("1", "1"), ("2", "1")]
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_all(training):
     trained = training("--elastic", "--spares", "1", "-np", "2", "-H", "localhost:2")
     trained.wait_for_ranks(2)
@@ -146,7 +157,7 @@ def test_a_launcher_that_is_killed_takes_all_with_it(training):
     trained.wait_for_ranks(2)
     trained.job.process.kill()
     family = trained.job.family()
-    psutil.wait_procs(family, 30)
+    psutil.wait_procs(family, 60)
     assert trained.job.family() == []
 
 
@@ -175,6 +186,7 @@ def test_distrun_run_returns_the_results_of_the_ranks_at_the_end(tmp_path):
     assert run(train, np=2, hosts="localhost:2", elastic=True) == [(0, 20), (1, 20)]
 
 
+@pytest.mark.full
 def test_distrun_run_raises_what_the_last_failure_raised():
     def fail():
         raise KeyError("nothing here")

@@ -5,6 +5,23 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tiers import one_in_gate
+
+# The last rank kills itself while it listens at a socket of multiprocessing's.
+SOCKET = """
+import os, signal, tempfile
+from multiprocessing.connection import Listener
+import distrun
+
+distrun.init()
+listener = Listener(family="AF_UNIX")
+print("uses", tempfile.gettempdir(), len(os.listdir(os.environ["DISTRUN_SCRATCH"])), flush=True)
+distrun.barrier()
+if os.environ["DISTRUN_GENERATION"] == "1" and distrun.rank() == distrun.size() - 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+distrun.barrier()
+"""
+
 
 # The last rank kills itself when the workers of its loader have handed over tensors, for which they listen at sockets.
 LOADER = """
@@ -44,7 +61,15 @@ dt.barrier()
 """
 
 
-@pytest.mark.parametrize(("library", "code", "size"), [("torch", LOADER, 2), ("tensorflow", TRACED, 1)])
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    ("library", "code", "size"),
+    one_in_gate(
+        pytest.param("multiprocessing", SOCKET, 2, id="multiprocessing"),
+        pytest.param("torch", LOADER, 2, id="torch"),
+        pytest.param("tensorflow", TRACED, 1, id="tensorflow"),
+    ),
+)
 def test_nothing_is_left_of_a_rank_that_is_killed(distrun, tmp_path, library, code, size):
     pytest.importorskip(library)
     (script := tmp_path / "train.py").write_text(code)

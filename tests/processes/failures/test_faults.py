@@ -9,6 +9,9 @@ import subprocess
 
 import psutil
 import pytest
+from tiers import one_in_gate
+
+pytestmark = pytest.mark.gate
 
 DEADLINE = 60.0  # seconds; as in conftest.py
 SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
@@ -97,12 +100,12 @@ sys.exit(9)
     job.assert_gone()
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum, status):
+@pytest.mark.parametrize("signum", one_in_gate(signal.SIGTERM, signal.SIGHUP))
+def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum):
     job = distrun("-np", "2", *python(SLEEP))
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signum)
-    assert job.wait() == status
+    assert job.wait() == 128 + signum
     job.assert_gone()
 
 
@@ -141,7 +144,7 @@ def test_ranks_are_born_with_default_signals_whatever_distrun_was_born_with(dist
 
 def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
     code = "try: import time; print('ready', flush=True); time.sleep(1000)\nexcept KeyboardInterrupt: print('tidy')"
-    job = distrun("-np", "2", *python(code))
+    job = distrun("-np", "2", *python(DAEMON + code))
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
@@ -175,9 +178,8 @@ def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
     job.assert_gone()
 
 
-@pytest.mark.parametrize("code", [SLEEP, STUBBORN + SLEEP, DAEMON + SLEEP], ids=["plain", "stubborn", "with daemons"])
-def test_nothing_survives_the_sigkill_of_distrun(distrun, python, code):
-    job = distrun("-np", "2", *python(code))
+def test_nothing_survives_the_sigkill_of_distrun(distrun, python):
+    job = distrun("-np", "2", *python(STUBBORN + DAEMON + SLEEP))
     job.stdout.wait_for(b"ready", 2)
     family = job.family()
     assert len(family) >= 4
@@ -195,23 +197,15 @@ def test_a_daemon_that_holds_the_output_pipe_does_not_keep_the_job(distrun, pyth
     job.assert_gone()
 
 
+@pytest.mark.full
 def test_a_stubborn_daemon_is_killed_after_the_grace(distrun, python):
     job = distrun("-np", "1", "--grace", "0.2", *python(STUBBORN + DAEMON))
     assert job.wait() == 0
     job.assert_gone()
 
 
-def test_a_daemon_survives_neither_ctrl_c(distrun, python):
+def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python):
     job = distrun("-np", "2", *python(DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 2)
-    job.process.send_signal(signal.SIGINT)
-    assert job.wait() == 130
-    job.assert_gone()
-
-
-@pytest.mark.parametrize("code", [SLEEP, DAEMON + SLEEP], ids=["plain", "with daemons"])
-def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python, code):
-    job = distrun("-np", "2", *python(code))
     job.stdout.wait_for(b"ready", 2)
     agent = job.agent()
     agent.kill()
@@ -231,7 +225,7 @@ def test_a_command_that_vanishes_before_exec_ends_with_127(distrun, tmp_path):
     job.assert_gone()
 
 
-@pytest.mark.parametrize("ends", [b"", b"\r\n"], ids=["one line", "many lines"])
+@pytest.mark.parametrize("ends", one_in_gate(b"", b"\r\n", chosen=1), ids=["one line", "many lines"])
 def test_ten_megabytes_that_are_not_utf8_arrive_intact(distrun, python, ends):
     data = bytes(byte for byte in range(256) if byte not in b"\r\n" or byte in ends) * 40000
     kept = f"b not in b'\\r\\n' or b in {ends!r}"

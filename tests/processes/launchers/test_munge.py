@@ -10,6 +10,8 @@ import pytest
 from distrun.errors import BootstrapError
 from distrun.host import munge
 
+pytestmark = pytest.mark.gate
+
 KEY = "ab" * 32
 OPENED = f"STATUS:  0\nUID:   {os.getuid()}\n\n{KEY}"
 

@@ -14,6 +14,8 @@ from distrun.runner.connect.program import PROBE, LocalProgram, first_frame, rea
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.shipping.delivery import Delivery
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.fixture
 def probe():

@@ -11,8 +11,9 @@ import subprocess
 import sys
 
 import pytest
+from tiers import one_in_gate
 
-from distrun.host.endpoints import free_port
+pytestmark = pytest.mark.gate
 
 RESOURCES = {"R_lite": [{"rank": "0", "children": {"core": "0-7", "gpu": "0-2"}}], "nodelist": ["localhost"]}
 ANSWER = json.dumps({"version": 1, "execution": RESOURCES})
@@ -52,10 +53,12 @@ def test_hosts_that_flux_tells_of(distrun, flux):
 
 @pytest.mark.parametrize(
     ("script", "reason"),
-    [
-        ("#!/bin/sh\necho 'flux-resource: ERROR: unable to connect' >&2; exit 1\n", "ERROR: unable to connect"),
-        ("#!/no/such/shell\n", "no such file or directory"),
-    ],
+    one_in_gate(
+        pytest.param(
+            "#!/bin/sh\necho 'flux-resource: ERROR: unable to connect' >&2; exit 1\n", "ERROR: unable to connect"
+        ),
+        pytest.param("#!/no/such/shell\n", "no such file or directory"),
+    ),
 )
 def test_a_flux_that_does_not_answer_is_told(distrun, flux, script, reason):
     job = distrun("true", **flux(script))
@@ -66,6 +69,7 @@ def test_a_flux_that_does_not_answer_is_told(distrun, flux, script, reason):
     job.assert_gone()
 
 
+@pytest.mark.full
 def test_without_flux_hosts_that_are_given_do(distrun, flux):
     job = distrun("-H", "localhost:2", "true", **flux("#!/no/such/shell\n"))
     assert job.wait() == 0, job.stderr.data
@@ -107,10 +111,12 @@ def azure(rank):
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
-    [
-        ([batch(0), batch(1)], ["0 2 0 2 [3.0, 3.0, 3.0]", "1 2 0 2 [3.0, 3.0, 3.0]"]),
-        ([azure(rank) for rank in range(4)], [f"{rank} 4 {rank % 2} 2 [10.0, 10.0, 10.0]" for rank in range(4)]),
-    ],
+    one_in_gate(
+        pytest.param([batch(0), batch(1)], ["0 2 0 2 [3.0, 3.0, 3.0]", "1 2 0 2 [3.0, 3.0, 3.0]"]),
+        pytest.param(
+            [azure(rank) for rank in range(4)], [f"{rank} 4 {rank % 2} 2 [10.0, 10.0, 10.0]" for rank in range(4)]
+        ),
+    ),
     ids=["AWS Batch", "Azure ML"],
 )
 def test_ranks_in_the_containers_of_a_cluster(variables, expected):
@@ -130,7 +136,7 @@ def test_ranks_in_the_containers_of_a_cluster(variables, expected):
     assert [out.strip() for out, _ in said] == expected
 
 
-def test_agents_in_the_containers_of_a_cluster(tmp_path):
+def test_agents_in_the_containers_of_a_cluster(tmp_path, meeting_port):
     """Host 0 has the output of all. Both containers are on one machine, whose ranks are local to each other."""
     usual = {name: text for name, text in os.environ.items() if not name.startswith("DISTRUN_")}
     command = [
@@ -141,7 +147,7 @@ def test_agents_in_the_containers_of_a_cluster(tmp_path):
         "--slots",
         "2",
         "--rdzv-endpoint",
-        f"127.0.0.1:{free_port()}",
+        f"127.0.0.1:{meeting_port}",
     ]
     hosts = [
         subprocess.Popen(

@@ -8,11 +8,14 @@ import stat
 import sys
 
 import pytest
+from tiers import one_in_gate
 
 from distrun.errors import BootstrapError
 from distrun.runner.protocol import sealed_frames
 from distrun.runner.protocol.handshake import Greeting, HostError, HostInfo
 from distrun.runner.protocol.sealed_frames import SealOffer, answered
+
+pytestmark = pytest.mark.gate
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
 # It keeps what the agent is sent, and starts it here.
@@ -92,7 +95,7 @@ def test_frames_travel_as_they_are_where_one_side_cannot_seal(tools, monkeypatch
     assert agree(SealOffer()) == (None, None)
 
 
-@pytest.mark.parametrize("has_munge", [False, True])
+@pytest.mark.parametrize("has_munge", one_in_gate(False, True, chosen=1))
 def test_the_job_key_does_not_pass_through_srun(distrun, python, tools, tmp_path, has_munge):
     (tmp_path / "heard").mkdir()
     both = {"munge": MUNGE, "unmunge": UNMUNGE} if has_munge else {"munge": "exit 1", "unmunge": "exit 1"}

@@ -11,6 +11,8 @@ import pytest
 from distrun.runner.connect.job_steps import JobStep, JobSteps, srun_command
 from distrun.runner.shipping.delivery import Opening
 
+pytestmark = pytest.mark.gate
+
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
 SRUN = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift; done
@@ -80,7 +82,7 @@ def test_an_interrupted_launch_ends_the_sruns_that_are_starting(distrun, path, t
             lines += began.read(10)
     job.process.terminate()
     assert job.wait() == 143
-    assert psutil.wait_procs(job.family(), timeout=30)[1] == []
+    assert psutil.wait_procs(job.family(), timeout=60)[1] == []
     job.assert_gone()
 
 

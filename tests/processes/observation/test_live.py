@@ -155,6 +155,7 @@ def test_a_slow_rank_is_named_and_what_is_written_scrolls_above(terminal):
     assert "slow now" not in screen, "the panel goes with the job"
 
 
+@pytest.mark.gate
 def test_the_bar_of_rank_0_is_shown_and_the_others_are_counted(terminal, tmp_path):
     pytest.importorskip("tqdm")
     shown = terminal()
@@ -169,6 +170,7 @@ def test_the_bar_of_rank_0_is_shown_and_the_others_are_counted(terminal, tmp_pat
     assert sorted(re.findall(r"^\[(\d)\] trained$", screen, re.M)) == ["0", "1", "2"]
 
 
+@pytest.mark.gate
 def test_keys_show_a_stack_and_a_log_and_close_the_view_while_the_job_goes_on(terminal):
     shown = terminal()
     shown.run(training("--live"))
@@ -178,7 +180,7 @@ def test_keys_show_a_stack_and_a_log_and_close_the_view_while_the_job_goes_on(te
     shown.type("1", "Enter")
     shown.wait_for(r"rank 1 on its threads:\nmain thread:\n(.*\n)*.*in <module>")
     shown.type("l", "0", "Enter")
-    shown.wait_for(r"the last lines of rank 0:\n  step 0$")
+    shown.wait_for(r"the last lines of rank 0:\n  step \d+$")
     shown.type("q")
     shown.wait_for("the view is closed, and the job goes on")
     last = int(re.findall(r"^\[0\] step (\d+)$", shown.screen(), re.M)[-1])
@@ -208,6 +210,7 @@ def test_q_twice_ends_the_job(terminal):
     wait_until(lambda: not shown.family())
 
 
+@pytest.mark.gate
 def test_top_shows_a_job_that_runs_and_leaves_no_trace(terminal):
     job, onlooker, other = terminal(), terminal(), terminal()
     job.run(training())
@@ -245,15 +248,6 @@ def test_without_a_terminal_lines_say_it(tmp_path):
         ended.stderr,
         re.M,
     )
-
-
-def test_errors_are_one_sentence():
-    for arguments, sentence in (
-        (["top"], "distrun top needs a terminal: without one, start the job with --live, which writes lines"),
-        (["top", "--nonsense"], "there is no option --nonsense: see distrun top --help"),
-    ):
-        ended = subprocess.run([*LAUNCHER, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
-        assert (ended.returncode, ended.stderr) == (2, f"distrun: error: {sentence}\n")
 
 
 def test_a_job_that_there_is_not_is_told_with_those_that_there_are(terminal):

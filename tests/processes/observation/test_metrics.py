@@ -10,6 +10,10 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.gate
+
 TRAINING = Path(__file__).parent / "programs" / "training.py"
 DEADLINE = 120.0  # seconds
 PLACE = re.compile(rb"distrun: metrics are at (http://(\S+):(\d+)/metrics)\n")
@@ -32,6 +36,7 @@ def test_the_metrics_of_a_job_grow_while_it_runs_and_end_with_it(distrun):
     while (found := scrape(address.decode())).get(steps, 0.0) <= seen or not seen:
         seen = seen or found.get(steps, 0.0)
         assert time.monotonic() < deadline, found
+        time.sleep(0.1)
     assert found["distrun_ranks"] == 2
     assert found['distrun_rank_memory_bytes{rank="0",host="localhost"}'] > 1 << 20
     assert any(key.startswith("distrun_seconds_total") and "forward" in key for key in found)
@@ -40,12 +45,3 @@ def test_the_metrics_of_a_job_grow_while_it_runs_and_end_with_it(distrun):
     job.assert_gone()
     with socket.socket() as again:
         assert again.connect_ex(("127.0.0.1", int(port))) != 0
-
-
-def test_an_address_that_cannot_be_used_is_refused_before_anything_starts(distrun, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        job = distrun("-np", "1", "--metrics", f":{port}", "touch", str(tmp_path / "started"))
-        assert job.wait() == 2
-    assert f"--metrics cannot listen at 127.0.0.1:{port}: Address already in use" in job.stderr.data.decode()
-    assert not (tmp_path / "started").exists()

@@ -45,7 +45,7 @@ def plots_of(document: ElementTree.Element) -> set[str]:
 
 
 def test_a_job_that_ends_well(train, tmp_path):
-    job = train("--seconds", "6", "--late", "0.02", DISTRUN_KEY="s" * 40, OTHER_SECRET="t" * 40)
+    job = train("--seconds", "6", "--late", "0.05", DISTRUN_KEY="s" * 40, OTHER_SECRET="t" * 40)
     assert job.wait(DEADLINE) == 0
     job.assert_gone()
     assert b"the report is in " in job.stderr.data
@@ -60,6 +60,7 @@ def test_a_job_that_ends_well(train, tmp_path):
     assert "t" * 40 not in text
 
 
+@pytest.mark.gate
 def test_a_job_that_fails(train, tmp_path):
     job = train("--seconds", "3", "--fails")
     assert job.wait(DEADLINE) == 1
@@ -83,6 +84,7 @@ def test_a_job_that_is_interrupted(train, tmp_path):
     assert "Where a step goes, per rank" in plots_of(document)
 
 
+@pytest.mark.gate
 def test_a_job_that_tells_nothing_has_a_report_that_says_so(distrun, tmp_path):
     job = distrun("-np", "2", "--report", str(tmp_path / "report.html"), "true")
     assert job.wait() == 0
@@ -90,17 +92,7 @@ def test_a_job_that_tells_nothing_has_a_report_that_says_so(distrun, tmp_path):
     assert "not known" in "".join(document.find(".//main/p").itertext())
 
 
-@pytest.mark.parametrize(
-    ("file", "sentence"),
-    [("no/such/report.html", "there is no directory"), (".", "is a directory: give the name of a file")],
-)
-def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(distrun, tmp_path, file, sentence):
-    job = distrun("-np", "1", "--report", str(tmp_path / file), "touch", str(tmp_path / "started"))
-    assert job.wait() == 2
-    assert sentence in job.stderr.data.decode()
-    assert not (tmp_path / "started").exists()
-
-
+@pytest.mark.gate
 def test_a_report_that_cannot_be_written_at_the_end_changes_no_exit_status(distrun, tmp_path):
     folder = tmp_path / "reports"
     folder.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -29,16 +30,24 @@ def train(distrun, tmp_path):
     return start
 
 
-def points(folder: Path) -> dict[str, list]:
-    """Return the points of each scalar that TensorBoard finds in a folder."""
+@pytest.fixture
+def loaded(monkeypatch):
+    """Return a function that returns what TensorBoard finds in a folder."""
+    monkeypatch.setitem(sys.modules, "tensorflow", None)  # TensorBoard does without, and importing it takes long
     loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = loading.EventAccumulator(str(folder))
-    found.Reload()
-    return {name: found.Scalars(name) for name in found.Tags()["scalars"]}
+
+    def load(folder: Path):
+        found = loading.EventAccumulator(str(folder))
+        found.Reload()
+        return found
+
+    return load
 
 
-def test_beside_those_of_torchs_summary_writer(train):
-    found = points(train("torch"))
+@pytest.mark.gate
+def test_beside_those_of_torchs_summary_writer(train, loaded):
+    events = loaded(train("torch"))
+    found = {name: events.Scalars(name) for name in events.Tags()["scalars"]}
     assert set(found) == FIGURES | {"loss"}
     steps = found["distrun/steps_per_second"]
     assert len(steps) >= 2
@@ -48,14 +57,11 @@ def test_beside_those_of_torchs_summary_writer(train):
     assert all(0 <= point.value <= 1 for point in found["distrun/share_waiting"])
 
 
-def test_beside_those_of_kerass_callback(train):
-    pytest.importorskip("tensorflow")
-    pytest.importorskip("keras")
+@pytest.mark.skipif(not find_spec("tensorflow") or not find_spec("keras"), reason="TensorFlow or Keras is missing")
+def test_beside_those_of_kerass_callback(train, loaded):
     folder = train("keras")
     assert (folder / "train").is_dir()
-    loading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    found = loading.EventAccumulator(str(folder / "distrun"))
-    found.Reload()
+    found = loaded(folder / "distrun")
     assert set(found.Tags()["tensors"]) >= FIGURES
     assert len(found.Tensors("distrun/steps_per_second")) >= 2
 

@@ -6,10 +6,12 @@ import re
 import signal
 import time
 
+import pytest
 from histories.chrome_trace import query
 from shell import wait_until
+from tiers import one_in_gate
 
-WITHIN = 10.0  # seconds: what is promised
+PROMISED, PATIENT = 10.0, 60.0  # seconds; a busy machine may break the promise
 TRAINING = """
 import time
 import numpy as np, distrun, distrun.data
@@ -30,7 +32,9 @@ NAMED = r"rank 2 on localhost costs every step \d+ ms \(\d+ %\): it waits for it
 MISSED = "select name from slice where name glob 'waiting for rank *' group by 1 order by sum(dur) desc limit 1"
 
 
-def test_a_straggler_is_named_within_10_s_in_live_view_timeline_and_report(distrun, python, tmp_path):
+@pytest.mark.gate
+@pytest.mark.parametrize("within", one_in_gate(PATIENT, PROMISED))
+def test_a_straggler_is_named_soon_in_live_view_timeline_and_report(distrun, python, tmp_path, within):
     timeline, page = tmp_path / "t.json.gz", tmp_path / "report.html"
     observers = ("--live", "--timeline", str(timeline), "--report", str(page))
     job = distrun("-np", "3", "--oversubscribe", *observers, *python(TRAINING))
@@ -38,7 +42,7 @@ def test_a_straggler_is_named_within_10_s_in_live_view_timeline_and_report(distr
     began = time.monotonic()
     job.stderr.wait_for_match(NAMED)
     wait_until(lambda: is_in(timeline))
-    assert time.monotonic() - began <= WITHIN
+    assert time.monotonic() - began <= within
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
     assert re.search(rf"Held up by one rank: {NAMED}", page.read_text())

@@ -12,6 +12,7 @@ import time
 import pytest
 from histories.chrome_trace import FIRST_PROCESS, load, query
 from histories.trace_processor import TraceProcessor
+from tiers import one_in_gate
 
 STRAGGLER = """
 import os, sys, time
@@ -60,6 +61,7 @@ def ranks(tables):
     return [rank for (rank,) in tables.execute("select distinct rank from slice order by 1")]
 
 
+@pytest.mark.gate
 def test_a_straggler_of_20_ms_is_named(distrun, python, tmp_path):
     file = tmp_path / "t.json.gz"
     job = distrun("-np", "3", "--timeline", str(file), *python(STRAGGLER))
@@ -69,14 +71,15 @@ def test_a_straggler_of_20_ms_is_named(distrun, python, tmp_path):
     for rank in (0, 2):
         name, count, ms = straggler(tables, rank)
         assert name == "waiting for rank 1"
-        assert count >= 40
-        assert ms > 10
+        assert count >= 30
+        assert ms > 5
     steps = tables.execute("select count(*) from slice where name like 'step%' group by rank").fetchall()
     assert all(count >= 57 for (count,) in steps)
     assert tables.execute("select count(*) from counter where name = 'steps per second' and value > 5").fetchone()[0]
     job.assert_gone()
 
 
+@pytest.mark.gate
 def test_steps_operations_and_marks_are_chosen(distrun, python, tmp_path):
     file = tmp_path / "t.json"
     chosen = ("--timeline-steps", "10:12", "--timeline-operations", "--timeline-mark-cycles")
@@ -90,6 +93,7 @@ def test_steps_operations_and_marks_are_chosen(distrun, python, tmp_path):
     assert tables.execute("select count(*) from slice where name = 'cycle'").fetchone()[0] >= 3
 
 
+@pytest.mark.gate
 def test_the_file_of_a_job_that_fails_tells_what_every_rank_was_doing(distrun, python, tmp_path):
     file = tmp_path / "t.json.gz"
     code = STRAGGLER.replace("[0] * 60", "range(30)").replace(
@@ -122,7 +126,7 @@ def test_a_launcher_that_is_killed_leaves_a_file_that_can_be_read(distrun, pytho
 
 def deadline_loop(is_so):
     """Wait until something is so, which is looked at again and again."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
             if is_so():
@@ -133,25 +137,8 @@ def deadline_loop(is_so):
     raise AssertionError("it did not come to be")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--timeline", "/none/t.json"), "--timeline '/none/t.json': there is no folder '/none': make it"),
-        (("--timeline", "/"), "--timeline '/' is a folder"),
-        (("--timeline", ""), "--timeline '' is no file"),
-        (("--timeline", "t.json", "--timeline-steps", "9:1"), "--timeline-steps '9:1' is no range of steps"),
-        (("--timeline", "t.json", "--timeline-limit", "x"), "--timeline-limit 'x' is no number of megabytes"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_starts(distrun, tmp_path, arguments, sentence):
-    job = distrun(*arguments, "-np", "2", "touch", str(tmp_path / "started"))
-    assert job.wait() == 2
-    assert job.stderr.data.decode().startswith(f"distrun: error: {sentence}")
-    assert job.stderr.data.count(b"\n") == 1
-    assert not (tmp_path / "started").exists()
-
-
-@pytest.mark.parametrize("launcher", [(), ("--launcher", "mpirun")])
+@pytest.mark.gate
+@pytest.mark.parametrize("launcher", one_in_gate((), ("--launcher", "mpirun")))
 def test_scripts_record_a_timeline_themselves(distrun, python, tmp_path, launcher):
     file = tmp_path / "t.json.gz"
     job = distrun("-np", "3", *launcher, *python(CALLS.format(file=str(file), condition="")))
@@ -179,7 +166,8 @@ def test_a_first_rank_that_stops_has_the_others_stop(distrun, python, tmp_path):
     assert files(tmp_path) == ["t.json"]
 
 
-@pytest.mark.parametrize("dead", [0, 1])
+@pytest.mark.gate
+@pytest.mark.parametrize("dead", one_in_gate(0, 1))
 def test_what_a_killed_rank_recorded_is_in_the_timeline(distrun, python, tmp_path, dead):
     file = tmp_path / "t.json"
     code = CALLS.format(file=str(file), condition="").replace(
@@ -195,9 +183,14 @@ def test_what_a_killed_rank_recorded_is_in_the_timeline(distrun, python, tmp_pat
     assert set(files(tmp_path)) <= {"t.json", ".t.json.parts"}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("variables", "options"),
-    [({"HOROVOD_TIMELINE": "t.json"}, ("--horovod",)), ({"DISTRUN_TIMELINE": "t.json"}, ("--launcher", "mpirun"))],
+    one_in_gate(
+        pytest.param({"HOROVOD_TIMELINE": "t.json"}, ("--horovod",)),
+        pytest.param({"DISTRUN_TIMELINE": "t.json"}, ("--launcher", "mpirun")),
+        chosen=1,
+    ),
 )
 def test_a_variable_asks_for_it_too(distrun, python, tmp_path, variables, options):
     variables = {name: str(tmp_path / value) for name, value in variables.items()}
@@ -209,6 +202,7 @@ def test_a_variable_asks_for_it_too(distrun, python, tmp_path, variables, option
     assert files(tmp_path) == ["t.json"]
 
 
+@pytest.mark.gate
 def test_calls_that_make_no_sense_are_refused(distrun, python, tmp_path):
     code = """
     import distrun

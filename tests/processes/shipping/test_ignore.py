@@ -8,10 +8,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.runner.shipping.ignore import Rules
 from distrun.runner.shipping.snapshot import take
+
+pytestmark = pytest.mark.gate
 
 NAMES = ["a", "b", "ab", "a.py", "b.log", "[x]", "a b", "data", "keep", "ü", "-"]
 PIECES = st.sampled_from(
@@ -93,7 +95,6 @@ def test_histories_and_bytecode_are_always_left_out():
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @given(TEXTS, TEXTS, PATHS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_files_are_ignored_as_by_git(tmp_path_factory, outer, inner, paths):
     folder = tmp_path_factory.mktemp("tree")
     files = []

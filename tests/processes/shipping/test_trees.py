@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from hypothesis.strategies import binary, sampled_from
 
@@ -23,6 +23,8 @@ from distrun.runner.shipping import snapshot, trees
 from distrun.runner.shipping.cache import explain, open_cache
 from distrun.runner.shipping.delivery import Delivery
 from distrun.runner.shipping.options import deliver
+
+pytestmark = pytest.mark.gate
 
 NAMES = sampled_from(["a", "b", "in/a", "in/b", "in/deep/c", "d\udcff"])
 LARGE = 1 << 30
@@ -143,8 +145,7 @@ class Folder(RuleBasedStateMachine):
 
 def test_any_history_of_a_folder_is_followed(tmp_path):
     Folder.base = tmp_path / "machine"
-    chosen = settings(max_examples=25, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(Folder, settings=chosen)
+    run_state_machine_as_test(Folder, settings=settings(stateful_step_count=12))
 
 
 @pytest.mark.parametrize("value", ["", "cache", "./cache"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
+from shell import wait_until
+from tiers import one_in_gate
 
 ENDLESS = """
 import subprocess, sys, time
@@ -27,17 +28,10 @@ def endless(sweep):
     def start(*arguments):
         run = sweep(*("--seeds", "4", "--metric", "loss", "-H", "localhost:2"), *arguments, script=ENDLESS)
         run.stderr.wait_for(b"trial 0 complete")
-        wait_for(lambda: len(sleeping(run)) == 2)
+        wait_until(lambda: len(sleeping(run)) == 2)
         return run
 
     return start
-
-
-def wait_for(condition):
-    give_up = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
 
 
 def sleeping(run):
@@ -63,7 +57,8 @@ def where(run, is_wanted):
     return found
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.gate
+@pytest.mark.parametrize("signum", one_in_gate(signal.SIGINT, signal.SIGTERM))
 def test_a_signal_ends_all_and_the_sweep_can_be_resumed(endless, sweep, signum):
     run = endless()
     run.process.send_signal(signum)
@@ -79,12 +74,13 @@ def test_a_signal_ends_all_and_the_sweep_can_be_resumed(endless, sweep, signum):
     assert b"trial 0" not in again.stderr.data.replace(b"the best is trial 0", b"")
 
 
+@pytest.mark.gate
 def test_a_launcher_that_is_killed_leaves_nothing_but_its_record(endless, sweep):
     run = endless()
     family = run.family()
     run.process.kill()
     run.wait()
-    assert psutil.wait_procs(family, timeout=20)[1] == []
+    assert psutil.wait_procs(family, timeout=60)[1] == []
     run.assert_gone()
     assert run.results.states == ["complete", "running", "running"]
 
@@ -102,18 +98,19 @@ def test_a_sweep_that_runs_is_not_resumed_beside_itself(endless, sweep):
     run.wait()
     again = sweep("--resume", str(run.results.folder), "-H", "localhost:2", "--timeout", "1")
     assert again.wait() == 0  # at once: nothing that the killed one has left keeps it away
-    assert psutil.wait_procs(family, timeout=20)[1] == []
+    assert psutil.wait_procs(family, timeout=60)[1] == []
     again.assert_gone()
     run.assert_gone()
 
 
+@pytest.mark.gate
 def test_an_agent_that_is_killed_is_replaced_and_its_trials_run_again(endless):
     run = endless()
     before = ranks(run) + sleeping(run)
     run.agent().kill()
     run.stderr.wait_for(b"its trials are tried again")
-    assert psutil.wait_procs(before, timeout=20)[1] == []
-    wait_for(lambda: len(sleeping(run)) == 2)
+    assert psutil.wait_procs(before, timeout=60)[1] == []
+    wait_until(lambda: len(sleeping(run)) == 2)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
     run.assert_gone()
@@ -125,7 +122,7 @@ def test_a_rank_that_is_killed_is_the_failure_of_its_trial_only(endless):
     victim.kill()
     run.stderr.wait_for(b"was killed by SIGKILL")
     run.stderr.wait_for_match(r"trial \d failed")
-    wait_for(lambda: len(sleeping(run)) == 2)  # the next trial runs, and nothing is left of the one that failed
+    wait_until(lambda: len(sleeping(run)) == 2)  # the next trial runs, and nothing is left of the one that failed
     run.process.send_signal(signal.SIGINT)
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130
@@ -146,12 +143,12 @@ sys.argv[1] == "--seed=0" and open({str(go)!r}).read()
     run = sweep("--seeds", "2", "-H", "localhost:1", script=script)
     with open(go, "w"):
         (first,) = ranks(run)
-        wait_for(lambda: spares(run))
+        wait_until(lambda: spares(run))
         (spare,) = spares(run)
         run.process.send_signal(signal.SIGSTOP)  # so that it hears of both ends together, in their order
-    assert psutil.wait_procs([first], timeout=20)[1] == []
+    assert psutil.wait_procs([first], timeout=60)[1] == []
     spare.kill()
-    assert psutil.wait_procs([spare], timeout=20)[1] == []
+    assert psutil.wait_procs([spare], timeout=60)[1] == []
     run.process.send_signal(signal.SIGCONT)
     assert run.wait() == 0
     run.assert_gone()

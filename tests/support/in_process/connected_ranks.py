@@ -10,7 +10,7 @@ from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 from distrun.runtime.transport.network import Network
 
-DEADLINE = 30.0  # seconds
+DEADLINE = 60.0  # seconds
 MEMBERS = [Member(rank, f"h{rank}", f"host{rank}", 100 + rank, "127.0.0.1", 1) for rank in range(3)]
 
 

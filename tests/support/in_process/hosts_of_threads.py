@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, strategies as st
+from hypothesis import strategies as st
 
 from distrun.runtime.backends import hierarchical, rail, wire_format
 from distrun.runtime.backends.algorithms import base, choice, measuring
@@ -335,6 +335,3 @@ def cases(draw):
         "is_late": draw(st.booleans()),
         "places": (draw(pieces), draw(pieces)),
     }
-
-
-QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]

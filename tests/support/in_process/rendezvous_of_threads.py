@@ -15,6 +15,7 @@ from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 
 KEY = bytes(range(32))
+DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 HERE = "127.0.0.1"
 
 
@@ -37,7 +38,7 @@ class RankThread(threading.Thread):
 
     def end(self) -> Rendezvous:
         """Wait for the end of its part; return what has come of it."""
-        self.join(40.0)
+        self.join(2 * DEADLINE)
         assert not self.is_alive(), "it still waits"
         if self.error is not None:
             raise self.error

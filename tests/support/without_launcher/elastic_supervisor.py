@@ -110,9 +110,10 @@ class Supervisor:
         self._environ = {**os.environ, **(environ or {})}
         self._job, self._key = secrets.token_hex(16), secrets.token_hex(32)
         self._hosts = hosts
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._keeper = socket.socket()  # keeps a port for the rank 0 of each generation, and does not listen
+        self._keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._keeper.bind(("127.0.0.1", 0))
+        self._port = self._keeper.getsockname()[1]
         self.generation = 0
         self.members: list[Process] = []
         self.processes: list[Process] = []
@@ -123,6 +124,7 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             process.close()
+        self._keeper.close()
 
     def contract(self, rank: int, hosts: Sequence[str], slot: int, generation: int) -> dict[str, str]:
         """Return the variables of a rank, given the host of each."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.host.sealing import PUBLIC_SIZE, KeyPair, SealError
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=1000)))
 def test_what_is_sealed_is_opened_by_the_other_side(messages):
     one, other = KeyPair("tea"), KeyPair("tea")

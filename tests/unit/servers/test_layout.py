@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.servers.layout import Layout, Parameter, Segment, shares
 from distrun.servers.rules import Rule
@@ -22,7 +22,6 @@ def layout_of(items, workers=2):
     return Layout(parameters, (RULE, RULE), workers)
 
 
-@settings(max_examples=30)
 @given(PARAMETERS, st.integers(1, 4))
 def test_each_element_has_one_server(items, servers):
     layout = layout_of(items)
@@ -43,14 +42,12 @@ def test_each_element_has_one_server(items, servers):
     assert all((own == 1).all() for own in seen)
 
 
-@settings(max_examples=30)
 @given(PARAMETERS, st.integers(1, 4))
 def test_dense_elements_are_divided_evenly(items, servers):
     sizes = [share.dense_size for share in shares(layout_of(items), servers)]
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=30)
 @given(PARAMETERS)
 def test_a_layout_survives_json(items):
     layout = layout_of(items)

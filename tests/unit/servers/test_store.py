@@ -22,7 +22,7 @@ ADAM = Rule(
 )
 PLAIN = Rule("torch.SGD", {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0, "delay": 0})
 ADAGRAD = Rule("torch.Adagrad", {"weight_decay": 0.0, "lr_decay": 0.1, "eps": 1e-10, "initial": 0.5})
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @pytest.fixture

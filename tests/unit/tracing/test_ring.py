@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, strategies as st
+from hypothesis_profiles import examples
 
 from distrun.tracing import layout
 from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, INPUT, SLOTS, STEP, WAITED, WAITING
@@ -104,6 +105,7 @@ def test_waiting_is_told_when_it_begins_and_when_it_is_over(descriptor):
     assert over.end > began
 
 
+@examples(gate=5, full=100)
 @given(st.lists(st.integers(1, SLOTS // 3), min_size=1, max_size=8), st.integers(0, 7))
 def test_a_reader_that_keeps_up_misses_nothing_across_the_end(batches, together):
     ring = Ring()

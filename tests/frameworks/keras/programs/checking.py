@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -35,9 +35,9 @@ def feature(name: str, *backends: str) -> Callable[[Callable[[], Any]], Callable
 
 
 def run_features() -> None:
-    """Run them; rank 0 prints a line of JSON for each. `ONLY` in the environment chooses one."""
+    """Run those that the command line names, or all; rank 0 prints a line of JSON for each."""
     for name, function in _features:
-        if os.environ.get("ONLY", name) != name:
+        if name not in (sys.argv[1:] or [name]):
             continue
         keras.utils.set_random_seed(7)
         started = time.process_time()

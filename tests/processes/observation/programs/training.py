@@ -1,13 +1,13 @@
-"""A training on made-up data with PyTorch: for so many seconds, with a rank 1 that may be late or fail."""
+"""A training on made-up data: for so many seconds, with a rank 1 that may be late or fail."""
 
 import argparse
+import itertools
 import time
 
-import torch
-from torch.utils.data import DataLoader, IterableDataset
+import numpy as np
 
 import distrun
-import distrun.torch as dt
+import distrun.data
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, required=True)
@@ -15,29 +15,22 @@ parser.add_argument("--late", type=float, default=0.0, help="seconds that each b
 parser.add_argument("--fails", action="store_true", help="rank 1 fails at the end")
 options = parser.parse_args()
 
-dt.init()
-torch.set_num_threads(1)
+distrun.init()
+end = time.monotonic() + options.seconds
 
 
-class Samples(IterableDataset):
-    def __iter__(self):
-        end = time.monotonic() + options.seconds
-        step = 0
-        while distrun.allreduce(float(time.monotonic() < end), name="goes on", op=distrun.Min) > 0:
-            if distrun.rank() == 1:
-                time.sleep(options.late)
-            yield torch.randn(16, 64), torch.zeros(16, 1)
-            step += 1
-            if step == 100 and distrun.rank() == 0:
-                print(f"step {step} done", flush=True)
-        if options.fails and distrun.rank() == 1:
-            raise ValueError("no <such> sample")
+def batches():
+    while True:
+        time.sleep(options.late * (distrun.rank() == 1))
+        yield np.ones(1000, np.float32)
 
 
-model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
-optimizer = dt.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.001), model.named_parameters())
-for samples, labels in DataLoader(Samples(), batch_size=None):
-    optimizer.zero_grad()
-    ((model(samples) - labels) ** 2).mean().backward()
-    optimizer.step()
-    time.sleep(0.005)
+for step, batch in zip(itertools.count(1), distrun.data.watch(batches())):
+    time.sleep(0.01)
+    distrun.allreduce_(batch, name="gradient")
+    if step == 100 and distrun.rank() == 0:
+        print(f"step {step} done", flush=True)
+    if not distrun.allreduce(float(time.monotonic() < end), name="goes on", op=distrun.Min):
+        break
+if options.fails and distrun.rank() == 1:
+    raise ValueError("no <such> sample")

@@ -49,6 +49,7 @@ def main():
     elif distrun.rank() or KIND == "none":
         train()
     elif KIND == "torch":
+        sys.modules["tensorflow"] = None  # TensorBoard does without, and need not wait until it is imported
         from torch.utils.tensorboard import SummaryWriter
 
         with contextlib.closing(SummaryWriter(FOLDER)) as writer:

@@ -41,7 +41,7 @@ class Side(threading.Thread):
             self.error = error
 
     def end(self) -> Exception | None:
-        self.join(10.0)
+        self.join(60.0)
         assert not self.is_alive()
         return self.error
 
@@ -50,7 +50,7 @@ class Side(threading.Thread):
 def ends(request) -> Iterator[tuple[socket.socket, socket.socket]]:
     pair = socket.socketpair(socket.AF_UNIX, request.param)
     for end in pair:
-        end.settimeout(10.0)
+        end.settimeout(60.0)
     with pair[0], pair[1]:
         yield pair
 
@@ -129,7 +129,7 @@ def test_a_handshake_takes_bytes_as_they_come_and_not_one_too_many(sizes):
     server_end, client_end = socket.socketpair()
     with server_end, client_end:
         server_end.setblocking(False)
-        client_end.settimeout(10.0)
+        client_end.settimeout(60.0)
         server = NonblockingHandshake(server_end, server_side(KEY, b""))
         assert not server.advance()
         assert not server.wants_to_send

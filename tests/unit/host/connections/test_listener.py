@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from in_process.thread_clock import await_that, clock as clock
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections import dialer, handshake, listener, target
@@ -363,13 +364,13 @@ def test_an_introduction_that_is_too_long_is_refused_on_both_sides(desk):
 # Calling ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_that_comes_late_is_found(no_descriptors_left):
+def test_a_host_that_comes_late_is_found(no_descriptors_left, clock):
     with socket.socket() as keeper:
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         keeper.bind((HERE, 0))
         place = (HERE, keeper.getsockname()[1])
         client = Client([place], name="early")
-        client.join(0.3)
+        await_that(lambda: client in clock.failed)
         assert client.is_alive()
         desk = Listener([listen(*place, shared=True)], KEY)
         meet(desk, [client])

@@ -115,7 +115,7 @@ def made_plan(count, ranks=1):
     return make_plan(LaunchRequest(("train",), hosts=hosts), launcher)
 
 
-@pytest.mark.parametrize("count", [1, 10, 100, 1000])
+@pytest.mark.parametrize("count", [1, 10, 100, pytest.param(1000, marks=pytest.mark.full)])
 def test_every_rank_of_so_many_hosts_runs_and_ends(count):
     started = time.perf_counter()
     plan = made_plan(count, ranks=2)

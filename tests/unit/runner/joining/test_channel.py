@@ -11,7 +11,7 @@ from distrun.runner.joining import channel as channels
 from distrun.runner.joining.channel import Channel
 from distrun.runner.joining.messages import MessageKind, encode
 
-DEADLINE = 20.0  # seconds
+DEADLINE = 60.0  # seconds
 
 
 @pytest.fixture

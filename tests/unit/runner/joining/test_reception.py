@@ -16,7 +16,7 @@ from distrun.runner.joining.reception import Reception
 from distrun.runner.joining.roster import Roster
 from distrun.runner.protocol.handshake import HostError
 
-DEADLINE = 20.0  # seconds
+DEADLINE = 60.0  # seconds
 SECRET = b"s" * 32
 OWN = Member(0, 2, "a", 1, "/")
 OTHER = Member(1, 2, "b", 1, "/").to_json()

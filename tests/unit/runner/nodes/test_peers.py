@@ -15,7 +15,7 @@ from distrun.runner.nodes.peers import Peers
 from distrun.runner.supervision import events
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-DEADLINE = 30.0  # seconds
+DEADLINE = 60.0  # seconds
 
 
 def test_what_was_told_is_on_its_way_when_a_launcher_is_about_to_stop():

@@ -13,7 +13,7 @@ from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import DescriptorSink, RankFiles, TextSink
 from distrun.runner.supervision.events import OutputClosed, Printed
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 STYLE = Style()
 
 

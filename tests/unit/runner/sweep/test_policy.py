@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
@@ -396,7 +396,6 @@ def test_spares_are_dismissed_when_no_trial_is_to_come():
     assert len(spares) == 1
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
     slots = data.draw(st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
-from in_process.hosts_of_threads import DTYPES, QUIET, Job, cases, check_allreduce, dtype_of, reference, values
+from hypothesis import given, strategies as st
+from hypothesis_profiles import examples
+from in_process.hosts_of_threads import DTYPES, Job, cases, check_allreduce, dtype_of, reference, values
+from tiers import one_in_gate
 
 from distrun.runtime.backends.adasum import adasum
 from distrun.runtime.backends.algorithms import choice
@@ -29,7 +31,6 @@ SOME_LAYOUTS = [(1, 1, 1), (1, 2, 3), (1,) * 7, (1,) * 8]
 
 
 @pytest.mark.parametrize("algorithm", FORCED)
-@settings(max_examples=80, deadline=None, suppress_health_check=QUIET)
 @given(cases(), st.sampled_from(LAYOUTS))
 def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, algorithm, case, counts):
     is_exact = case["op"] in (Min, Max) or dtype_of(case["dtype"]).kind in "iub"
@@ -39,7 +40,7 @@ def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, a
 
 
 @pytest.mark.parametrize("algorithm", STEPWISE)
-@pytest.mark.parametrize("counts", SOME_LAYOUTS, ids=str)
+@pytest.mark.parametrize("counts", one_in_gate(*SOME_LAYOUTS, chosen=1), ids=str)
 def test_every_type_and_operator(small_pieces, algorithm, counts):
     for dtype in DTYPES:
         for op in (Sum, Average, Min, Max, Product):
@@ -66,7 +67,7 @@ def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_piece
 
 @pytest.mark.parametrize("algorithm", STEPWISE)
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@examples(gate=8, full=50)
 @given(
     counts=st.sampled_from(LAYOUTS),
     count=st.integers(1, 3000),
@@ -92,7 +93,7 @@ def test_what_is_quantised_is_exchanged_directly(small_pieces, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", [DIRECT, HALVING_DOUBLING, TREE])
-@pytest.mark.parametrize("hosts", [3, 5, 8, 9])
+@pytest.mark.parametrize("hosts", one_in_gate(3, 5, 8, 9, chosen=1))
 def test_the_order_of_summation_does_not_depend_on_the_place_in_an_array(small_pieces, algorithm, hosts):
     """A tensor becomes the same whatever it is fused with; in a ring alone it does not."""
     arrays = [np.random.default_rng(rank).standard_normal(3000).astype(np.float32) for rank in range(hosts)]
@@ -117,7 +118,7 @@ def test_the_order_of_summation_does_not_depend_on_the_place_in_an_array(small_p
 # The other collectives ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("counts", LAYOUTS, ids=str)
+@pytest.mark.parametrize("counts", one_in_gate(*LAYOUTS, chosen=LAYOUTS.index((3, 2, 2))), ids=str)
 @pytest.mark.parametrize("algorithm", [AUTO, TREE])
 @pytest.mark.parametrize("is_late", [False, True])
 def test_broadcast(small_pieces, monkeypatch, counts, algorithm, is_late):
@@ -265,7 +266,6 @@ def test_slow_links_are_measured_once_and_then_change_the_algorithm(small_pieces
     assert all("tree" in names for names in found[: min(counts)])
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     operations=st.lists(
         st.lists(st.tuples(st.integers(0, 5000), st.sampled_from(["u1", "f4", "f8"])), max_size=8), max_size=5

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from hypothesis.extra import numpy as arrays
+from hypothesis_profiles import examples
 
 from distrun.runtime.backends.quantisation import AT_ONCE, BLOCK, LEAST_SCALE, QUANTISERS
 from distrun.runtime.settings import WIRE_SHARES
@@ -27,7 +28,7 @@ def there_and_back(values, wire):
 
 @pytest.mark.parametrize("wire", QUANTISERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@settings(max_examples=100, deadline=None)
+@examples(gate=10, full=100)
 @given(values=arrays.arrays(np.float32, sizes, elements=floats, fill=st.floats(-1, 1, width=32)))
 @example(values=np.zeros(5, np.float32))
 @example(values=np.array([1e-45, 0, -1e-40], np.float32))
@@ -47,7 +48,6 @@ def test_integers_of_the_range_and_the_largest_values_are_exact():
     np.testing.assert_array_equal(there_and_back(values, "int8"), values)
 
 
-@settings(max_examples=100, deadline=None)
 @given(largest=st.floats(float(LEAST_SCALE), 2.0**127, width=32), count=st.integers(15, 3 * BLOCK))
 def test_the_largest_value_and_halves_of_it_are_exact_down_to_a_64th(largest, count):
     levels = np.exp2(-np.arange(7, dtype=np.float32))
@@ -75,7 +75,7 @@ def test_a_block_with_what_is_not_finite_has_nothing_finite_left_and_others_are_
 
 @pytest.mark.parametrize("wire", QUANTISERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@settings(max_examples=50, deadline=None)
+@examples(gate=10, full=100)
 @given(values=arrays.arrays(np.float32, sizes, elements=floats, fill=st.floats(-1, 1, width=32)))
 @example(values=np.ones(5, np.float32))
 def test_who_quantises_is_told_what_others_make_of_it_and_what_is_lost(wire, dtype, values):

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
+from hypothesis_profiles import examples
 from in_process import hosts_of_threads
-from in_process.hosts_of_threads import QUIET, SHAPES, Job, cases, check_allreduce, groups_of, reference, values
+from in_process.hosts_of_threads import SHAPES, Job, cases, check_allreduce, groups_of, reference, values
+from tiers import one_in_gate
 
 from distrun.runtime.backends.algorithms import base, choice
 from distrun.runtime.operations import reduction
@@ -20,7 +22,7 @@ from distrun.runtime.operations.wire import SMALL, Wire, exact_ranges
 # Tests ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=QUIET)
+@examples(gate=40, full=300)
 @given(cases())
 def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, case):
     check_allreduce(**case)
@@ -38,7 +40,7 @@ REAL = [
 ]
 
 
-@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (1, 2), (1, 1, 1), (1, 2, 1, 1)], ids=str)
+@pytest.mark.parametrize("counts", one_in_gate((1, 1), (2, 2), (1, 2), (1, 1, 1), (1, 2, 1, 1), chosen=2), ids=str)
 @pytest.mark.parametrize("nbytes", REAL)
 def test_the_sizes_at_which_the_way_changes(counts, nbytes):
     for more in (-1, 0, 1):
@@ -62,7 +64,7 @@ def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_piece
     job.close()
 
 
-@pytest.mark.parametrize("counts", SHAPES, ids=str)
+@pytest.mark.parametrize("counts", one_in_gate(*SHAPES, chosen=SHAPES.index((1, 2, 3))), ids=str)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64"])
 def test_averages_of_integers_are_exact(small_pieces, counts, dtype):
     limits = np.iinfo(dtype)
@@ -84,7 +86,6 @@ def test_averages_of_integers_are_exact(small_pieces, counts, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
 @given(
     counts=st.sampled_from(SHAPES),
     count=st.integers(1, 3000),
@@ -115,7 +116,7 @@ def largest_of_blocks(array: np.ndarray[Any, Any], reach: int) -> np.ndarray[Any
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("wire", "lost"), [("int8", 1 / 254), ("int4", 5 / 18)])
-@settings(max_examples=40, deadline=None, suppress_health_check=QUIET)
+@examples(gate=8, full=100)
 @given(
     counts=st.sampled_from(SHAPES),
     shapes=st.lists(st.integers(1, 700), min_size=1, max_size=8),
@@ -147,7 +148,7 @@ def test_what_is_quantised_on_the_wire_is_within_its_bounds_and_the_rest_exact(
     assert (error[untouched] <= rounding[untouched]).all()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=QUIET)
+@examples(gate=8, full=100)
 @given(
     counts=st.sampled_from(SHAPES),
     count=st.integers(1, 2000),
@@ -201,10 +202,8 @@ def test_what_is_not_finite_is_still_seen_after_quantisation(small_pieces, wire,
 # The other collectives ------------------------------------------------------------------------------------------------
 
 sizes = st.lists(st.sampled_from([0, 1, 2, 7, 100, 1500]), min_size=6, max_size=6)
-common = settings(max_examples=120, deadline=None, suppress_health_check=QUIET)
 
 
-@common
 @given(st.sampled_from(SHAPES), sizes, st.booleans(), st.sampled_from(["uint8", "float32", "complex128"]))
 def test_allgather(small_pieces, counts, sizes, is_late, dtype):
     job = Job(counts, is_late)
@@ -216,7 +215,6 @@ def test_allgather(small_pieces, counts, sizes, is_late, dtype):
     job.close()
 
 
-@common
 @given(st.sampled_from(SHAPES), st.integers(0, 4000), st.integers(0, 5), st.booleans())
 def test_broadcast(small_pieces, counts, count, root, is_late):
     job = Job(counts, is_late)
@@ -228,7 +226,6 @@ def test_broadcast(small_pieces, counts, count, root, is_late):
     job.close()
 
 
-@common
 @given(st.sampled_from(SHAPES), st.integers(0, 1 << 20), st.booleans())
 @example((1, 1, 1), 1, True)
 def test_alltoall(small_pieces, counts, seed, is_late):
@@ -244,7 +241,6 @@ def test_alltoall(small_pieces, counts, seed, is_late):
     job.close()
 
 
-@common
 @given(
     st.sampled_from(SHAPES),
     sizes,

@@ -17,6 +17,8 @@ from distrun.runtime.backends.base import Backend
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.reduction import Reduction
 
+DEADLINE = 60.0  # seconds
+
 # Stand-ins ------------------------------------------------------------------------------------------------------------
 
 
@@ -67,9 +69,9 @@ class ThreadRanks:
     def exchange(self, rank: int, value: Any) -> list[Any]:
         """Return every rank's value, when all have come."""
         self._shown[rank] = value
-        self._barrier.wait(20)
+        self._barrier.wait(DEADLINE)
         values = list(self._shown)
-        self._barrier.wait(20)
+        self._barrier.wait(DEADLINE)
         return values
 
     def run(self, function: Callable[[int], Any]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.runtime.gpu import nccl_backend
 from distrun.runtime.gpu.fusion_memory import FusionMemory
@@ -24,7 +24,6 @@ from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Prod
 from distrun.runtime.operations.request import Request, rows_of
 from distrun.tensor_fusion.device_packing import Piece
 
-MOSTLY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 STREAM = 7
 TYPES = {name: np.dtype(name) for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16")}
 TYPES |= {name: np.dtype(name) for name in ("float32", "float64")} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -209,7 +208,6 @@ REDUCED = [
 ]
 
 
-@MOSTLY
 @given(
     size=st.integers(1, 4),
     kind=st.sampled_from(REDUCED),
@@ -317,7 +315,6 @@ def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins: SimpleNamespac
         assert arrays[0].tolist() == [24] * 5
 
 
-@MOSTLY
 @given(
     size=st.integers(1, 4),
     kind=st.sampled_from([(name, op) for name, op in REDUCED if op in (Sum, Average)]),
@@ -351,7 +348,6 @@ def test_reducescatter(
 MOVED = ("bool", "int16", "bfloat16", "float64", "complex128")
 
 
-@MOSTLY
 @given(
     counts=st.lists(st.lists(st.sampled_from([0, 1, 5, 5]), min_size=2, max_size=2), min_size=1, max_size=4),
     dtype=st.sampled_from(MOVED),
@@ -380,7 +376,6 @@ def test_arrays_of_equal_sizes_are_gathered_by_one_call(stand_ins: SimpleNamespa
     assert [(call[0], call[3]) for call in job.groups[0].made] == [("all_gather", 12)]
 
 
-@MOSTLY
 @given(
     splits=st.integers(1, 4).flatmap(
         lambda size: st.lists(st.lists(st.integers(0, 3), min_size=size, max_size=size), min_size=size, max_size=size)

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.controller import Controller
@@ -469,7 +469,6 @@ def jobs(draw: st.DrawFn) -> tuple[list[list[Request]], random.Random, int]:
     return scripts, generator, draw(st.sampled_from([0, 1, 3, 1000]))
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_any_interleaving_decides_each_operation_exactly_once_and_in_one_order(job):
     scripts, generator, capacity = job

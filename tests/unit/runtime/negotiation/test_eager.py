@@ -6,7 +6,8 @@ from collections import deque
 
 import numpy as np
 from histories.negotiating_rank import Rank
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from hypothesis_profiles import examples
 
 from distrun.errors import MismatchError
 from distrun.runtime.negotiation import messages
@@ -227,7 +228,7 @@ class Pair:
                 self.hear(rank, 100)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(gate=40, full=400)
 @given(steps)
 def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(history):
     pair = Pair()

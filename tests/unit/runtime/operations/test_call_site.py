@@ -49,7 +49,7 @@ def call_in_a_thread(*files: str) -> str:
     scope: dict[str, object] = {"call_site": call_site, "sites": sites, "done": done}
     exec(compile("def last():\n    sites.append(call_site())\n    done.set()\n", OURS, "exec"), scope)
     _thread.start_new_thread(chain(*files, last=scope["last"]), ())
-    assert done.wait(30)
+    assert done.wait(60)
     return sites[0]
 
 

@@ -102,7 +102,7 @@ def test_no_ring_is_lost_between_two_threads(bell):
             bells[1 - me].ring()
             while numbers[1 - me] < turn:
                 bells[me].arm()
-                if numbers[1 - me] < turn and not select.select([bells[me].fd], [], [], 20.0)[0]:
+                if numbers[1 - me] < turn and not select.select([bells[me].fd], [], [], 60.0)[0]:
                     late.append(turn)
                     return
                 sleeper.sleep(0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.runtime.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.shared_memory.segment import RING, Layout, Segment, new_segment_fd
@@ -78,7 +78,6 @@ sizes = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(sizes, st.integers(0, 255)), max_size=40),
     st.randoms(use_true_random=False),

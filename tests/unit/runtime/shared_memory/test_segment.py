@@ -9,7 +9,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.errors import BootstrapError
 from distrun.runtime.shared_memory.segment import (
@@ -164,7 +164,6 @@ def test_memory_that_a_cycle_of_garbage_holds_comes_back():
     heap.empty(HEAP, BYTE)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12 * PAGE), st.integers(0, 100)), max_size=60))
 def test_living_arrays_never_overlap_and_all_memory_is_there_in_the_end(steps):
     made = segment()

@@ -9,14 +9,13 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from in_process.connected_ranks import End, pair_of_sockets, turn_until
 
 from distrun.runtime.shared_memory.mailbox import LARGEST
 from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, Stream
 
-DEADLINE = 30_000  # milliseconds
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+DEADLINE = 60_000  # milliseconds
 
 
 def both(kind: type[Channel | Stream], buffer: int = 0) -> tuple[End, End]:
@@ -36,7 +35,6 @@ sizes = st.lists(st.one_of(st.integers(0, 300), st.sampled_from([4095, 65_536, L
 # Channels -------------------------------------------------------------------------------------------------------------
 
 
-@QUIET
 @given(sizes, sizes, st.sampled_from([0, 4096]))
 def test_messages_of_all_sizes_arrive_whole_and_in_order_in_both_directions(forth, back, buffer):
     one, other = both(Channel, buffer)
@@ -75,7 +73,6 @@ def test_what_was_read_ahead_is_taken_though_no_poll_tells_of_it():
     end.connections.close()
 
 
-@QUIET
 @given(st.lists(st.binary(max_size=20), max_size=10), st.lists(st.integers(1, 30), min_size=1, max_size=30))
 def test_messages_may_be_torn_anywhere(messages, pieces):
     raw, connection = socket.socketpair()
@@ -156,7 +153,6 @@ def test_last_words_are_messages_though_sending_has_failed_before():
 # Streams --------------------------------------------------------------------------------------------------------------
 
 
-@QUIET
 @given(sizes, sizes, st.sampled_from([0, 16_384]), st.data())
 def test_arrays_arrive_in_order_in_both_directions_whoever_is_ahead(forth, back, buffer, data):
     ends = both(Stream, buffer)

@@ -26,7 +26,7 @@ from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.network import Network
 
 KEY = bytes(32)
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 class LocalGroup:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.operations.timeouts import FOREVER
@@ -57,7 +57,6 @@ def test_words_of_a_subgroup_reach_its_ranks_by_position(host):
     assert one.describe([1]) == f"rank 8 (process {os.getpid()})"
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_ranks_may_exchange_in_any_subgroups_in_an_order_that_all_keep(host, data):
     """Each rank goes through its part of one order as fast as it can; what is staged is read before it is replaced."""

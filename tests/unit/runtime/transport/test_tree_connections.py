@@ -19,6 +19,7 @@ from distrun.runtime.transport.tree_connections import connect_tree
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
+DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 HOSTS = ((0, 1), (2, 3), (4, 5), (6, 7))
 
 
@@ -38,7 +39,7 @@ class Rank(threading.Thread):
         self._rank, self._fan_out = rank, fan_out
         host = f"id-{rank // 2}"
         meeting = None if is_alone else LocalMeeting(f"{name}.{host}", KEY)
-        self._arguments = (rank, 8, host, host, endpoint, {"fan_out": fan_out}, 20.0, "", None, 15.0, meeting)
+        self._arguments = (rank, 8, host, host, endpoint, {"fan_out": fan_out}, DEADLINE, "", None, 15.0, meeting)
         self.rendezvous: Rendezvous | None = None
         self.tree: ControlTree | None = None
         self.early: dict[int, socket.socket] | None = None
@@ -48,7 +49,7 @@ class Rank(threading.Thread):
         self.rendezvous = rendezvous_across_hosts(*self._arguments)
         self.tree = control_tree(HOSTS, self._rank, self._fan_out, self.rendezvous.is_relayed)
         if self.tree is not None:
-            self.early = connect_tree(self.rendezvous, self.tree, time.monotonic() + 20.0)
+            self.early = connect_tree(self.rendezvous, self.tree, time.monotonic() + DEADLINE)
 
 
 @pytest.mark.parametrize("alone", [(), (2, 6), (3, 5, 7), tuple(range(8))], ids=["relays", "leaders", "others", "all"])
@@ -57,7 +58,7 @@ def test_each_leader_has_connections_with_its_parent_and_its_children(endpoint, 
     name = secrets.token_hex(8)
     ranks = [Rank(name, rank, endpoint, fan_out, rank in alone) for rank in range(8)]
     for rank in ranks:
-        rank.join(40.0)
+        rank.join(2 * DEADLINE)
         assert not rank.is_alive(), "it still waits"
     meetings = [rank.rendezvous for rank in ranks if rank.rendezvous is not None]
     assert len(meetings) == 8

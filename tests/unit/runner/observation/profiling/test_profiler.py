@@ -160,7 +160,7 @@ def test_the_operations_that_most_steps_had_are_those_of_the_profile() -> None:
 
 
 def test_memory_does_not_grow_with_the_length_of_a_job() -> None:
-    profiler = told(History(4), 120)  # 2,667 steps
+    profiler = told(History(4), 30)  # 667 steps
     assert len(profiler._kept) <= MOST_STEPS
     assert profiler._entries == sum(map(len, profiler._kept.values())) <= MOST_ENTRIES
     assert profile_of(profiler).steps > MOST_STEPS / 3

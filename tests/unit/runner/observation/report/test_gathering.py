@@ -75,17 +75,17 @@ def test_usage_of_hosts_is_an_average_and_memory_the_most() -> None:
     assert (host.received, host.sent) == (pytest.approx(2000 / 3), pytest.approx(4000 / 3))
 
 
-def test_days_take_no_more_memory_than_minutes() -> None:
+def test_a_day_takes_no_more_memory_than_minutes() -> None:
     gathering = Gathering(0)
     gathering._model.add(0, 0, "h1")
-    for second in range(3 * 24 * 3600):
+    for second in range(24 * 3600):
         part = RankSecond({FORWARD: 0.5}, {}, 0.5, 0.0, 2, 64, 1.0)
         gathering._take_second(Second(second * 1_000_000_000, {0: part}))
     moments = gathering.moments()
     assert 120 - 2 <= len(moments) <= 240
-    assert moments[-1].begin + 3 * moments[-1].seconds > 3 * 24 * 3600
+    assert moments[-1].begin + 3 * moments[-1].seconds > 24 * 3600
     assert {moment.steps for moment in moments} == {2.0}
     assert moments[0].shares["forward"] == moments[-1].shares["moving"] == 0.5
     (rank,) = gathering.ranks({})
-    assert rank.steps == 2 * 3 * 24 * 3600
+    assert rank.steps == 2 * 24 * 3600
     assert rank.step == 0.5

@@ -121,5 +121,5 @@ class AnyHistory(RuleBasedStateMachine):
         assert not cluster.alive()
 
 
-AnyHistory.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+AnyHistory.TestCase.settings = settings(stateful_step_count=60)
 test_any_history = AnyHistory.TestCase

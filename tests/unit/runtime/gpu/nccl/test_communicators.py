@@ -17,6 +17,8 @@ from distrun.runtime.gpu.nccl.communicators import Communicators, set_environmen
 from distrun.runtime.gpu.nccl.library import ITEMSIZES, OPS, NcclError, SingleRankCommunicator
 from distrun.runtime.operations.timeouts import Timeouts
 
+DEADLINE = 60.0  # seconds
+
 
 class Nccl:
     """cupy.cuda.nccl, whose communicators are made as soon as `open` is set."""
@@ -39,7 +41,7 @@ class Nccl:
 
     def NcclCommunicator(self, size: int, name: bytes, rank: int) -> Any:  # noqa: N802 - cupy's
         self.entered.set()
-        assert self.open.wait(20)
+        assert self.open.wait(DEADLINE)
         if self.error is not None:
             raise self.error
         self.made.append((size, name, rank))
@@ -50,7 +52,7 @@ class Nccl:
         self.ended.release()
 
     def destroy(self) -> None:
-        assert self.open.wait(20)
+        assert self.open.wait(DEADLINE)
         self.log.append("destroy")
 
     def check_async_error(self) -> None:
@@ -153,7 +155,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
     with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects the GPUs of 2 ranks .*: rank 1 .* was killed"):
         made.get()
     nccl.open.set()  # what comes too late is let go of
-    assert nccl.ended.acquire(timeout=20)
+    assert nccl.ended.acquire(timeout=DEADLINE)
     assert nccl.log == ["abort"]
 
 
@@ -179,14 +181,14 @@ def test_an_abort_ends_a_wait(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
 
     def abort() -> None:
-        assert nccl.entered.wait(20)
+        assert nccl.entered.wait(DEADLINE)
         made.abort("rank 1 is gone")
 
     aborting = threading.Thread(target=abort)
     aborting.start()
     with pytest.raises(JobAbortedError, match="rank 1 is gone"):
         made.get()
-    aborting.join(20)
+    aborting.join(DEADLINE)
     nccl.open.set()
 
 
@@ -242,7 +244,7 @@ def test_an_abort_in_which_nccl_waits_is_left_to_itself(
 ) -> None:
     monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
     is_graph_gone = threading.Event()
-    monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(20))
+    monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(DEADLINE))
     made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
     made.get()
     made.abort("rank 1 is gone")

@@ -20,6 +20,7 @@ from distrun.runtime.gpu.nccl.library import (
 )
 
 STREAM = 7
+DEADLINE = 60.0  # seconds
 
 
 class Error(RuntimeError):
@@ -44,7 +45,7 @@ class Fake:
             self.calls.append((name, *args))
             if name in self.blocking:
                 self.entered.set()
-                assert self.blocking[name].wait(20)
+                assert self.blocking[name].wait(DEADLINE)
             if name in self.failing:
                 raise self.failing[name]
             if name == "NcclCommunicator":
@@ -192,11 +193,11 @@ def test_an_abort_ends_a_call_that_waits_in_another_thread(
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    assert fake.entered.wait(20)
+    assert fake.entered.wait(DEADLINE)
     communicator.abort("rank 1 is gone")
     assert fake.calls[-1] == ("abort",)
     fake.blocking["groupEnd"].set()
-    waiting.join(20)
+    waiting.join(DEADLINE)
     assert [str(error) for error in errors] == ["a group of operations was ended in NCCL on rank 2: rank 1 is gone"]
 
 

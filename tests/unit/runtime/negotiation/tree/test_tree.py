@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+from hypothesis import Phase, given, settings, strategies as st
 
 from distrun.runtime.transport.control_tree import ControlTree, control_tree
 
@@ -174,11 +174,7 @@ def test_a_rank_that_may_be_asleep_is_woken_by_its_leader(job_of):
 
 
 # Shrinking a failure takes longer than it helps.
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    max_examples=60,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-)
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data())
 def test_whatever_ranks_submit_in_whatever_order_is_executed_alike(job_of, data):
     size = data.draw(st.integers(1, 9), "ranks")

@@ -12,11 +12,12 @@ import pytest
 pytest.importorskip("tensorflow")
 pytest.importorskip("keras_hub")
 pytest.importorskip("tensorboard")
+pytestmark = pytest.mark.feature_group("Keras")
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "keras_mlm.py"
 
 
-@pytest.mark.feature("masked language model of keras-hub", group="Keras", backend="tensorflow")
+@pytest.mark.feature("masked language model of keras-hub", backend="tensorflow")
 def test_ranks_learn_to_fill_in_words_step_by_step_like_one_process(tmp_path):
     text = tmp_path / "mine.txt"
     text.write_text("the quick brown fox jumps over the lazy dog , and the dog sleeps on . " * 1000)
@@ -39,7 +40,7 @@ def test_ranks_learn_to_fill_in_words_step_by_step_like_one_process(tmp_path):
         env={**os.environ, "KERAS_BACKEND": "tensorflow", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("... ok") == 2

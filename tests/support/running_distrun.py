@@ -1,0 +1,194 @@
+"""A running `distrun`, whose output can be waited for and whose descendants can all be found."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import psutil
+from shell import kill_all
+
+from distrun.runner.system import descendants
+
+DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
+
+
+class Stream:
+    """Collects a pipe in a thread, so that tests can wait for what appears on it."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self.data = b""
+        self._pipe = pipe
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._collect, daemon=True)
+        self._thread.start()
+
+    def _collect(self) -> None:
+        pieces = bytearray()
+        while piece := os.read(self._pipe.fileno(), 1 << 20):
+            pieces += piece
+            with self._changed:
+                self.data = bytes(pieces)
+                self._changed.notify_all()
+
+    def wait_for(self, text: bytes, count: int = 1) -> bytes:
+        """Wait until the text has appeared so often; returns all that was written until then."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.data.count(text) >= count, DEADLINE):
+                raise AssertionError(f"{text!r} did not appear {count} times in {self.data[-2000:]!r}")
+            return self.data
+
+    def wait_for_match(self, pattern: str) -> None:
+        """Wait until a regular expression matches what was written, within a line."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: re.search(pattern, self.data.decode(errors="replace")), DEADLINE):
+                raise AssertionError(f"{pattern!r} does not match anything in {self.data[-4000:].decode()}")
+
+    def close(self) -> None:
+        """Wait for the end of the pipe."""
+        self._thread.join(DEADLINE)
+        assert not self._thread.is_alive(), "somebody still holds the pipe"
+        self._pipe.close()
+
+
+class Distrun:
+    """A running `distrun` and all the processes below it, known by a variable in their environment."""
+
+    def __init__(
+        self,
+        arguments: tuple[str, ...],
+        tmp: Path,
+        environ: dict[str, str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        collect: bool = True,
+        before_exec: Callable[[], object] | None = None,
+    ) -> None:
+        """`collect=False` leaves its stdout to the test; `before_exec` is called in the new process before exec."""
+        self._marker = uuid.uuid4().hex
+        self._tmp = tmp
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "distrun.runner", *arguments],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=before_exec,
+            env={**os.environ, "TMPDIR": str(tmp), "TEST_OF_DISTRUN": self._marker, **environ},
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.started = time.monotonic()
+        if collect:
+            self.stdout = Stream(self.process.stdout)
+        self.stderr = Stream(self.process.stderr)
+
+    def wait(self, seconds: float = DEADLINE) -> int:
+        """Wait for its end, and for the end of everything it has printed; returns the exit status."""
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._story(seconds)) from None
+        self.seconds = time.monotonic() - self.started
+        if hasattr(self, "stdout"):
+            self.stdout.close()
+        self.stderr.close()
+        return status
+
+    def _story(self, seconds: float) -> str:
+        """Return what is known of a job that does not end.
+
+        Its processes are ended; Python's tell what their threads do if PYTHONFAULTHANDLER is set in their environment.
+        """
+        processes = [f"{process.pid} {process.status()} {shlex.join(process.cmdline())}" for process in self.family()]
+        for process in reversed(self.family()):
+            process.send_signal(signal.SIGABRT)
+        psutil.wait_procs(self.family(), timeout=5)
+        said = [stream.data.decode(errors="replace") for stream in vars(self).values() if isinstance(stream, Stream)]
+        return "\n".join([f"the job has not ended within {seconds:.0f} s", *processes, *said])
+
+    def family(self) -> list[psutil.Process]:
+        """Every living process that was born below this launch, itself included."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.environ().get("TEST_OF_DISTRUN") == self._marker
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def agent(self) -> psutil.Process:
+        """The process of the agent."""
+        (agent,) = (child for child in self.family() if child.cmdline()[-1] == "distrun.runner.agent")
+        return agent
+
+    def assert_gone(self) -> None:
+        """Nothing is left: no process (and so no port), no file in the temporary directory, no shared memory."""
+        assert self.family() == []
+        assert list(self._tmp.iterdir()) == []
+        deadline = time.monotonic() + DEADLINE
+        for name in _names():  # other jobs of this machine may be meeting just now, so each name gets time to go
+            while name in _names():
+                assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
+                time.sleep(0.01)
+
+    def end(self) -> None:
+        """Leave nothing behind after a failed test."""
+        kill_all(self.family())
+        self.process.wait(DEADLINE)
+        while descendants.reap() not in (None, (0, 0)):  # orphans, where a test has made this process a subreaper
+            pass
+
+
+def _names() -> set[str]:
+    """All names in this machine's shared memory that are distrun's."""
+    return {name for name in os.listdir("/dev/shm") if "distrun" in name}
+
+
+def python_command(code: str) -> list[str]:
+    """Return the command of a rank that executes some Python."""
+    return [sys.executable, "-c", code]
+
+
+@contextmanager
+def launches(directory: Path, /, **usual: str) -> Iterator[Callable[..., Distrun]]:
+    """Give a function that starts `distrun` with some arguments; at the end nothing is left of what it has started.
+
+    Its keywords are the options of `Distrun`, and variables besides the usual ones.
+
+    Args:
+        directory: a folder of the test, for temporary files
+        usual: variables of each launch
+    """
+    started: list[Distrun] = []
+    tmp = directory / "tmp"
+    tmp.mkdir()
+
+    def start(
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        collect: bool = True,
+        before_exec: Callable[[], object] | None = None,
+        **environ: str,
+    ) -> Distrun:
+        options = {"stdin": stdin, "collect": collect, "before_exec": before_exec}
+        started.append(Distrun(arguments, tmp, {**usual, **environ}, **options))
+        return started[-1]
+
+    yield start
+    for launch in started:
+        launch.end()
