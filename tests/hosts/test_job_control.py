@@ -12,7 +12,7 @@ from shell import Shell, are_stopped, kill_all, wait_until
 
 KEEPALIVE = 3
 WORKING = """
-import itertools, numpy as np, distrun
+import itertools, time, numpy as np, distrun
 distrun.init()
 tensor = distrun.empty(1_000_000, np.float32)
 for number in itertools.count():
@@ -20,6 +20,7 @@ for number in itertools.count():
     distrun.allreduce_(tensor, "big", distrun.Sum)
     assert (tensor == 2 * number + 1).all()
     print("step", number, flush=True)
+    time.sleep(0.01)
 """
 
 

@@ -25,7 +25,7 @@ class Case:
     runs: int = 1
     """How often the script runs, one time after the other, in the same folder."""
     is_quick: bool = False
-    """Whether every run of the test suite starts it."""
+    """Whether it is in the gate of the tests."""
     is_uneven: bool = False
     """Whether it is also tried with three ranks, among which its batches do not divide evenly."""
 

@@ -35,6 +35,7 @@ train(distrun.elastic.ObjectState(step=0))
 """
 
 
+@pytest.mark.gate
 def test_pods_find_each_other_though_the_first_comes_last_and_its_name_later_still(agents, cluster):
     others = [agents(index, ADDS, hosts=3, DISTRUN_SLOTS=str(index)) for index in (1, 2)]
     others[0].wait_for("waiting for the launcher at train-0.train:29400: ")
@@ -75,6 +76,7 @@ def test_a_network_that_is_cut_ends_the_ranks_on_both_sides(agents):
     assert "was not reached within 12 s" in pods[1].log
 
 
+@pytest.mark.gate
 def test_a_rank_that_fails_gives_every_pod_its_status_and_its_story(agents):
     fails = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit('disk full'); time.sleep(1000)"
     pods = [agents(index, fails) for index in (0, 1)]

@@ -54,8 +54,8 @@ def printed(project: Path, *options: str, status: int = 0) -> str:
         "train",
         *options,
     ]
-    command += ["--agent-args", "--start-timeout 25", "--", "python", "train.py", f"{project}/a.yaml", "$(HOME)"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60)
+    command += ["--agent-args", "--start-timeout 200", "--", "python", "train.py", f"{project}/a.yaml", "$(HOME)"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=240)
     assert done.returncode == status, done.stderr
     return done.stderr if status else done.stdout
 
@@ -100,6 +100,7 @@ class Deployed:
         return self._cluster.start(index, *words, volumes=volumes, **told)
 
 
+@pytest.mark.gate
 def test_an_image_without_distrun_and_code_trains_with_what_the_manifests_bring(cluster, project):
     deployed = Deployed(cluster, printed(project, "--ship", ".", "--hosts", "2", "--slots", "2"))
     pods = [deployed.start(index) for index in (1, 0)]

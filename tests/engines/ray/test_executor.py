@@ -55,6 +55,7 @@ def steps_until(end):
     return train
 
 
+@pytest.mark.gate
 def test_workers_on_two_nodes_are_ranks_of_one_world_that_stays_up_between_calls(executor):
     def place(greeting, *, mark):
         import distrun
@@ -93,6 +94,7 @@ def test_references_objects_of_a_class_and_rank_0_alone_are_called_as_by_horovod
         workers.start()
 
 
+@pytest.mark.gate
 def test_the_exception_of_a_rank_is_raised_as_the_object_it_was_and_new_workers_can_be_started(executor):
     workers = executor(num_hosts=2)
     with pytest.raises(KeyError) as caught:

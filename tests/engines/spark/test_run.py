@@ -63,6 +63,7 @@ def _is_ours(process):
         return False
 
 
+@pytest.mark.gate
 def test_results_come_back_in_rank_order_and_output_to_the_driver(spark, nothing_left, monkeypatch, capfd):
     import distrun.spark
 
@@ -113,6 +114,7 @@ def test_output_reaches_the_driver_while_ranks_run(spark, nothing_left, tmp_path
     assert stdout.getvalue().count("x") == 6_000_000  # more than a report would bring
 
 
+@pytest.mark.gate
 def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(spark, nothing_left):
     import distrun.spark
 

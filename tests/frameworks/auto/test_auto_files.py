@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.gate
 SCRIPT = """
 import os, pathlib
 from distrun.auto import files

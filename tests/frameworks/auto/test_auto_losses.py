@@ -11,6 +11,7 @@ from torch.nn import functional  # noqa: E402
 from distrun.auto.torch import graph  # noqa: E402
 from distrun.auto.torch.agreement import Facts, RefusedError, Rule, rules  # noqa: E402
 
+pytestmark = pytest.mark.gate
 SIZES = (5, 3)
 NET = nn.Linear(4, 3)
 

@@ -8,6 +8,7 @@ import pytest
 
 from distrun.auto.partial_numbers import partial_numbers
 
+pytestmark = pytest.mark.gate
 LOOP = """
 for epoch in range(3):
     correct = seen = total = running = 0

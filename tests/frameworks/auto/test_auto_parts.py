@@ -7,6 +7,8 @@ import pytest
 pytest.importorskip("torch")
 from distrun.auto.torch.parts import cut, pooled
 
+pytestmark = pytest.mark.gate
+
 
 @pytest.mark.parametrize(("count", "ranks"), [(64, 4), (33, 2), (7, 3), (4, 4), (5, 4)])
 @pytest.mark.parametrize("uneven", [False, True])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.gate
 PROGRAM = Path(__file__).parent / "programs" / "torch_refusals.py"
 DEADLINE = 600.0  # seconds; far more than it takes, so that a busy machine fails no test
 

@@ -14,6 +14,7 @@ from distrun.auto.torch import statistics  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
 from distrun.auto.torch.statistics.following import Following, marked  # noqa: E402
 
+pytestmark = pytest.mark.gate
 SIZE = 9
 WEIGHTS = torch.tensor([1.0, 2.0, 5.0])
 NET = nn.Linear(4, 3)

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiers import one_in_gate
 
+pytestmark = pytest.mark.gate
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 600.0  # seconds; far more than it takes, so that a busy machine fails no test
 
@@ -38,7 +40,7 @@ def trainings(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", one_in_gate(2, 3))
 def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
     alone, together = trainings(0)[0], trainings(ranks)[0]
     assert together.keys() == alone.keys()
@@ -46,7 +48,7 @@ def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
         assert together[name] == pytest.approx(numbers, rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", one_in_gate(2, 3))
 def test_statistics_that_the_parts_compute_alike_are_not_refused(tmp_path, ranks):
     program = str(PROGRAMS / "torch_statistics.py")
     alone, together = run(tmp_path, program, ranks=0), run(tmp_path, program, ranks=ranks)

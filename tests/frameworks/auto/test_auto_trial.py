@@ -12,6 +12,8 @@ import keras
 from distrun.auto.keras import losses, metrics, steps
 from distrun.auto.keras.trial import verdict
 
+pytestmark = pytest.mark.gate
+
 
 def squares(*gradients):
     """The table that `verdict` is given, of gradients: first half, second, first again, both."""

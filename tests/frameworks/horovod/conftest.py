@@ -25,6 +25,6 @@ def run_script(warm_jobs: WarmJobs) -> Callable[..., str]:
             return [([sys.executable, "-m", "distrun.runner", "--horovod", "-np", "2"], usual)]
 
         job = warm_jobs.get(f"horovod {framework}", commands, 2)
-        return job.run(SCRIPTS / f"{script}.py", *arguments, DISTRUN_STALL_TIMEOUT="60", **environ)
+        return job.run(SCRIPTS / f"{script}.py", *arguments, DISTRUN_STALL_TIMEOUT="120", **environ)
 
     return run

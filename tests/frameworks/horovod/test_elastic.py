@@ -23,7 +23,7 @@ pytestmark = pytest.mark.feature_group("Elastic training")
 
 
 def test_a_session_of_tensorflow_1_goes_back_to_its_commit_or_loses_nothing(tmp_path):
-    environ = {**HOROVOD, "DISTRUN_STALL_TIMEOUT": "100", "TF_CPP_MIN_LOG_LEVEL": "3", "DIE": "1:2:6:1 2:1:10:0"}
+    environ = {**HOROVOD, "DISTRUN_STALL_TIMEOUT": "200", "TF_CPP_MIN_LOG_LEVEL": "3", "DIE": "1:2:6:1 2:1:10:0"}
     with Supervisor(python(SCRIPTS / "elastic_session.py"), tmp_path, environ) as supervisor:
         supervisor.begin(3)
         supervisor.members[2].popen.wait(DEADLINE)  # half a step and two whole ones behind the last commit
@@ -51,7 +51,7 @@ def test_a_session_of_tensorflow_1_goes_back_to_its_commit_or_loses_nothing(tmp_
 def test_callbacks_of_horovod_go_on_from_the_last_commit(tmp_path, module, keras, deaths, batches_per_commit, more):
     pytest.importorskip(keras["KERAS_BACKEND"])
     command = python(SCRIPTS / "elastic_keras.py", module, str(batches_per_commit), *more)
-    quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "100", "DIE": deaths}
+    quiet = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "200", "DIE": deaths}
     done = subprocess.run(
         [sys.executable, "-m", "distrun.runner", "--horovod", "--elastic", "-np", "2", *command],
         env={**os.environ, **quiet, **keras},

@@ -17,7 +17,7 @@ QUICK = {  # ranks spend most of their time in XLA's compiler
     "JAX_PLATFORMS": "cpu",
     "OMP_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_backend_optimization_level=0",
-    "DISTRUN_STALL_TIMEOUT": "60",
+    "DISTRUN_STALL_TIMEOUT": "120",
 }
 
 

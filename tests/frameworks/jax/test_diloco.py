@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tiers import one_in_gate
 
 pytest.importorskip("optax")
 
@@ -11,6 +10,6 @@ pytestmark = pytest.mark.feature_group("JAX")
 
 
 @pytest.mark.feature("DiLoCo and local SGD between hosts", backend="jax")
-@pytest.mark.parametrize("size", one_in_gate((1, 1), 2), ids=str)
+@pytest.mark.parametrize("size", [2, (1, 1)], ids=str)
 def test_hosts_train_by_themselves_and_come_together_now_and_then(warm_job, size):
     assert warm_job("diloco", size).count("done") == 2

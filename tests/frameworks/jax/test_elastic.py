@@ -22,7 +22,7 @@ def _await_hold(member, generation):
 @pytest.mark.gate
 def test_steps_that_one_rank_has_compiled_go_on_with_two_and_with_the_other_alone(tmp_path):
     os.mkfifo(tmp_path / "go")
-    variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "100", "JAX_PLATFORMS": "cpu"}
+    variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "200", "JAX_PLATFORMS": "cpu"}
     with Supervisor(python(PROGRAM), tmp_path, variables) as supervisor:
         supervisor.begin(1)
         coming = supervisor.start(1, 2)

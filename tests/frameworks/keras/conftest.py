@@ -30,7 +30,7 @@ def environment(backend: str, **more: str) -> dict[str, str]:
     """Variables under which ranks are quick to start, and a rank that is waited for in vain is an error."""
     quick = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
     chosen = {"TF_USE_LEGACY_KERAS": "1"} if backend == KERAS2 else {"KERAS_BACKEND": backend}
-    return {**os.environ, **quick, **chosen, "DISTRUN_STALL_TIMEOUT": "60", **more}
+    return {**os.environ, **quick, **chosen, "DISTRUN_STALL_TIMEOUT": "120", **more}
 
 
 @pytest.fixture(scope="session")

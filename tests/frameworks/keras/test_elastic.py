@@ -27,7 +27,7 @@ def job(backend: str, tmp_path_factory: pytest.TempPathFactory, rank_environment
     folder: Path = tmp_path_factory.mktemp("elastic")
     os.mkfifo(folder / "go")
     variables = rank_environment(
-        backend, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="100", TMPDIR=str(folder)
+        backend, HOLD="1:1:0:7 2:0:1:3 3:0:1:9", DISTRUN_STALL_TIMEOUT="200", TMPDIR=str(folder)
     )
     with Supervisor(python(PROGRAMS / "elastic.py"), folder, variables) as supervisor:
         supervisor.begin(2)

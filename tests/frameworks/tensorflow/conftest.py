@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
-QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "60"}
+QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "DISTRUN_STALL_TIMEOUT": "120"}
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ def _await_hold(member, generation):
 @pytest.mark.gate
 def test_a_function_that_one_rank_has_traced_goes_on_with_two_and_with_the_other_alone(tmp_path):
     os.mkfifo(tmp_path / "go")
-    variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "100", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "200", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with Supervisor(python(PROGRAMS / "elastic.py"), tmp_path, variables) as supervisor:
         supervisor.begin(1)
         coming = supervisor.start(1, 2)

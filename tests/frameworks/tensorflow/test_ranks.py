@@ -86,6 +86,7 @@ SESSIONS = {
     "broadcast_ in graphs": [
         "variables_are_overwritten_when_the_result_is_computed",
         "variables_of_a_function_are_overwritten_and_returned",
+        "a_hook_broadcasts_variables_when_a_monitored_session_begins",
     ],
     "TensorFlow's classes of errors": ["errors_are_those_that_scripts_of_tensorflow_1_expect"],
 }
@@ -169,7 +170,6 @@ class TestSessions:
         assert good == {check for checks in SESSIONS.values() for check in checks}
 
 
-@pytest.mark.gate
 def test_adasum_combines_each_gradient_by_itself(run_program):
     run_program("adasum")
 

@@ -17,10 +17,6 @@ pytestmark = pytest.mark.mpi
 
 PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
 PLACES = {"1+1": ("alpha:1,beta:1", 2), "2+2": ("alpha:2,beta:2", 4), "1+2": ("alpha:1,beta:2", 3)}
-COLLECTIVES = (
-    *("allgather", "allreduce", "alltoall", "broadcast"),
-    *("errors", "grouped", "objects", "order", "reducescatter"),
-)
 # What mpirun calls with a host and a command, as it would call ssh.
 REMOTE_SHELL = """#!/bin/sh
 PATH=/usr/sbin:/sbin:$PATH
@@ -196,9 +192,19 @@ def test_ranks_see_the_hosts_they_are_on_and_use_mpi_unless_told_otherwise(mpiru
         ]
 
 
-@pytest.mark.gate
-def test_collectives_where_hosts_differ(mpirun):
-    mpirun.run_each("1+2", *COLLECTIVES)
+@pytest.mark.parametrize(
+    "programs",
+    [
+        pytest.param(["allgather", "broadcast"], marks=pytest.mark.gate),
+        ["allreduce", "alltoall", "errors", "grouped", "objects", "order", "reducescatter"],
+    ],
+    ids="-".join,
+)
+def test_collectives_where_hosts_differ(mpirun, programs):
+    mpirun.run_each("1+2", *programs)
+
+
+def test_bursts_where_hosts_differ(mpirun):
     mpirun.run("1+2", str(PROGRAMS / "bursts.py"))
 
 

@@ -75,7 +75,6 @@ def environments(host):
     return [path for path in (host.cache / "environments").iterdir() if path.is_dir()]
 
 
-@pytest.mark.gate
 def test_ranks_train_in_an_environment_that_is_made_once(distrun, hosts):
     gamma, _ = hosts
     first = launch(distrun, "gamma:2,delta:1", "--bootstrap=toy_model", "python", "-c", TRAIN)
@@ -104,6 +103,7 @@ def test_ranks_train_in_an_environment_that_is_made_once(distrun, hosts):
         host.assert_gone()
 
 
+@pytest.mark.gate
 def test_trials_of_a_sweep_run_in_the_environment(distrun, hosts, tmp_path):
     gamma, _ = hosts
     folder = tmp_path / "code"

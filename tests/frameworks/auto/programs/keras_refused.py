@@ -198,6 +198,6 @@ for case in sys.argv[1:]:
     try:
         globals()[case]()
     except SystemExit as refusal:
-        print(f"{case}: {refusal.code}: {refusal.reason} Write instead: {' '.join(refusal.lines)}", flush=True)
+        print(f"\n{case}: {refusal.code}: {refusal.reason}. Write instead: {' '.join(refusal.lines)}", flush=True)
     else:
-        print(f"{case}: not refused", flush=True)
+        print(f"\n{case}: not refused", flush=True)

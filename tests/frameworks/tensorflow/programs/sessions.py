@@ -11,7 +11,7 @@ from distrun.errors import NotOfferedError
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-MANY = 64
+MANY = 20  # far more than a session has threads
 v1 = tf.compat.v1
 
 
@@ -183,6 +183,16 @@ def variables_are_overwritten_when_the_result_is_computed():
             assert [int(each[0]) for each in session.run(variables)] == [1 + RANK, 5 + RANK]
             assert [int(each[0]) for each in session.run(received)] == [SIZE, SIZE + 4]
             assert [int(each[0]) for each in session.run(variables)] == [SIZE, SIZE + 4]
+
+
+@check
+def a_hook_broadcasts_variables_when_a_monitored_session_begins():
+    with tf.Graph().as_default():
+        variable = v1.get_variable("value", initializer=np.full(3, RANK, np.float32))
+        v1.train.get_or_create_global_step()
+        hooks = [hvd.BroadcastGlobalVariablesHook(SIZE - 1)]
+        with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            assert session.run(variable).tolist() == [SIZE - 1.0] * 3
 
 
 @check

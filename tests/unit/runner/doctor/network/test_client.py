@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from distrun.runner.doctor.network import authentication, client, transfers
+from distrun.runner.doctor.network import authentication, client, packet_sizes, server as serving, transfers
 from distrun.runner.doctor.network.server import BenchmarkServer
 from distrun.runner.protocol.handshake import HostError
 
@@ -17,8 +17,13 @@ NOTHING = {"rate": None, "sent": 0, "lost": 0}
 
 
 @pytest.fixture(autouse=True)
-def _briefly(monkeypatch):
+def _times(monkeypatch):
+    """Measurements are short, and an answer may be late on a busy machine."""
     monkeypatch.setattr(transfers, "_MEASURING", 0.1)
+    for module, name in ((authentication, "_PROOF"), (client, "_CONNECT"), (packet_sizes, "_ANSWER")):
+        monkeypatch.setattr(module, name, 60.0)
+    for module in (client, serving):
+        monkeypatch.setattr(module, "SILENCE", 60.0)
 
 
 @pytest.fixture
