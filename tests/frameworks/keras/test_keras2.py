@@ -38,8 +38,8 @@ def proves_too(row, *names):
     *proves_too("LossScaleOptimizer", "LossScaleOptimizer, new", "LossScaleOptimizer, legacy"),
     *proves_too("train_on_batch", "train_on_batch"),
     *proves("custom loop", "custom loop"),
-    *proves("jit_compile=True", "jit_compile=True"),
-    *proves("embeddings", "embeddings"),
+    *proves_too("jit_compile=True", "jit_compile=True"),
+    *proves_too("embeddings", "embeddings"),
 )
 def test_training_equals_one_process_with_one_reduction_a_step(ranks, behaviour):
     first, second = ranks
@@ -87,7 +87,6 @@ def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(ranks):
         assert rank == {"new": expected, "legacy": expected}
 
 
-@pytest.mark.gate
 @pytest.mark.feature("load_model resumes exactly")
 @pytest.mark.feature("saved files load without distrun")
 @pytest.mark.behaviours("saved files")

@@ -61,7 +61,6 @@ def restarting(*arguments: str, **environ: str) -> str:
     return done.stdout
 
 
-@pytest.mark.gate
 def test_ranks_of_torch_distributed_that_are_started_anew_go_on_as_if_nothing_had_happened(tmp_path):
     undisturbed = restarting(str(SCRIPT), str(tmp_path / "a"), "12").partition("RESULT")[2].split()
     start, *result = restarting(str(SCRIPT), str(tmp_path / "b"), "12", FAIL_AT="8").partition("RESULT")[2].split()

@@ -114,7 +114,6 @@ def test_ranks_that_a_script_spawns_have_only_the_store_in_common(run, expected,
     assert trained(run(program("spawn", backend="distrun", init_method=method))) == expected
 
 
-@pytest.mark.gate
 def test_children_of_a_rank_are_a_world_of_their_own(run, expected, tmp_path):
     launcher = [*DISTRUN[:-1], "1", *program("spawn", backend="distrun", init_method=f"file://{tmp_path}/store")]
     assert trained(run(launcher)) == expected
@@ -149,7 +148,6 @@ def test_the_world_that_a_script_is_in_already_is_used_and_kept(run, tmp_path):
     run([*DISTRUN, sys.executable, "-c", ALREADY.format(change="", folder=tmp_path)])
 
 
-@pytest.mark.gate
 def test_another_world_than_the_one_that_a_script_is_in_is_refused(run, tmp_path):
     turned = ALREADY.format(change="rank = 1 - rank", folder=tmp_path)
     output = run([*DISTRUN, sys.executable, "-c", turned], status=1)

@@ -242,9 +242,11 @@ def test_the_gpu_is_current_where_communicators_end(stand_ins: SimpleNamespace, 
 def test_an_abort_in_which_nccl_waits_is_left_to_itself(
     stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
-    is_graph_gone = threading.Event()
-    monkeypatch.setattr(nccl, "abort", lambda: is_graph_gone.wait(DEADLINE))
+    is_aborting, is_graph_gone = threading.Event(), threading.Event()
+    monkeypatch.setattr(nccl, "abort", lambda: (is_aborting.set(), is_graph_gone.wait(DEADLINE)))
+    monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 1000.0))
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (2000.0 if is_aborting.is_set() else 0.0))
+    monkeypatch.setattr(communicators, "time", clock)
     made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
     made.get()
     made.abort("rank 1 is gone")
