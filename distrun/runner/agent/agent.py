@@ -57,6 +57,7 @@ class Agent:
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
         self._servers: Servers | None = None
+        self._is_outlived = False
         self._left = False
         self._arrived: Arrived | None = None
         if SHIPPED in os.environ:
@@ -98,8 +99,10 @@ class Agent:
         self._reap()
 
     def _launcher_lost(self) -> None:
-        # Another world of an elastic job may begin without us: our ranks must not train beside it.
-        self._finish(_ORPHAN_GRACE if self._elastic is None else 0.0)
+        # Another world of an elastic job may begin without us: our ranks must not train beside it. Servers that go on
+        # elsewhere need the copies that ours would remove when they are asked to end.
+        at_once = self._elastic is not None or (self._launcher.is_silent and self._is_outlived)
+        self._finish(0.0 if at_once else _ORPHAN_GRACE)
 
     # --- commands of the launcher
 
@@ -182,6 +185,7 @@ class Agent:
             memory.write(piece)
 
     def _start_ranks(self, plan: AgentPlan) -> None:
+        self._is_outlived = plan.is_outlived
         if plan.remote:
             cores = machine.count_cores()
             sharing = plan.room or len(plan.ranks) or 1

@@ -33,6 +33,8 @@ class LauncherConnection:
             on_loss: called once when the launcher is dead or its connection is cut.
         """
         self.is_lost = False
+        self.is_silent = False
+        """Whether the launcher was given up for its silence; it may well be there, behind a network that is cut."""
         self._loop = loop
         self._commands = commands
         self._reports = reports
@@ -103,6 +105,7 @@ class LauncherConnection:
             return
         if self._keepalive.is_lost():
             if not self._has_words():
+                self.is_silent = True
                 self.lose()
         elif self._keepalive.is_due():
             self.send(Frame(FrameKind.KEEPALIVE))
