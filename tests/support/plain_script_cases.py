@@ -24,7 +24,7 @@ class Case:
     arguments: tuple[str, ...] = ()
     runs: int = 1
     """How often the script runs, one time after the other, in the same folder."""
-    is_quick: bool = False
+    is_in_gate: bool = False
     """Whether it is in the gate of the tests."""
     is_uneven: bool = False
     """Whether it is also tried with three ranks, among which its batches do not divide evenly."""
@@ -39,7 +39,7 @@ CASES: tuple[Case, ...] = (
         (r"Average loss: ([\d.]+)",),
         warned=r"mnist.py:\d+: batch_idx \* len\(data\)",
         arguments=("--save-model",),
-        is_quick=True,
+        is_in_gate=True,
     ),
     Case("torch/vision/resnet", "BatchNorm, SGD with momentum, label smoothing, `drop_last`"),
     Case(
@@ -48,7 +48,6 @@ CASES: tuple[Case, ...] = (
         (r"Best val Loss: ([\d.]+)",),
         warned=r"transfer_learning.py:\d+: running_loss / dataset_sizes\[phase\]",
         tolerance=_EXACT,
-        is_quick=True,
         is_uneven=True,
     ),
     Case("torch/vision/triplets", "TripletMarginLoss, samples drawn by the dataset, RMSprop", tolerance=0.03),
@@ -110,7 +109,7 @@ CASES: tuple[Case, ...] = (
         tolerance=0.03,
     ),
     Case("torch/generative/diffusion", "diffusion: noise and time steps in the loop, AveragedModel"),
-    Case("torch/techniques/amp", "autocast to bfloat16, GradScaler, `unscale_` and clipping", is_quick=True),
+    Case("torch/techniques/amp", "autocast to bfloat16, GradScaler, `unscale_` and clipping"),
     Case(
         "torch/techniques/accumulation",
         "gradients of several batches per step, clipping, a progress line",

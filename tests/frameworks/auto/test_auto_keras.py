@@ -46,7 +46,7 @@ def output_of(process):
         process.kill()
 
 
-@pytest.fixture(scope="session", params=one_in_gate(*BACKENDS, chosen=1))
+@pytest.fixture(scope="session", params=one_in_gate(*BACKENDS, chosen=2))
 def both(request, tmp_path_factory):
     """The results of keras_models.py in one process, and on three ranks."""
     pytest.importorskip(request.param)
@@ -118,11 +118,12 @@ def reasons(backend, *cases):
     return dict(re.findall(r"^\[0\] (\w+): (.*Write instead: .+|not refused)$", output, re.MULTILINE))
 
 
-@pytest.fixture(scope="session", params=one_in_gate(*REFUSALS))
+@pytest.fixture(scope="session", params=REFUSALS)
 def refusals(request):
     return request.param, reasons(request.param, *REFUSALS[request.param])
 
 
+@pytest.mark.full
 def test_what_cannot_be_right_is_refused_with_what_to_write_instead(refusals):
     backend, found = refusals
     assert found.keys() == REFUSALS[backend].keys()

@@ -48,7 +48,8 @@ def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
         assert together[name] == pytest.approx(numbers, rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.parametrize("ranks", one_in_gate(2, 3))
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_statistics_that_the_parts_compute_alike_are_not_refused(tmp_path, ranks):
     program = str(PROGRAMS / "torch_statistics.py")
     alone, together = run(tmp_path, program, ranks=0), run(tmp_path, program, ranks=ranks)
@@ -86,6 +87,7 @@ def test_in_scale_mode_each_rank_takes_a_batch_and_rank_0_writes_the_files(tmp_p
     assert (folder / "results" / "log.txt").read_text() == "3 steps\nthe end\n"
 
 
+@pytest.mark.full
 def test_losses_that_are_tested_written_and_saved_are_those_of_the_batch_and_a_folder_may_be_of_the_time(tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "alone").mkdir()

@@ -1,6 +1,6 @@
 """Plain training scripts train under `distrun --auto` as they do alone, or are refused with the reason.
 
-A few are in the gate; `python tests/support/plain_scripts.py` prints all of them as a table.
+One is in the gate; `python tests/support/plain_scripts.py` prints all of them as a table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check(case, size):
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=case.script, marks=pytest.mark.gate if case.is_quick else ()) for case in CASES],
+    [pytest.param(case, id=case.script, marks=pytest.mark.gate if case.is_in_gate else ()) for case in CASES],
 )
 def test_a_script_gives_on_two_ranks_what_it_gives_alone(case):
     check(case, 2)

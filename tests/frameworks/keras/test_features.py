@@ -27,10 +27,10 @@ def equals_one_process(ranks):
 
 @pytest.mark.gate
 @pytest.mark.behaviours(
-    *rows("fit", "clipnorm", "op=Sum", "embeddings"),
-    *others("last batch smaller", "train_on_batch", "custom train_step", "run_eagerly", "jit_compile=False"),
-    *others("global_clipnorm", "moving averages of weights (EMA)", "learning-rate schedule", "LossScaleOptimizer"),
-    *others("Lion", "Muon", "MultiOptimizer", "frozen layers and another compile"),
+    *rows("fit", "embeddings"),
+    *others("op=Sum", "last batch smaller", "train_on_batch", "custom train_step", "run_eagerly", "jit_compile=False"),
+    *others("clipnorm", "global_clipnorm", "moving averages of weights (EMA)", "learning-rate schedule"),
+    *others("LossScaleOptimizer", "Lion", "Muon", "MultiOptimizer", "frozen layers and another compile"),
 )
 def test_training_equals_one_process_with_one_reduction_a_step(ranks):
     equals_one_process(ranks)
@@ -83,7 +83,8 @@ def test_layers_that_depend_on_the_batch_train(ranks):
 
 @pytest.mark.gate
 @pytest.mark.behaviours(
-    *rows("the optimizer of a trained model", "model without input shape", "clones are distributed"),
+    *rows("model without input shape", "clones are distributed"),
+    *others("the optimizer of a trained model"),
     pytest.param("model with a layer that is never used", marks=pytest.mark.full),
 )
 def test_all_ranks_end_with_the_same_weights(ranks):
@@ -109,7 +110,6 @@ def test_ranks_of_a_process_set_train_together_beside_the_others(launch, backend
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.gate
 @pytest.mark.feature("saved files load without distrun")
 @pytest.mark.behaviours("saved files name the plain optimizer")
 def test_saved_files_name_the_plain_optimizer(ranks):
