@@ -133,4 +133,6 @@ def test_what_cannot_be_right_is_refused_with_what_to_write_instead(refusals):
 
 @pytest.mark.full
 def test_a_callback_of_one_rank_that_trains_a_model_is_refused():
-    assert re.match("2: .*trains a model", reasons("tensorflow", "training_alone")["training_alone"])
+    pytest.importorskip("tensorflow")
+    output = output_of(start("tensorflow", 2, "global", "keras_refused.py", "training_alone"))
+    assert re.search("training_alone: 2: .*trains a model", output), output[-8000:]
