@@ -19,6 +19,12 @@ def test_init_and_shutdown_twenty_times_with_forks_and_threads(job):
 
 
 @pytest.mark.gate
+@pytest.mark.parametrize("job", ["hosts-1+1"], indirect=True)
+def test_every_connection_between_hosts_gives_up_after_the_keepalive(job):
+    job.run_alone("keepalive", DISTRUN_KEEPALIVE="7")
+
+
+@pytest.mark.gate
 def test_a_plain_script_is_a_world_of_one():
     program = (
         "import distrun, numpy as np; distrun.init(); assert distrun.size() == 1; "

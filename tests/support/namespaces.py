@@ -22,9 +22,10 @@ _PACKAGES = {
     **{"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"},
     "iptables": "iptables",
 }
+_MEASURED = "COVERAGE_PROCESS_CONFIG"  # by which scripts/coverage measures processes of hosts, too
 # A login that runs pyenv would wait a minute for a lock that another one has left, which a test has killed.
 _SSHD = """
-SetEnv PYENV_REHASH_TIMEOUT=0
+SetEnv PYENV_REHASH_TIMEOUT=0{measured}
 Port {port}
 HostKey {key}
 AuthorizedKeysFile {authorized}
@@ -95,7 +96,12 @@ class RemoteHost:
     def _start_sshd(self) -> None:
         config = self._directory / f"{self.name}_sshd_config"
         config.write_text(
-            _SSHD.format(port=self.port, key=self.key, authorized=self._directory / "authorized_keys"),
+            _SSHD.format(
+                measured="".join(f" {name}={value}" for name, value in os.environ.items() if name == _MEASURED),
+                port=self.port,
+                key=self.key,
+                authorized=self._directory / "authorized_keys",
+            )
         )
         sshd = shutil.which("sshd", path=PATH)
         log = self._directory / f"{self.name}.log"

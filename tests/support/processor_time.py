@@ -59,7 +59,7 @@ class ProcessorTimePlugin:
     """
 
     def __init__(self, is_gate: bool) -> None:
-        self._is_gate = is_gate
+        self._is_gate = is_gate and "COVERAGE_PROCESS_CONFIG" not in os.environ  # measuring coverage takes time, too
         self._meter = Meter()
         self._seconds: dict[str, dict[str, float]] = defaultdict(dict)  # folder, test
         self._minutes: dict[str, float] = defaultdict(float)

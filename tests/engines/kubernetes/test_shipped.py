@@ -84,7 +84,11 @@ class Deployed:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.python)], check=True)
         (site,) = self.python.glob("lib/python*/site-packages")
         for path in {path for name in image for path in SITE.glob(name)}:
-            (site / path.name).symlink_to(path)
+            # Not by links: a pod has a /tmp of its own, and this environment may lie in /tmp.
+            if path.is_dir():
+                shutil.copytree(path, site / path.name)
+            else:
+                shutil.copy(path, site)
 
     def start(self, index: int, **more: Path):
         """Start a pod, with a /tmp of its own."""

@@ -166,6 +166,7 @@ SOME = [
     ((1, 3, 1), 1, 3, (0, 1)),
     ((1, 1, 1, 1), 2, 3, (0, 1)),  # all leaders on the way
     ((1, 1, 1, 1), 1, 1, (0, 2)),  # a leader itself, and all next to it
+    ((1, 2, 1), 1, 3, (0, 1)),  # the leader of one that waits, and all on the way
     ((2, 1), 0, 1, (0,)),  # there is no tree, but rank 0 speaks for its host
 ]
 """The victim, and who is busy with its own code and does not wait."""
