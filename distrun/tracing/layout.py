@@ -16,6 +16,8 @@ stacks: `7,8`."""
 MAGIC = b"DREVENT1"
 NAMES_END = 64
 """Where the header has the number of bytes of names, as a 32-bit number."""
+WORLD = 72
+"""Where the header has the number of the world that the rank is in, as a 32-bit number; 0: none yet."""
 ANSWERED, ANSWER_LENGTH = 128, 132
 """Where the header has how often the rank has told its stacks, and the bytes of the last answer."""
 HEADER = 4096

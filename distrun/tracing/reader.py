@@ -45,6 +45,7 @@ class RingReader:
         self._memory = memoryview(self._map)
         self._next = 1
         self._names_read = 0
+        self._has_restarted = False
         self.lost = 0
         """Events that were overwritten before they were read."""
 
@@ -63,8 +64,13 @@ class RingReader:
         return self._memory
 
     def restart(self, most: int) -> None:
-        """Begin anew for somebody who knows nothing yet: with all names, and the newest events, so many at most."""
+        """Begin again for a reader who knows nothing yet: with all names, and the newest events, so many at most.
+
+        The first event is that by which the rank had joined the world of the others, for operations of ranks are
+        compared by the number of their world, and each rank has events of its own number.
+        """
         self._names_read = 0
+        self._has_restarted = True
         newest = max(place for (place,) in PLACE.iter_unpack(self._memory[_EVENTS_AT:_END]))
         self._next = max(1, newest - most + 1)
 
@@ -89,7 +95,18 @@ class RingReader:
             most -= max(count, 1)
             if 0 < count < span and not self._is_overtaken(block[EVENT.size * count :]):
                 break
-        return b"".join(parts)
+        records = b"".join(parts)
+        if records and self._has_restarted:
+            self._has_restarted = False
+            return self._joined(records) + records
+        return records
+
+    def _joined(self, records: bytes) -> bytes:
+        """Return the event, not read any more, by which the rank had joined the world in which these events begin."""
+        present = int.from_bytes(self._memory[layout.WORLD : layout.WORLD + 4], "little")
+        number = next((event.number - 1 for event in events(records) if event.kind == layout.GENERATION), present)
+        begin = next(events(records)).begin
+        return EVENT.pack(begin, 0, 0, 0, layout.GENERATION << NAME_BITS, number, 0, 0, 0) if number else b""
 
     def last(self, most: int) -> bytes:
         """Return the newest events, at most so many, whatever has been read, for `events`."""

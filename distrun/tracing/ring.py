@@ -155,6 +155,7 @@ class Ring:
         self._counters, self._batches = {}, {}
         self._anchor = 0
         self.generation = number
+        self._memory[layout.WORLD : layout.WORLD + 4] = number.to_bytes(4, "little")
         place = next(self._places)
         kind = GENERATION << NAME_BITS
         _pack(self._memory, _at(place), _now(), 0, 0, 0, kind, number, 0, 0, place)

@@ -101,8 +101,7 @@ class Terminal:
     def close(self) -> None:
         """Leave nothing behind."""
         subprocess.run([*self._tmux, "kill-server"], check=False)
-        for process in self.family():
-            process.kill()
+        kill_all(self.family())
 
 
 @pytest.fixture(scope="session")

@@ -80,6 +80,29 @@ def test_a_new_world_counts_anew(descriptor):
     assert found[-1].value == 8
 
 
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (1, [(GENERATION, 3), (STEP, 4)]),
+        (3, [(GENERATION, 2), (STEP, 3), (GENERATION, 3), (STEP, 4)]),
+        (5, [(GENERATION, 1), (GENERATION, 2), (STEP, 2), (STEP, 3), (GENERATION, 3), (STEP, 4)]),
+        (100, [(GENERATION, 1), (STEP, 1), (GENERATION, 2), (STEP, 2), (STEP, 3), (GENERATION, 3), (STEP, 4)]),
+    ],
+)
+def test_a_reader_that_comes_late_is_told_the_world_in_which_what_it_reads_begins(descriptor, most, expected):
+    ring, reader = Ring(descriptor), RingReader(descriptor)
+    ring.step_done()
+    for world in (2, 3):
+        ring.begin_generation(world)
+        ring.step_done()
+        if world == 2:
+            ring.step_done()
+    reader.restart(most)
+    assert [(event.kind, event.number) for event in read(reader)] == expected
+    ring.step_done()
+    assert [(event.kind, event.number) for event in read(reader)] == [(STEP, 5)]
+
+
 def test_steps_that_nobody_tells_of_are_counted_by_what_comes_again(descriptor):
     ring, reader = Ring(descriptor), RingReader(descriptor)
     for label in ("broadcast", "gradient.0", "gradient.1", "gradient.0", "gradient.1", "gradient.0", "gradient.1"):
