@@ -26,7 +26,7 @@ HERE = ("collectives", "training", "parameters", "sparse_tensors", "gradients", 
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU, or torch is built without CUDA")
 
 
-@pytest.mark.parametrize("programs", one_in_gate(HERE[:3], HERE[3:]), ids=" ".join)
+@pytest.mark.parametrize("programs", one_in_gate(HERE[:2], HERE[2:]), ids=" ".join)
 def test_what_works_on_the_cpu_works_on_the_gpu(gpu_job, programs):
     gpu_job(PROGRAMS / "on_gpu.py", 2, *programs)
 

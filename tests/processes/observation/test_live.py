@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from shell import lives, wait_until
+from shell import kill_all, lives, wait_until
 
 TRAINING = """
 import sys, time, numpy as np, distrun

@@ -98,6 +98,8 @@ def gradients_of_other_streams_are_waited_for():
 
     def produce(number):
         def arrives(parameter):
+            if step == 0:  # sent at the end of the pass, when torch has joined the streams of all gradients
+                return
             late, parameter.grad[...] = parameter.grad.clone(), -1e9
             side = sides[number % 2]
             with driver().use():
