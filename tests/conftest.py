@@ -15,11 +15,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from feature_matrix import FeaturePlugin
-from hypothesis_profiles import load_profile
-from leftovers import Leftovers
-from processor_time import ProcessorTimePlugin
-from tiers import TIERS, TierPlugin
+from session.feature_matrix import FeaturePlugin
+from session.hypothesis_profiles import load_profile
+from session.leftovers import Leftovers
+from session.processor_time import ProcessorTimePlugin
+from session.tiers import TIERS, TierPlugin
 from warm_rank import program_folders
 from warm_ranks import Command, WarmJobs
 

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"
 import changed
 import parts
 from repeated import repeat
+from session.tiers import FOLDERS, ROOT
 from streams import Command, Outcome, Runner
-from tiers import FOLDERS, ROOT
 
 CHECKS = Command("checks", ("scripts/check",))
 # -I keeps the checkout off sys.path: what is tested is what is installed.

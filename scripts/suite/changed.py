@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parts import is_near
-from tiers import FOLDERS, ROOT, Folder, folder_of
+from session.tiers import FOLDERS, ROOT, Folder, folder_of
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from session.tiers import FOLDERS, ROOT, Folder
 from streams import Command, Outcome, Runner
-from tiers import FOLDERS, ROOT, Folder
 
 RECORD = ROOT / ".cache" / "tested-parts.json"
 LIMIT = 4 * 3600.0  # seconds for all parts

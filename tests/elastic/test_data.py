@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 from without_launcher.elastic_supervisor import Supervisor, Waiting
 
 ROOT = Path(__file__).parents[2]

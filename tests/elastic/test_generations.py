@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 from without_launcher.elastic_supervisor import DEADLINE, Process as Rank, Supervisor, Waiting, python
 
 from distrun.runtime.elastic.messages import Enrolled, Finished, Joined

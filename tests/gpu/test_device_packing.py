@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.tensor_fusion import device_packing

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.runtime.backends.quantisation import BLOCK, Integers, Powers
 from distrun.tensor_fusion import device_quantisation as device

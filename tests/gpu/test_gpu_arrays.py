@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.runtime.gpu import arrays

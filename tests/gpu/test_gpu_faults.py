@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 FAULTS = Path(__file__).parent / "programs" / "gpu_faults.py"
 STUCK = FAULTS.with_name("gpu_stuck.py")

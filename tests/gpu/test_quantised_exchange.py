@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.runtime.backends.algorithms.base import divided
 from distrun.runtime.backends.quantisation import QUANTISERS

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 SIMULATOR = Path(__file__).parents[1] / "simulator"
 DEADLINE = 60.0  # seconds; far more than anything takes

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from namespaces import Home, Network, RemoteHost, why_no_hosts
+from machines.namespaces import Home, Network, RemoteHost, why_no_hosts
+from machines.system_packages import PATH, call
 from running_distrun import Distrun, launches, python_command
 from shell import kill_all
-from system_packages import PATH, call
 
 _SEARCH = f"{Path(sys.executable).parent}:{PATH}"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from namespaces import make_key
+from machines.namespaces import make_key
 from running_distrun import DEADLINE
 
 STEPS = ["name", "tcp", "host key", "login", "python", "distrun", "directory", "clock"]

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from namespaces import command_line
+from machines.namespaces import command_line
 from shell import Shell, are_stopped, kill_all, wait_until
 
 KEEPALIVE = 3

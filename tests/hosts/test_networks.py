@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from system_packages import call
+from machines.system_packages import call
 
 STAYS = str(Path(__file__).parents[1] / "parallel" / "programs" / "stays.py")
 

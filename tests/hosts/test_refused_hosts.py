@@ -10,7 +10,7 @@ import sys
 import threading
 
 import pytest
-from namespaces import make_key
+from machines.namespaces import make_key
 
 
 def complaint(job, *hosts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 pytestmark = pytest.mark.mpi
 

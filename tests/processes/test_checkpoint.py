@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.checkpoint import CheckpointManager
 

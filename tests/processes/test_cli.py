@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.runner.system.cpus import divided, format_cpus, groups
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.errors import LaunchError
 from distrun.runner.function import run

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 import distrun
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from namespaces import Network, RemoteHost, command_line, why_no_hosts
+from machines.namespaces import Network, RemoteHost, command_line, why_no_hosts
+from machines.system_packages import PATH, why_missing
 from running_distrun import DEADLINE, Distrun, launches, python_command
 from shell import kill_all
-from system_packages import PATH, why_missing
 
 _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
 _CORES = 2  # of each node, whatever this machine has: two ranks per node

@@ -10,7 +10,7 @@ import sys
 
 import psutil
 import pytest
-from namespaces import command_line
+from machines.namespaces import command_line
 from running_distrun import DEADLINE
 
 CORES = len(os.sched_getaffinity(0))  # this Slurm counts two per node, and lets steps that are bound to none use all

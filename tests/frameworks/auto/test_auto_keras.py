@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 pytest.importorskip("keras")
 

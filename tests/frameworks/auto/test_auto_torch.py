@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 pytestmark = pytest.mark.gate
 PROGRAMS = Path(__file__).parent / "programs"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiers import in_turn
+from session.tiers import in_turn
 
 pytest.importorskip("keras")
 

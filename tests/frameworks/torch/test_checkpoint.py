@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 SCRIPT = Path(__file__).parent / "programs" / "checkpoints" / "ddp_checkpoint.py"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_checkpoint.py"

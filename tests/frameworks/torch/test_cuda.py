@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 from without_launcher.elastic_supervisor import Supervisor
 
 from distrun.errors import UsageError

@@ -9,7 +9,7 @@ import re
 import signal
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 from without_launcher.unlaunched_ranks import named, ready
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

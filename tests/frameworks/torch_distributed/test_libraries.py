@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import in_turn
+from session.tiers import in_turn
 
 pytest.importorskip("torch")
 

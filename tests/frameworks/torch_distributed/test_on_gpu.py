@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 torch = pytest.importorskip("torch")
 

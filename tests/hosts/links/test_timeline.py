@@ -6,8 +6,8 @@ import json
 from collections import Counter
 
 import pytest
-from namespaces import RemoteHost
-from system_packages import call
+from machines.namespaces import RemoteHost
+from machines.system_packages import call
 
 AHEAD = 5  # seconds
 STRAGGLER = """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from namespaces import Network
+from machines.namespaces import Network
 from running_distrun import DEADLINE
 from warm_ranks import Command, WarmJob
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from namespaces import Home, Network, RemoteHost
-from system_packages import call
+from machines.namespaces import Home, Network, RemoteHost
+from machines.system_packages import call
 
 import distrun as package
 

@@ -7,8 +7,8 @@ import os
 import shutil
 
 import pytest
+from machines.system_packages import call
 from shell import wait_until
-from system_packages import call
 
 PYTHON = "/usr/bin/python3"
 SHOW = "import distrun, os, socket; print(socket.gethostname(), distrun.__file__)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 JOBS = ["distrun-2", "distrun-1", "distrun-3", "distrun-4", "mpi-backend-2", "hosts-1+2", "hosts-1+1+1"]
 

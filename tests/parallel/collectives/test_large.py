@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import psutil
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import re
 import signal
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 from without_launcher.unlaunched_ranks import kill, ready
 
 PATIENT = {"DISTRUN_STALL_TIMEOUT": "600", "DISTRUN_STALL_WARNING": "0.2"}

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 from without_launcher.unlaunched_ranks import check_a_kill, listening_ports, ready
 
 from distrun.errors import BootstrapError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 LAYOUTS = {"one host": {"size": 2}, "two hosts": {"hosts": (1, 1)}}
 

@@ -6,7 +6,7 @@ import re
 import signal
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 ONE_HOST, TWO_HOSTS = {"size": 2}, {"hosts": (1, 1)}
 

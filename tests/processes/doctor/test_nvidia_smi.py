@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from gpu_machine import PLACES, Driver, missing, two_gpus, write
+from machines.gpu_machine import PLACES, Driver, missing, two_gpus, write
 
 from distrun.host.gpus import visible_gpus
 from distrun.runner.doctor import gpus

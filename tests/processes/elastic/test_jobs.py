@@ -9,8 +9,8 @@ import signal
 import psutil
 import pytest
 from elastic_training import Training, done, kill
+from session.tiers import one_in_gate
 from shell import kill_all
-from tiers import one_in_gate
 
 from distrun.errors import LaunchError
 from distrun.runner.function import run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 # The last rank kills itself while it listens at a socket of multiprocessing's.
 SOCKET = """

@@ -9,7 +9,7 @@ import subprocess
 
 import psutil
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 pytestmark = pytest.mark.gate
 

@@ -8,8 +8,8 @@ import signal
 
 import psutil
 import pytest
+from session.tiers import one_in_gate
 from shell import wait_until
-from tiers import one_in_gate
 
 DEADLINE = 120.0  # seconds; far more than anything takes
 COPIES = {"server-0.optimizer-0.0", "server-1.optimizer-0.0"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, parse_host_list

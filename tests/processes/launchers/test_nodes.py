@@ -9,8 +9,8 @@ from typing import Any
 
 import psutil
 import pytest
+from session.tiers import one_in_gate
 from shell import wait_until
-from tiers import one_in_gate
 
 WAITS = "import time; print('up', flush=True); time.sleep(1000)"
 

@@ -8,7 +8,7 @@ import stat
 import sys
 
 import pytest
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.errors import BootstrapError
 from distrun.runner.protocol import sealed_frames

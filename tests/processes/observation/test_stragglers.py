@@ -8,8 +8,8 @@ import time
 
 import pytest
 from histories.chrome_trace import query
+from session.tiers import one_in_gate
 from shell import wait_until
-from tiers import one_in_gate
 
 PROMISED, PATIENT = 10.0, 60.0  # seconds; a busy machine may break the promise
 TRAINING = """

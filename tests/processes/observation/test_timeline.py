@@ -12,7 +12,7 @@ import time
 import pytest
 from histories.chrome_trace import FIRST_PROCESS, load, query
 from histories.trace_processor import TraceProcessor
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 STRAGGLER = """
 import os, sys, time

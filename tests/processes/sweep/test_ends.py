@@ -7,8 +7,8 @@ import signal
 
 import psutil
 import pytest
+from session.tiers import one_in_gate
 from shell import wait_until
-from tiers import one_in_gate
 
 ENDLESS = """
 import subprocess, sys, time

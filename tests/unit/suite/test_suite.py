@@ -9,7 +9,7 @@ import changed
 import parts
 import pytest
 import streams
-from tiers import FOLDERS, ROOT, folder_of, in_turn, one_in_gate, tier_of
+from session.tiers import FOLDERS, ROOT, folder_of, in_turn, one_in_gate, tier_of
 
 
 def names(folders):
@@ -28,7 +28,9 @@ def test_a_file_belongs_to_the_innermost_folder_of_the_table():
     tests = ROOT / "tests"
     assert folder_of(tests / "processes" / "test_cli.py").name == "processes"
     assert folder_of(tests / "processes" / "sweep" / "test_ends.py").name == "processes/sweep"
-    with pytest.raises(pytest.UsageError, match=r"nowhere.py lies in no folder that tests/support/tiers.py has"):
+    with pytest.raises(
+        pytest.UsageError, match=r"nowhere.py lies in no folder that tests/support/session/tiers.py has"
+    ):
         folder_of(tests / "elsewhere" / "nowhere.py")
 
 

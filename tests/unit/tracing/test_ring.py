@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, strategies as st
-from hypothesis_profiles import examples
+from session.hypothesis_profiles import examples
 
 from distrun.tracing import layout
 from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, INPUT, SLOTS, STEP, WAITED, WAITING

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from hypothesis_profiles import examples
+from session.hypothesis_profiles import examples
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.authentication import run_handshake

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpu_machine import Driver, missing, two_gpus, write
+from machines.gpu_machine import Driver, missing, two_gpus, write
 
 from distrun.runner.doctor import gpus
 

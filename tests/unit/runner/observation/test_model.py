@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from histories.training import MS, NAMES, START, History, event, played
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.model.model import Model

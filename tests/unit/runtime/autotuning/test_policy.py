@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 from hypothesis import given, strategies as st
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.runtime.autotuning.policy import CHANCE, LIMIT, WARM_UP, Outcome, Policy, Row, Setting, words
 from distrun.runtime.autotuning.signed_ranks import largest_sum, slower_ranks

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from hypothesis_profiles import examples
 from in_process.hosts_of_threads import DTYPES, Job, cases, check_allreduce, dtype_of, reference, values
-from tiers import one_in_gate
+from session.hypothesis_profiles import examples
+from session.tiers import one_in_gate
 
 from distrun.runtime.backends.adasum import adasum
 from distrun.runtime.backends.algorithms import choice

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from hypothesis.extra import numpy as arrays
-from hypothesis_profiles import examples
+from session.hypothesis_profiles import examples
 
 from distrun.runtime.backends.quantisation import AT_ONCE, BLOCK, LEAST_SCALE, QUANTISERS
 from distrun.runtime.settings import WIRE_SHARES

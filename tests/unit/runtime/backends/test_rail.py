@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
-from hypothesis_profiles import examples
 from in_process import hosts_of_threads
 from in_process.hosts_of_threads import SHAPES, Job, cases, check_allreduce, groups_of, reference, values
-from tiers import one_in_gate
+from session.hypothesis_profiles import examples
+from session.tiers import one_in_gate
 
 from distrun.runtime.backends.algorithms import base, choice
 from distrun.runtime.operations import reduction

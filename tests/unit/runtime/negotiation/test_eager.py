@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 from histories.negotiating_rank import Rank
 from hypothesis import given, strategies as st
-from hypothesis_profiles import examples
+from session.hypothesis_profiles import examples
 
 from distrun.errors import MismatchError
 from distrun.runtime.negotiation import messages

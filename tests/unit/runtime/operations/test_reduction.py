@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as npst
-from tiers import one_in_gate
+from session.tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.runtime.operations.dtypes import BFLOAT16, ELEMENT_TYPES

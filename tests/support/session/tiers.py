@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 TIERS = ("gate", "full", "lab")
 
 
@@ -86,7 +86,7 @@ def folder_of(path: Path) -> Folder:
     for length in range(len(parts) - 1, 0, -1):
         if (found := names.get("/".join(parts[:length]))) is not None:
             return found
-    raise pytest.UsageError(f"{path} lies in no folder that tests/support/tiers.py has")
+    raise pytest.UsageError(f"{path} lies in no folder that tests/support/session/tiers.py has")
 
 
 def tier_of(item: pytest.Item) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tiers import FOLDERS, ROOT, folder_of
+from session.tiers import FOLDERS, ROOT, folder_of
 
 CONTROLLERS = (Path("/sys/fs/cgroup/cpuacct"), Path("/sys/fs/cgroup"))  # version 1, and version 2
 SHOWN = 5

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "features.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "features.md"
 PREFACE = """\
 # What works with which framework
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
+from machines.system_packages import PATH, call, why_missing
 from running_distrun import DEADLINE
 from shell import wait_until
-from system_packages import PATH, call, why_missing
 
 _PACKAGES = {
     **{"sshd": "openssh-server", "ssh-keygen": "openssh-client", "ip": "iproute2", "unshare": "util-linux"},
