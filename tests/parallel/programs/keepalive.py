@@ -1,4 +1,4 @@
-"""Each connection to another host gives it up after DISTRUN_KEEPALIVE seconds of silence: the kernel has its options."""
+"""Each connection to another host gives it up after DISTRUN_KEEPALIVE seconds of silence, by the kernel's options."""
 
 import os
 import socket

@@ -84,7 +84,8 @@ class ProcessorTimePlugin:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminalreporter.section("processor seconds")
+        if self._seconds:
+            terminalreporter.section("processor seconds")
         for name, used in sorted(self._seconds.items()):
             terminalreporter.write_line(f"{name}: {sum(used.values()):.1f} s, {len(used)} tests")
         for complaint in self._complaints:
