@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from session.tiers import FOLDERS, ROOT, Folder
+from session.tiers import COMPUTING, FOLDERS, ROOT, Folder
 from streams import Command, Outcome, Runner
 
 RECORD = ROOT / ".cache" / "tested-parts.json"
@@ -91,8 +91,8 @@ def run(parts: Iterable[Part], python: Sequence[str]) -> bool:
 
     streams: dict[str, list[Command]] = {}
     for each in due:
-        # Parts that compute run after each other; the others mostly wait, and run beside them, after each other, too.
-        lane = "compute" if each.stream == "compute" else "wait"
+        # Parts that compute run after each other, and those that wait beside them, after each other, too.
+        lane = "compute" if each.stream in COMPUTING else "wait"
         streams.setdefault(lane, []).append(Command(each.name, (*python, *each.words)))
     if streams:
         Runner(LIMIT, note).run(streams)

@@ -33,7 +33,7 @@ def check(supervisor, kept):
 
 @pytest.mark.parametrize(
     ("way", "hosts", "kills"),
-    [pytest.param("overlap", 2, 1, marks=pytest.mark.gate), ("overlap", 2, 3), ("wait", 3, 3)],
+    [("overlap", 2, 3), ("wait", 3, 3)],
 )
 def test_hosts_that_are_killed_at_random_moments_lose_their_own_progress_only(supervise, tmp_path, way, hosts, kills):
     (tmp_path / "go").touch()

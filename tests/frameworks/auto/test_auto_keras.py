@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from session.tiers import one_in_gate
 
 pytest.importorskip("keras")
 
@@ -46,13 +45,20 @@ def output_of(process):
         process.kill()
 
 
-@pytest.fixture(scope="session", params=one_in_gate(*BACKENDS, chosen=2))
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(("torch", ("arrays", "weighted", "classes", "own_step")), id="some"),
+        *(pytest.param((backend, ()), id=backend, marks=pytest.mark.full) for backend in BACKENDS),
+    ],
+)
 def both(request, tmp_path_factory):
-    """The results of keras_models.py in one process, and on three ranks."""
-    pytest.importorskip(request.param)
-    folders = [tmp_path_factory.mktemp(f"{request.param}-{name}") for name in ("alone", "together")]
+    """The results of keras_models.py, or of some of its models, in one process and on three ranks."""
+    backend, models = request.param
+    pytest.importorskip(backend)
+    folders = [tmp_path_factory.mktemp(f"{backend}-{name}") for name in ("alone", "together")]
     runs = [
-        start(request.param, size, "global", "keras_models.py", folder)
+        start(backend, size, "global", "keras_models.py", folder, *models)
         for size, folder in zip((0, 3), folders, strict=True)
     ]
     outputs = [output_of(run) for run in runs]
@@ -61,13 +67,14 @@ def both(request, tmp_path_factory):
     assert outputs[1].count("done arrays") == 1, "the other ranks print nothing"
     line = "keras_models.py trains on 3 ranks: each batch of 12 is divided (4+4+4), gradients are averaged."
     assert outputs[1].count(line) == 1, "the command says what it has changed"
-    return [json.loads((folder / "0.json").read_text()) for folder in folders]
+    alone, together = (json.loads((folder / "0.json").read_text()) for folder in folders)
+    assert alone.keys() == {*models} if models else len(alone) > 18
+    return alone, together
 
 
 def test_each_model_comes_to_what_it_does_in_one_process(both):
     alone, together = both
     assert alone.keys() == together.keys()
-    assert len(alone) > 18
     for case, outcome in alone.items():
         assert together[case].keys() == outcome.keys(), case
         for name, values in outcome.items():

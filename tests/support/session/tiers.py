@@ -38,23 +38,26 @@ class Folder:
     """The parts of the package that the tests are about, without the leading "distrun."; "" for all of it."""
 
 
+COMPUTING = ("compute", "frameworks")
+"""The streams whose tests compute most of the time; those of the others wait."""
+
 FOLDERS = (
     Folder("unit", "gate", "compute", 60, ("",)),
     Folder("parallel", "full", "compute", 60, ("runtime", "tensor_fusion", "tracing", "checkpoint")),
     Folder("parallel/collectives", "full", "compute", 110, ("runtime", "tensor_fusion")),
     Folder("parallel/failures", "full", "compute", 60, ("runtime", "host")),
-    Folder("elastic", "full", "compute", 100, ("elastic", "runtime.elastic", "runtime.regroup", "runtime.generations")),
+    Folder("elastic", "full", "compute", 85, ("elastic", "runtime.elastic", "runtime.regroup", "runtime.generations")),
     Folder("gpu", "full", "compute", 60, ("runtime.gpu", "runtime.devices", "tensor_fusion", "host")),
     Folder("gpu/real", "lab", "compute", 5, ("runtime.gpu", "tensor_fusion")),
-    Folder("frameworks/auto", "full", "compute", 150, ("auto",)),
-    Folder("frameworks/data", "full", "compute", 50, ("data", "elastic")),
-    Folder("frameworks/horovod", "full", "compute", 60, ("torch", "tensorflow", "keras", "elastic", "public")),
-    Folder("frameworks/jax", "full", "compute", 60, ("jax", "graphs")),
-    Folder("frameworks/keras", "full", "compute", 110, ("keras", "graphs")),
-    Folder("frameworks/servers", "full", "compute", 18, ("servers", "torch", "keras")),
-    Folder("frameworks/tensorflow", "full", "compute", 85, ("tensorflow", "graphs")),
-    Folder("frameworks/torch", "full", "compute", 115, ("torch", "outer_steps", "checkpoint")),
-    Folder("frameworks/torch_distributed", "full", "compute", 70, ("torch_distributed",)),
+    Folder("frameworks/auto", "full", "frameworks", 150, ("auto",)),
+    Folder("frameworks/data", "full", "frameworks", 50, ("data", "elastic")),
+    Folder("frameworks/horovod", "full", "frameworks", 60, ("torch", "tensorflow", "keras", "elastic", "public")),
+    Folder("frameworks/jax", "full", "frameworks", 60, ("jax", "graphs")),
+    Folder("frameworks/keras", "full", "frameworks", 110, ("keras", "graphs")),
+    Folder("frameworks/servers", "full", "frameworks", 18, ("servers", "torch", "keras")),
+    Folder("frameworks/tensorflow", "full", "frameworks", 85, ("tensorflow", "graphs")),
+    Folder("frameworks/torch", "full", "frameworks", 125, ("torch", "outer_steps", "checkpoint")),
+    Folder("frameworks/torch_distributed", "full", "frameworks", 100, ("torch_distributed",)),
     Folder("processes", "full", "processes", 25, ("runner", "host")),
     Folder("processes/doctor", "full", "processes", 10, ("runner.doctor",)),
     Folder("processes/elastic", "full", "processes", 35, ("runner.elastic", "runner.supervision", "runner.agent")),

@@ -28,9 +28,7 @@ def test_a_file_belongs_to_the_innermost_folder_of_the_table():
     tests = ROOT / "tests"
     assert folder_of(tests / "processes" / "test_cli.py").name == "processes"
     assert folder_of(tests / "processes" / "sweep" / "test_ends.py").name == "processes/sweep"
-    with pytest.raises(
-        pytest.UsageError, match=r"nowhere.py lies in no folder that tests/support/session"
-    ):
+    with pytest.raises(pytest.UsageError, match=r"nowhere.py lies in no folder that tests/support/session"):
         folder_of(tests / "elsewhere" / "nowhere.py")
 
 
