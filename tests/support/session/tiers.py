@@ -43,14 +43,14 @@ COMPUTING = ("compute", "frameworks")
 """The streams whose tests compute most of the time; those of the others wait."""
 
 FOLDERS = (
-    Folder("unit", "gate", "compute", 60, ("",)),
+    Folder("unit", "gate", "compute", 90, ("",)),
     Folder("parallel", "full", "compute", 60, ("runtime", "tensor_fusion", "tracing", "checkpoint")),
     Folder("parallel/collectives", "full", "compute", 130, ("runtime", "tensor_fusion")),
     Folder("parallel/failures", "full", "compute", 65, ("runtime", "host")),
     Folder("elastic", "full", "compute", 110, ("elastic", "runtime.elastic", "runtime.regroup", "runtime.generations")),
     Folder("gpu", "full", "compute", 70, ("runtime.gpu", "runtime.devices", "tensor_fusion", "host")),
     Folder("gpu/real", "lab", "compute", 5, ("runtime.gpu", "tensor_fusion")),
-    Folder("frameworks/auto", "full", "frameworks", 180, ("auto",)),
+    Folder("frameworks/auto", "full", "frameworks", 200, ("auto",)),
     Folder("frameworks/data", "full", "frameworks", 60, ("data", "elastic")),
     Folder("frameworks/horovod", "full", "frameworks", 75, ("torch", "tensorflow", "keras", "elastic", "public")),
     Folder("frameworks/jax", "full", "frameworks", 80, ("jax", "graphs")),
