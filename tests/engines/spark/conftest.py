@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machines.system_packages import why_missing
 
 
 def _why_not() -> str | None:
-    """Return why Spark cannot be started here, after trying to change that."""
+    """Return why Spark cannot be started here, or None."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         return "Spark is not installed: pip install 'distrun[spark]'"
-    if shutil.which("java") is None and (os.environ.get("TEST_APT") == "1" or os.environ.get("CI")):
-        command = ["apt-get", "install", "-y", "-q", "default-jre-headless"]
-        subprocess.run(command, check=False, capture_output=True)
-    return None if shutil.which("java") else "there is no Java; TEST_APT=1 installs it"
+    return why_missing({"java": "default-jre-headless"})
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from machines.system_packages import why_missing
 from shell import kill_all, lives, wait_until
 
 TRAINING = """
@@ -106,12 +106,9 @@ class Terminal:
 
 @pytest.fixture(scope="session")
 def tmux() -> None:
-    """tmux, installed if that is wanted."""
-    if shutil.which("tmux") is None and (os.environ.get("TEST_APT") == "1" or os.environ.get("CI")):
-        subprocess.run(["apt-get", "update", "-qq"], check=False)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "tmux"], check=False)
-    if shutil.which("tmux") is None:
-        pytest.skip("tmux is not installed; TEST_APT=1 installs it")
+    """Skips where there is no tmux."""
+    if reason := why_missing({"tmux": "tmux"}):
+        pytest.skip(reason)
 
 
 @pytest.fixture
