@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,14 +35,34 @@ def _cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
         try:
-            made.add_node(num_cpus=2, include_dashboard=False, object_store_memory=MEMORY)
-            made.add_node(num_cpus=2, object_store_memory=MEMORY)
+            _add_node(made, num_cpus=2, include_dashboard=False)
+            _add_node(made, num_cpus=2)
             ray.init(address=made.address, log_to_driver=False)
             yield made
         finally:
             ray.shutdown()
             made.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class _SlowTime:
+    """The module `time` with a monotonic clock that is ten times as slow."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic() / 10
+
+
+def _add_node(cluster: Any, **resources: Any) -> Any:
+    """Add a node to a cluster. On a busy machine it takes longer than the 30 s that Ray waits for it."""
+    from ray._private import node
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "time", _SlowTime())
+        return cluster.add_node(object_store_memory=MEMORY, **resources)
 
 
 @pytest.fixture
@@ -52,7 +73,7 @@ def another_node(cluster: Any) -> Iterator[Callable[..., Any]]:
     added = []
 
     def add(**resources: int) -> Any:
-        added.append(cluster.add_node(object_store_memory=MEMORY, **resources))
+        added.append(_add_node(cluster, **resources))
         return added[-1]
 
     yield add
