@@ -79,7 +79,8 @@ def _gate() -> bool:
     commands = {
         name: [Command(name, (*PYTEST, "--tier=gate", "--durations=10", *paths))] for name, paths in streams.items()
     }
-    outcomes = Runner(LIMIT).run({"checks": [CHECKS], **commands})
+    commands["compute"].insert(0, CHECKS)
+    outcomes = Runner(LIMIT).run(commands)
     for outcome in outcomes:
         print(_line(outcome))
     return all(outcome.is_good for outcome in outcomes)

@@ -34,6 +34,7 @@ def _cluster() -> Iterator[Any]:
     made = Cluster()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_agent_register_timeout_ms", "240000")  # a node whose agent starts later than that ends itself
         try:
             _add_node(made, num_cpus=2, include_dashboard=False)
             _add_node(made, num_cpus=2)
@@ -46,14 +47,14 @@ def _cluster() -> Iterator[Any]:
 
 
 class _SlowTime:
-    """The module `time` with a monotonic clock that is ten times as slow."""
+    """The module `time` with a monotonic clock that is eight times as slow."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
     @staticmethod
     def monotonic() -> float:
-        return time.monotonic() / 10
+        return time.monotonic() / 8
 
 
 def _add_node(cluster: Any, **resources: Any) -> Any:
