@@ -179,7 +179,7 @@ def test_a_job_is_created_shown_and_over_with_nothing_left_but_itself(api, apply
     api.add_pod("x-1", 1, {"phase": "Pending", "conditions": [no_room]})
     running.wait_for(lambda: "no node has room for pod x-1: 0/3 nodes: no GPU; ask for less with --gpus" in running.log)
     api.finish("Complete")
-    assert running.wait() == 0
+    assert running.wait() == 0, running.log
     assert "[1] loss 0.5\n" in running.log
     assert key not in running.log
     assert [api.names(path) for path in (SECRETS, SERVICES, JOBS)] == [[], [], ["x"]]
@@ -232,7 +232,7 @@ def test_a_log_whose_connection_ends_early_goes_on_with_each_line_once(api, appl
     log.append("[0] step 3")
     api.set_status(f"{PODS}/x-0", {**ended(0), "phase": "Succeeded"})
     api.finish("Complete")
-    assert running.wait() == 0
+    assert running.wait() == 0, running.log
     assert [running.log.count(f"[0] step {number}") for number in (1, 2, 3)] == [1, 1, 1]
 
 
@@ -277,7 +277,7 @@ def test_what_is_brought_goes_with_the_job(api, apply, tmp_path):
     assert len(names) > 3
     assert all(api.call("GET", f"{MAPS}/{name}")["metadata"]["ownerReferences"][0]["name"] == "x" for name in names)
     api.finish("Complete")
-    assert running.wait() == 0
+    assert running.wait() == 0, running.log
     assert (api.names(MAPS), api.names(JOBS)) == ([], ["x"])
 
 
@@ -290,7 +290,7 @@ def test_nohup_is_respected(api, apply):
     running.wait_for(lambda: "is created" in running.log)
     running.process.send_signal(signal.SIGHUP)
     api.finish("Complete")
-    assert running.wait() == 0
+    assert running.wait() == 0, running.log
 
 
 def test_an_image_that_cannot_be_pulled_for_a_replacement_does_not_end_a_job_that_runs(api, apply):
@@ -303,7 +303,7 @@ def test_an_image_that_cannot_be_pulled_for_a_replacement_does_not_end_a_job_tha
     api.add_pod("x-1", 1, {"phase": "Pending", "containerStatuses": [{"image": "me/x", "state": waiting}]})
     running.wait_for(lambda: "cannot be pulled for pod x-1: the registry is away" in running.log)
     api.finish("Complete")
-    assert running.wait() == 0
+    assert running.wait() == 0, running.log
 
 
 def test_an_image_that_is_not_there_ends_the_job_with_its_name(api, apply):
