@@ -1,8 +1,8 @@
 """Processor seconds of each test and folder, started processes included, and the folders' budgets.
 
 The kernel counts them: the session moves into a control group of its own, to which all processes started in it belong,
-daemons and logins through sshd included. How busy the machine is hardly matters to them. Where no control group can be
-made, only the session itself and the children that it has waited for are counted.
+daemons and logins through sshd included. A busy machine adds up to four tenths to them, and budgets have room for that.
+Where no control group can be made, only the session itself and the children that it has waited for are counted.
 """
 
 from __future__ import annotations
