@@ -137,6 +137,9 @@ def a_step_neither_waits_nor_allocates_and_the_buckets_stay():
     for parameter in model.parameters():  # before ours; see `alive` above
         parameter.register_post_accumulate_grad_hook(lambda parameter: alive.append(parameter.grad))
     optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), groups=2)
+    with playing.use(stream.ptr):  # the fusion memory, which a step first needs when both groups are ready at once
+        alive.append(ones := [torch.ones(8), torch.ones(8)])
+        alive.append(hvd.grouped_allreduce(ones))
     for step in range(5):
         before = len(simulator.log())
         with playing.use(stream.ptr):
