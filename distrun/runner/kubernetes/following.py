@@ -21,6 +21,7 @@ from distrun.runner.kubernetes.reasons import death, first_failure, obstacle, st
 
 _INTERVAL = 1.0  # seconds from one look at the pods to the next
 _LOG_TIMEOUT = 10.0  # seconds in which the last of a log comes once the job is over
+_STOP_TIMEOUT = 1.0  # seconds for a log that is stopped
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -139,13 +140,15 @@ class Follower:
         Raises:
             LaunchError: its pods cannot run, or it is gone.
         """
-        while True:
-            job = self._look()
-            if job is not None and (verdict := _verdict(job)) is not None:
-                for log in self._shown.values():
-                    log.join(_LOG_TIMEOUT)
-                return self._end(*verdict)
-            time.sleep(_INTERVAL)  # a signal ends it
+        try:
+            while (job := self._look()) is None or (verdict := _verdict(job)) is None:
+                time.sleep(_INTERVAL)  # a signal ends it
+            for log in self._shown.values():
+                log.join(_LOG_TIMEOUT)
+        finally:
+            for log in self._shown.values():
+                log.stop(_STOP_TIMEOUT)
+        return self._end(*verdict)
 
     def _look(self) -> Manifest | None:
         """Return the job as it is now, and show what there is to be seen of its pods; None: nobody knows now."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 from distrun.runner.kubernetes.client import NOT_FOUND, ApiError, Client
@@ -33,26 +32,39 @@ class PodLog(threading.Thread):
         self._client = client
         self._pod = pod
         self._say = say
+        self._stopped = threading.Event()
         self._last = b""
         self._others: set[bytes] = set()  # lines without a time, which are the node's own
 
+    def stop(self, timeout: float) -> None:
+        """Print nothing more, and wait for the thread's end.
+
+        A thread that still runs while the interpreter ends may abort the process; one that waits for the cluster, and
+        outlasts `timeout` seconds here, does no harm.
+        """
+        self._stopped.set()
+        self.join(timeout)
+
     def run(self) -> None:
-        while True:
+        while not self._stopped.is_set():
             is_over = self._is_over()  # asked before: what is read then is all of it
             try:
                 for line in _lines(self._client.log(self._pod)):
+                    if self._stopped.is_set():
+                        return
                     if is_over or line.endswith(b"\n"):  # half a line comes again, whole
                         self._show(line)
             except ApiError as error:
                 if error.code == NOT_FOUND:
                     return
-                self._say(f"{error}; trying again")
+                if not self._stopped.is_set():
+                    self._say(f"{error}; trying again")
                 is_over = False
             except OSError:  # nobody reads what we print
                 return
             if is_over:
                 return
-            time.sleep(_PAUSE)
+            self._stopped.wait(_PAUSE)
 
     def _is_over(self) -> bool:
         try:
