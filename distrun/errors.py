@@ -60,3 +60,21 @@ class StallError(CollectiveError):
 
 class JobAbortedError(CollectiveError):
     """A peer is gone or the engine has been shut down: no operation can complete any more."""
+
+
+def is_about_lost_rank(error: BaseException) -> bool:
+    """Return whether an exception says that a rank is lost: it is one of distrun's that does, or was raised because of
+    one."""
+    cause: BaseException | None = error
+    seen: set[int] = set()
+    while cause is not None and id(cause) not in seen:
+        if isinstance(cause, (JobAbortedError, BootstrapError)):
+            return True
+        seen.add(id(cause))
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return False
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the type of an exception and the first line of its text, as at the end of a traceback."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

@@ -84,10 +84,9 @@ class GraphState(ObjectState):
         self._losses = losses.losses()
 
     def restore(self) -> None:
-        """Go back to the copy; does nothing if none was committed."""
+        """Go back to the copy that `commit` has kept or, in Horovod's mode, `sync`."""
         super().restore()
-        if self._committed > NEW:
-            losses.load(self._losses or {})
+        losses.load(self._losses or {})
 
     def recover(self, is_aborted: bool) -> None:
         """Go back to the last boundary that is computed, or to the last commit if that has to be."""
@@ -105,6 +104,7 @@ class GraphState(ObjectState):
         super().sync()
         if is_new and self._boundaries > 0:
             losses.load({})  # such as those of a checkpoint, which the others have made up for
+            self._losses = None
         if self.lookahead is not None:
             self.lookahead.clear()
             self._look()

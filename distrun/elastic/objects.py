@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from distrun.elastic.part import Part
 from distrun.elastic.state import State
 from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives, horovod, world
 from distrun.runtime.collectives import objects
 
 log = logging.getLogger("distrun")
@@ -53,6 +54,7 @@ class ObjectState(State):
         super().__init__(bcast_object or objects.broadcast_object, get_rank)
         self._parts: dict[str, Part] = {}
         self._committed = NEW
+        self._has_copy = False
         self._is_torn = False
         """Whether another rank's state has come here only in part."""
         self._is_clean = True
@@ -88,6 +90,7 @@ class ObjectState(State):
         """Start counting; copies from before are void."""
         super().begin()
         self._committed = NEW
+        self._has_copy = False
 
     def mark(self) -> None:
         """Take note of a step boundary."""
@@ -100,22 +103,30 @@ class ObjectState(State):
         for part in self._parts.values():
             part.save()
         self._committed = self._boundaries
+        self._has_copy = True
 
     def restore(self) -> None:
-        """Go back to the copy; does nothing if none was committed."""
-        if self._committed > NEW:
-            for part in self._parts.values():
-                part.restore()
-                part.mark()
-            self._boundaries = self._committed
-            self._is_torn = False
+        """Go back to the copy that `commit` has kept or, in Horovod's mode, `sync`.
+
+        Raises:
+            UsageError: there is no copy.
+        """
+        if not self._has_copy:
+            raise UsageError(
+                f"{type(self).__name__}.restore(): there is no copy to go back to: call commit() or save() before it"
+            )
+        for part in self._parts.values():
+            part.restore()
+            part.mark()
+        self._boundaries = self._committed
+        self._is_torn = False
 
     def recover(self, is_aborted: bool) -> None:
         """Go back to the last commit if this rank is in the middle of a step, and has one."""
         if is_aborted:
             self.abandon()
         self._is_clean = self._is_at_boundary()
-        if not self._is_clean and self._committed > NEW:
+        if not self._is_clean and self._has_copy:
             self.restore()
             self._is_clean = True
 
@@ -136,6 +147,8 @@ class ObjectState(State):
     def sync(self) -> None:
         """Give all ranks the state of the one that was elected; of rank 0 outside of `elastic.run`.
 
+        What is left of an epoch is dealt out to all ranks again. In Horovod's mode the state is committed.
+
         Raises:
             UsageError: this rank's script has made another state than the donor's.
             CollectiveError: a rank is gone.
@@ -152,15 +165,16 @@ class ObjectState(State):
             self.broadcast_tensors(
                 [tensor for part in self._parts.values() for tensor in part.tensors()], election.donor
             )
-        if not is_donor:
-            for part in self._parts.values():
-                part.complete()
+        for part in self._parts.values():
+            part.stay() if is_donor else part.complete()
         for part in self._parts.values():
             part.meet()
         self._is_torn = False
         self._boundaries = election.boundaries
         for part in self._parts.values():
             part.mark()
+        if horovod.is_on(os.environ):
+            self.save()
 
     def _is_at_boundary(self) -> bool:
         return not self._is_torn and all(part.is_clean() for part in self._parts.values())

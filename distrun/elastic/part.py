@@ -64,5 +64,8 @@ class Part:
     def complete(self) -> None:
         """Become what the donor has: called after `adopt`, when all tensors have come."""
 
+    def stay(self) -> None:
+        """Go on from where it is, as do the ranks that have taken it from here: called on the donor."""
+
     def meet(self) -> None:
         """Do what takes all ranks, now that each has the donor's state; collectives are allowed here."""

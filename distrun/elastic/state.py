@@ -7,7 +7,7 @@ from typing import Any
 
 from distrun.elastic.donor import NEW
 from distrun.elastic.interrupt import HostsUpdatedInterrupt
-from distrun.errors import BootstrapError, JobAbortedError
+from distrun.errors import is_about_lost_rank
 from distrun.runtime import regroup
 
 
@@ -109,14 +109,7 @@ class State:
         It does if it is distrun's, or was raised because of one of distrun's. Faces whose framework raises errors of
         its own in our place extend this.
         """
-        cause: BaseException | None = error
-        seen: set[int] = set()
-        while cause is not None and id(cause) not in seen:
-            if isinstance(cause, (JobAbortedError, BootstrapError)):
-                return True
-            seen.add(id(cause))
-            cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
-        return False
+        return is_about_lost_rank(error)
 
     def reason_of(self, error: Exception) -> str:
         """Return what the launcher and other ranks are told of an exception that says that a rank is lost."""

@@ -20,6 +20,12 @@ def advance(value: Any) -> None:
         tell()
 
 
+def stay(value: Any) -> None:
+    """Have a place in the data, which has `advance`, deal out what is left, as it does on the ranks that load it."""
+    if hasattr(value, "advance"):
+        value.load_state_dict(value.state_dict())
+
+
 class StatefulPart(Part):
     """The part for an object with `state_dict` and `load_state_dict`, whose state is pickled.
 
@@ -43,6 +49,10 @@ class StatefulPart(Part):
     def advance(self) -> None:
         """Tell it that a step is done."""
         advance(self.value)
+
+    def stay(self) -> None:
+        """Deal out what is left, if it is a place in the data."""
+        stay(self.value)
 
     def describe(self) -> Any:
         """Return its state_dict."""

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 
 LAST_PORT = 65535
 PORTS = "DISTRUN_PORTS"
@@ -40,9 +41,10 @@ def parse_endpoint(text: str) -> tuple[str, int]:
         address = address[1:-1]
     elif ":" in address:  # IPv6 without brackets: where does the port begin?
         address = ""
-    if not address or not (port.isascii() and port.isdecimal() and 0 < int(port) <= LAST_PORT):
+    number = whole_number(port, most=LAST_PORT)
+    if not address or number is None:
         raise ValueError(f"{text!r} is not an address and a port from 1 to {LAST_PORT}")
-    return address, int(port)
+    return address, number
 
 
 def parse_ports(text: str, source: str = "--ports ") -> range:
@@ -56,12 +58,10 @@ def parse_ports(text: str, source: str = "--ports ") -> range:
         UsageError: it is no such range.
     """
     first, _, last = text.partition("-")
-    numbers = [number.strip() for number in (first, last or first)]
-    if not all(number.isascii() and number.isdecimal() for number in numbers) or not (
-        0 < int(numbers[0]) <= int(numbers[1]) <= LAST_PORT
-    ):
+    least, most = (whole_number(number.strip(), most=LAST_PORT) for number in (first, last or first))
+    if least is None or most is None or least > most:
         raise UsageError(f"{source}{text!r} is no range of ports: allowed are FIRST-LAST from 1 to {LAST_PORT}")
-    return range(int(numbers[0]), int(numbers[1]) + 1)
+    return range(least, most + 1)
 
 
 def at_free_port(attempt: Callable[[int], T], from_top: bool = False) -> T:

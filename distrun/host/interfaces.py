@@ -36,26 +36,32 @@ class Interface(NamedTuple):
         return f"{self.name} ({self.address}/{self.prefix})"
 
 
-def own_interfaces() -> list[Interface]:
+def own_interfaces(used: str = "") -> list[Interface]:
     """Return the interfaces of this machine that are up, by address, loopback included; of each interface, IPv4 before
-    IPv6.
+    IPv6. Those without carrier come last: they may have it again in a moment, as after a cut.
 
     IPv6 addresses of the link alone (fe80::) are left out: without the name of an interface they lead nowhere. An
     address without a netmask, as tunnels have, is a subnet of its own.
+
+    Args:
+        used: an address that counts although its interface is down, since somebody has come by it.
     """
     import psutil
 
     states = psutil.net_if_stats()
-    found = []
+    found: dict[str, list[Interface]] = {"carrier": [], "up": [], "down": []}
     for name, entries in psutil.net_if_addrs().items():
-        if name not in states or not states[name].isup:
+        if name not in states:
             continue
+        # psutil's isup is IFF_RUNNING, which needs a carrier; flags have been there since psutil 5.9.3.
+        is_up = "up" in getattr(states[name], "flags", "").split(",")
+        state = "carrier" if states[name].isup else "up" if is_up else "down"
         for entry in sorted(entries, key=lambda entry: entry.family):
             if entry.family in (socket.AF_INET, socket.AF_INET6):
                 interface = Interface(name, without_zone(entry.address), _prefix(entry.address, entry.netmask))
                 if not (interface.ip.version == 6 and interface.ip.is_link_local):
-                    found.append(interface)
-    return found
+                    found[state].append(interface)
+    return [*found["carrier"], *found["up"], *(item for item in found["down"] if item.address == used)]
 
 
 def reachable(interfaces: Sequence[Interface]) -> list[Interface]:

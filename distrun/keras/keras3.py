@@ -209,7 +209,12 @@ def _core(optimizer: Any) -> Any:
 def array_of(value: Any) -> Any:
     if isinstance(value, keras.Variable):
         value = value.value
-    return np.asarray(keras.ops.convert_to_numpy(value) if keras.ops.is_tensor(value) else value)
+    if not keras.ops.is_tensor(value):
+        return np.asarray(value)
+    # Keras cannot convert a bfloat16 of TensorFlow without dimensions.
+    return np.asarray(
+        value.numpy() if BACKEND == "tensorflow" and hasattr(value, "numpy") else keras.ops.convert_to_numpy(value)
+    )
 
 
 def assign(variables: Sequence[Any], arrays: Sequence[Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from distrun.errors import NotOfferedError, UsageError
+from distrun.host.numerals import MOST_RANKS
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def number_of_workers(num_workers: object, num_hosts: object, num_workers_per_ho
     for name, value in given.items():
         if value is not None and not (isinstance(value, int) and value >= 1):
             raise UsageError(f"{name}={value!r} is not a number of {name[4:].replace('_', ' ')}: give 1 or more")
+        if isinstance(value, int) and value > MOST_RANKS:
+            raise UsageError(f"{name}={value} is more than a job can have: give at most {MOST_RANKS}")
     if isinstance(num_hosts, int) and isinstance(num_workers_per_host, int):
         workers = num_hosts * num_workers_per_host
         if num_workers not in (None, workers):

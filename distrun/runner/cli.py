@@ -6,11 +6,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import click
+from distrun.runner.interrupt import ended_by_sigint
 
-from distrun.errors import DistrunError, UsageError
-from distrun.runner.command_lines.launch_options import launch_options
-from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
+with ended_by_sigint():
+    import click
+
+    from distrun.errors import DistrunError, UsageError
+    from distrun.runner.command_lines.launch_options import launch_options
+    from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
@@ -48,8 +51,12 @@ def distrun(**options: Any) -> int:
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Be the `distrun` command; the exit status is that of the job."""
-    _open_standard_descriptors()
-    sys.exit(_status(arguments))
+    try:
+        _open_standard_descriptors()
+        status = _status(arguments)
+    except KeyboardInterrupt:  # between two lines that catch it
+        status = 130
+    sys.exit(status)
 
 
 def _open_standard_descriptors() -> None:

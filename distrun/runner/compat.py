@@ -9,13 +9,16 @@ import os
 import sys
 from typing import NoReturn
 
-import click
+from distrun.runner.interrupt import ended_by_sigint
 
-from distrun.errors import UsageError
-from distrun.runner import cli
-from distrun.runner.command_lines.describe import described
-from distrun.runner.command_lines.programs import NAMES, program
-from distrun.runner.command_lines.translate import translate
+with ended_by_sigint():
+    import click
+
+    from distrun.errors import UsageError
+    from distrun.runner import cli
+    from distrun.runner.command_lines.describe import described
+    from distrun.runner.command_lines.programs import NAMES, program
+    from distrun.runner.command_lines.translate import translate
 
 _USAGE = f"""\
 Usage: distrun-compat {"|".join(NAMES)} ARGUMENTS...
@@ -28,6 +31,13 @@ A link to distrun-compat with the name of such a program is enough: called throu
 
 def main() -> NoReturn:
     """Be the `distrun-compat` command; the exit status is that of the job."""
+    try:
+        _start_job()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _start_job() -> NoReturn:
     name, *words = [os.path.basename(sys.argv[0]), *sys.argv[1:]]
     if name not in NAMES:
         if not words or words[0] in ("-h", "--help"):

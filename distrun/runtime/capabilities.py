@@ -11,7 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 
 from distrun.errors import UsageError
-from distrun.runtime import world
+from distrun.runtime import horovod, world
 from distrun.runtime.gpu.buffers import held_bytes
 
 __all__ = [
@@ -72,8 +72,9 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Return False: distrun has no Gloo backend."""
-    return False
+    """Return whether this is Horovod's mode, where scripts ask it to find out whether ranks can do without MPI; distrun
+    has no Gloo."""
+    return horovod.is_on(os.environ)
 
 
 @cache

@@ -6,14 +6,22 @@ launcher must start without numpy or a framework.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 
 PREFIX = "DISTRUN_"
 SHIPPED = "DISTRUN_SHIPPED"
 """The variable that says where a host has put what was brought to it; see `distrun.runner.shipping.arrived`."""
+DEPARTURES_FD = "DISTRUN_DEPARTURES_FD"
+"""The variable with two descriptors that tell of ranks that have ended; see `distrun.runtime.bootstrap.departures`."""
+DEPARTURES_MAGIC = b"DRENDED1 "
+"""The beginning of what the first descriptor holds."""
+AGENT = "DISTRUN_AGENT"
+"""The variable by which an agent's guard (`distrun.runner.agent.cleanup.guard`) knows what its ranks have started."""
 
 SERVERS = "DISTRUN_SERVERS"
 """The variable with the endpoints of the parameter servers, in their order, separated by semicolons. Those of one are
@@ -138,8 +146,8 @@ class LaunchContract:
                 raise UsageError(f"{variable} is not set though {PREFIX}JOB is: start the script with `distrun`")
             if field.type == "str":
                 values[field.name] = text
-            elif text.isdecimal():
-                values[field.name] = int(text)
+            elif (number := whole_number(text, 0, sys.maxsize)) is not None:
+                values[field.name] = number
             else:
                 raise UsageError(f"{variable}={text!r} is not a whole number >= 0: start the script with `distrun`")
         return cls(**values)  # type: ignore[arg-type]  # the types follow the fields, checked above

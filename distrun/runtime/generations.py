@@ -6,15 +6,18 @@ Imported by processes that have a control channel, and by no others.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from distrun.errors import BootstrapError, JobAbortedError, LaunchError
+from distrun.errors import BootstrapError, JobAbortedError, LaunchError, in_one_line, is_about_lost_rank
 from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic.channel import Channel, channel as channel, opened_channel
 from distrun.runtime.elastic.imports import imported
-from distrun.runtime.elastic.messages import Assignment, Ending, Imported, Joined, Waiting
+from distrun.runtime.elastic.messages import Assignment, Ending, Imported, Joined, Raised, Waiting
+from distrun.runtime.operations.call_site import raising_site
+from distrun.tracing import recording
 
 _inits: dict[int, int] = {}  # so often has this process called init in a generation
 _has_joined = False  # whether this process has ever
@@ -58,12 +61,26 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
             return world
 
 
-def say_ending() -> None:
-    """Tell the launcher that the script of this process has come to its end, if the process ever had to do with it."""
+def say_ending(error: BaseException | None) -> None:
+    """Tell the launcher that the script of this process has ended, if the process ever had to do with it.
+
+    Args:
+        error: the exception that has ended it, None if there is none. One that is about a lost rank is not reported:
+            the failure is that rank's.
+    """
     channel = opened_channel()
-    if channel is not None:
-        with suppress(LaunchError):
-            channel.send(Ending())
+    if channel is None or (error is not None and is_about_lost_rank(error)):
+        return
+    with suppress(LaunchError):
+        channel.send(Ending() if error is None else _raised(error))
+
+
+def _raised(error: BaseException) -> Raised:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the script may have closed or replaced it
+            stream.flush()  # the launcher may end this process before the interpreter does it
+    step = 0 if recording.ring is None else recording.ring.steps
+    return Raised(in_one_line(error), raising_site(error), step)
 
 
 def _apply(assignment: Assignment) -> None:

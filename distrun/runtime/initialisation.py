@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.ranks import list_ranks
 from distrun.runtime import world
 from distrun.runtime.collectives.objects import allgather_object
 from distrun.runtime.process_set import ProcessSet, Rule
@@ -20,8 +21,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int] | R
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
 
     Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
-    Blocks until all ranks have come. Calling it again while initialised does nothing. After `shutdown` it may be called
-    anew.
+    Blocks until all ranks have come. Calling it again while initialised registers those of `process_sets` that are not
+    yet, and does nothing else. After `shutdown`, and after a call that has failed, it may be called anew.
 
     Args:
         comm: the world, if it is not the whole job: a list of the job's ranks, whose first becomes rank 0, and so on;
@@ -31,17 +32,22 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int] | R
             Horovod's sake: sets can always be added later.
 
     Raises:
-        UsageError: a variable of the environment has an impossible value, or an argument has.
+        UsageError: a variable of the environment has an impossible value, or an argument has; or the world is another
+            than `comm` already.
         BootstrapError: the other ranks did not come within the start timeout.
         MismatchError: the ranks were given different process sets.
     """
     sets = _sets(process_sets)
-    if world.join_world(None if comm is None else _ranks_of(comm)):
-        for process_set in sets:
-            if isinstance(process_set, ProcessSet) and process_set.mpi_comm is not None:
-                _register_communicator(process_set)
-            else:
-                add_process_set(process_set)
+    ranks = None if comm is None else _ranks_of(comm)
+    if world.join_world(ranks):
+        try:
+            _register(sets)
+        except BaseException as error:
+            world.leave(f"its init() ended with {type(error).__name__}: {error}")
+            raise
+    else:
+        _check_world(ranks)
+        _register([each for each in sets if not isinstance(each, ProcessSet) or each.process_set_id is None])
 
 
 def _sets(process_sets: Any) -> Sequence[ProcessSet | Sequence[int] | Rule]:
@@ -63,6 +69,28 @@ def _ranks_of(comm: Any) -> tuple[int, ...] | None:
     except TypeError:
         raise UsageError(f"comm={comm!r}: give a list of ranks, or a communicator of mpi4py") from None
     return ranks or None  # Horovod's way of saying all
+
+
+def _check_world(ranks: tuple[int, ...] | None) -> None:
+    """Refuse to be in another world than that of `ranks`."""
+    from distrun.runtime.bootstrap.join import place_in_job
+
+    if ranks is None or world.is_elastic():
+        return
+    job, ours = place_in_job().rank, (world.rank(), world.size())
+    if job not in ranks or ours != (ranks.index(job), len(ranks)):
+        raise UsageError(
+            f"init(comm=...): this process is rank {ours[0]} of {ours[1]} already, in another world than that of ranks "
+            f"{list_ranks(ranks)}: call shutdown() first"
+        )
+
+
+def _register(sets: Sequence[ProcessSet | Sequence[int] | Rule]) -> None:
+    for process_set in sets:
+        if isinstance(process_set, ProcessSet) and process_set.mpi_comm is not None:
+            _register_communicator(process_set)
+        else:
+            add_process_set(process_set)
 
 
 def _register_communicator(process_set: ProcessSet) -> None:

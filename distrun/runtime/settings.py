@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -17,8 +18,19 @@ from distrun.errors import UsageError
 from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
+from distrun.host.numerals import whole_number
 from distrun.runtime import horovod
-from distrun.runtime.contract import PREFIX, SERVER, SERVER_MEMORY, SERVER_RESTARTS, SERVERS, SHIPPED, LaunchContract
+from distrun.runtime.contract import (
+    AGENT,
+    DEPARTURES_FD,
+    PREFIX,
+    SERVER,
+    SERVER_MEMORY,
+    SERVER_RESTARTS,
+    SERVERS,
+    SHIPPED,
+    LaunchContract,
+)
 from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE, TRIAL, TRIAL_FD, TRIAL_PRUNES
 from distrun.tracing.layout import EVENTS_FD
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, TimelineOptions, parse_limit, parse_steps
@@ -93,9 +105,10 @@ def _rounded(variable: str, text: str) -> int:
 
 
 def _bytes(variable: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    number = whole_number(text, 0, sys.maxsize)
+    if number is None:
         raise UsageError(f"{variable}={text!r} is not a number of bytes: correct or unset it")
-    return int(text)
+    return number
 
 
 def _share(variable: str, text: str) -> float:
@@ -136,9 +149,10 @@ def _some_of(*allowed: str) -> Callable[[str, str], tuple[str, ...]]:
 
 
 def _whole(variable: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
+    number = whole_number(text, 0, sys.maxsize)
+    if number is None:
         raise UsageError(f"{variable}={text!r} is not a whole number >= 0: correct or unset it")
-    return int(text)
+    return number
 
 
 def _network(variable: str, text: str) -> str:
@@ -342,6 +356,8 @@ def unknown(names: Iterable[str]) -> list[str]:
         PROCESS,
         SPARE,
         SHIPPED,
+        AGENT,
+        DEPARTURES_FD,
         *(SERVERS, SERVER, SERVER_MEMORY, SERVER_RESTARTS),
         *(TRIAL, TRIAL_FD, TRIAL_PRUNES),
         *(PREFIX + entry.name.upper() for entry in fields(LaunchContract)),

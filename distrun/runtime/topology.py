@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
+from distrun.host.numerals import MOST_RANKS
 
 
 @dataclass(frozen=True, repr=False)
@@ -34,6 +35,8 @@ class Topology:
             if not 1 <= value <= max(self.size, 1):
                 limit = "at least 1" if name == "size" else f"between 1 and the size, {self.size}"
                 raise UsageError(f"{name} {value} must be {limit}: {_REMEDY}")
+        if self.size > MOST_RANKS:
+            raise UsageError(f"size {self.size} is more than the {MOST_RANKS} ranks that a job can have: {_REMEDY}")
         for part in ("", "local_", "cross_"):
             index, count = getattr(self, f"{part}rank"), getattr(self, f"{part}size")
             if not 0 <= index < count:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from distrun.errors import JobAbortedError, NotInitializedError, UsageError
+from distrun.errors import JobAbortedError, NotInitializedError, UsageError, in_one_line
 from distrun.runtime import settings
+from distrun.runtime.bootstrap.departures import departures
 from distrun.runtime.bootstrap.facts import AnyEngine
 from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.contract import LaunchContract
@@ -132,7 +133,7 @@ def _join(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str,
             _fail_if_over(channel)
             return
     _inits += 1
-    _world = join({**os.environ, **variables}, _inits, ranks)
+    _world = join({**os.environ, **variables}, _inits, ranks, departures=departures(os.environ))
 
 
 def _fail_if_over(channel: Channel) -> None:
@@ -210,10 +211,7 @@ def _farewell() -> str:
     """Return the reason for leaving that the other ranks are told."""
     # The interpreter keeps the exception that ended the script.
     error = getattr(sys, "last_value", None)
-    if error is None:
-        return FAREWELL
-    words = f"{type(error).__name__}: {error}".splitlines()
-    return f"its script ended with {words[0][:300]}"
+    return FAREWELL if error is None else f"its script ended with {in_one_line(error)}"
 
 
 def _disown() -> None:
@@ -229,10 +227,10 @@ def _disown() -> None:
 def _leave() -> None:
     """Shut down at the interpreter's exit, where an exception would change nothing: lost results must not end in
     success."""
-    if CONTROL_FD in os.environ and getattr(sys, "last_value", None) is None:
+    if CONTROL_FD in os.environ:
         from distrun.runtime import generations
 
-        generations.say_ending()
+        generations.say_ending(getattr(sys, "last_value", None))
     try:
         shutdown()
     except JobAbortedError as error:

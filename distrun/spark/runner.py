@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, TextIO, TypeVar
 
 from distrun.errors import LaunchError, NotOfferedError, UsageError
+from distrun.host.numerals import MOST_RANKS
 from distrun.runner.job.calls import pickled_call, raise_sent, result_of
 from distrun.runner.joining.launch import new_key
 from distrun.runner.output.sinks import TextSink
@@ -71,8 +72,8 @@ def run(
         raise UsageError(f"{fn!r} cannot be called: give a function, and its arguments as args=(...)")
     session = active_session()
     size = session.default_size() if num_proc is None else num_proc
-    if not (isinstance(size, int) and size >= 1):
-        raise UsageError(f"num_proc={num_proc!r} is not a number of ranks: give 1 or more, or None")
+    if not (isinstance(size, int) and 1 <= size <= MOST_RANKS):
+        raise UsageError(f"num_proc={num_proc!r} is not a number of ranks: give 1 to {MOST_RANKS}, or None")
     key = new_key()
     assignment = Assignment(
         size=size,

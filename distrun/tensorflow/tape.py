@@ -74,17 +74,24 @@ class DistributedGradientTape(tf.GradientTape):
         self._reduction.local.add(source)
 
     def get_local_and_global_gradients(
-        self, gradients: Any, sources: Any
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Divide gradients into the pairs `(gradient, source)` of local sources, and those of all others.
+        """Compute this rank's gradients, which are not reduced or scaled, and divide them by whether they stay here.
 
         Args:
-            gradients: what `gradient` has returned.
-            sources: what it was asked for.
+            target, sources, output_gradients, unconnected_gradients: see `tf.GradientTape.gradient`.
+
+        Returns:
+            The pairs `(source, gradient)` of local sources, and those of all others.
         """
-        pairs = list(zip(tf.nest.flatten(gradients), tf.nest.flatten(sources), strict=True))
+        gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
+        pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
         local = {id(source) for source in self._reduction.local.all()}
-        return [pair for pair in pairs if id(pair[1]) in local], [pair for pair in pairs if id(pair[1]) not in local]
+        return [pair for pair in pairs if id(pair[0]) in local], [pair for pair in pairs if id(pair[0]) not in local]
 
     @tf.autograph.experimental.do_not_convert
     def gradient(

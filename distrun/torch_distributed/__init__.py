@@ -49,8 +49,13 @@ def _register() -> None:
 
 def _create(described: Any, options: Any) -> ProcessGroup:
     """Return a process group as it is described by torch; `options` of the backend's own there are none."""
+    import torch
+    from torch.distributed import Backend
+
     from distrun.torch_distributed.process_group import create_described
 
+    if not torch.cuda.is_available():  # torch makes tensors of its own on a device that it finds here
+        Backend.backend_capability[BACKEND] = ["cpu"]
     return create_described(described)
 
 

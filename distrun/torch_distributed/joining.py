@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 _joined: World | None = None  # by us
+_joined_ranks: tuple[int, ...] | None = None
+"""The ranks in the default group, of another backend, of those in the world."""
 _agreed_name = ""  # of the group of all ranks, while there is one
 
 
@@ -95,6 +97,37 @@ def agreed_name() -> str:
     return _agreed_name
 
 
+def join_beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelta) -> Sequence[int]:
+    """Be in a world with the ranks of a group whose default group is of another backend; join one if we are in none.
+
+    Args:
+        store: shared by the ranks of the group.
+        ranks: the ranks of the group in the default group, in the order of the group.
+        rank: ours in the group.
+        timeout: how long to wait for the others.
+
+    Returns:
+        The ranks of the group in the world.
+
+    Raises:
+        UsageError: we are in a world without some of these ranks; or as `join` raises.
+        BootstrapError: as `join` raises.
+    """
+    global _joined_ranks
+    if world.is_initialized() and not has_joined() and world.rank() == ranks[rank]:
+        _joined_ranks = tuple(range(world.size()))  # the script has called `distrun.init`
+    elif not has_joined() or _joined_ranks is None:
+        join(store, rank, len(ranks), timeout)
+        _joined_ranks = tuple(ranks)
+    missing = sorted(set(ranks) - set(_joined_ranks))
+    if missing:
+        raise UsageError(
+            f"a process group of backend 'distrun' beside another default group cannot have {list_ranks(missing)}: the "
+            f"first one had {list_ranks(sorted(_joined_ranks))}; make the first one of all ranks"
+        )
+    return [_joined_ranks.index(each) for each in ranks]
+
+
 def join_job() -> None:
     """Join the job that this process was started in, unless it is in a world already; `leave` leaves it."""
     global _joined
@@ -109,8 +142,8 @@ def has_joined() -> bool:
 
 def leave() -> None:
     """Leave the world if we have joined it; it goes on if it was there before."""
-    global _joined, _agreed_name
-    _agreed_name = ""
+    global _joined, _joined_ranks, _agreed_name
+    _agreed_name, _joined_ranks = "", None
     is_ours, _joined = has_joined(), None
     if is_ours:
         world.shutdown()

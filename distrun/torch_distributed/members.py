@@ -55,15 +55,30 @@ class Members:
 def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members:
     """Return the members of a default group; returns when all are there. Raises as `joining.join` does."""
     joining.join(store, rank, size, timeout)
+    _prepare()
+    return Members(range(size), global_process_set)
+
+
+def beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelta, name: str) -> Members:
+    """Return the members of a group whose default group is of another backend. Raises as `joining.join_beside` does.
+
+    The world that the first of them joins stays until the process ends: a later one may have the same ranks.
+    """
+    places = joining.join_beside(store, ranks, rank, timeout)
+    _prepare()
+    return some_ranks(places, name)
+
+
+def _prepare() -> None:
+    """Choose the GPU of this rank, and be ready for messages from other hosts."""
     device = world.device()
     is_chosen = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if device.name == cuda.CUDA and not is_chosen:
         cuda.bind(device.index)
-    if world.topology().local_size < size:
+    if world.topology().local_size < world.topology().size:
         from distrun.runtime.point_to_point.messages import prepare
 
         prepare()
-    return Members(range(size), global_process_set)
 
 
 def some_ranks(ranks: Sequence[int], name: str) -> Members:

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from distrun.errors import MismatchError, UsageError
+from distrun.errors import MismatchError
 from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
-from distrun.torch_distributed.arguments import check_alike, check_one_each
+from distrun.torch_distributed.interface.arguments import ArgumentError, check_alike, check_one_each
 from distrun.torch_distributed.members import Members
 
 Parts = Sequence[Tensor | None]
@@ -106,7 +106,7 @@ class Moving:
             return self._room([tensor])
         row = row_size(tensor.shape)
         if not tensor.dim() or len(rows) != self._size or min(rows) < 0 or sum(rows) != tensor.shape[0]:
-            raise UsageError(
+            raise ArgumentError(
                 f"splits {list(rows)} do not fit {self._size} ranks and a tensor of shape {list(tensor.shape)}: give "
                 "one number >= 0 for each rank, and its rows in all"
             )
@@ -117,7 +117,7 @@ class Moving:
         if len(parts) == 1 and parts[0] is not None:
             each, rest = divmod(parts[0].numel(), self._size)
             if rest:
-                raise UsageError(
+                raise ArgumentError(
                     f"a tensor of {parts[0].numel()} elements does not come out even among {self._size} ranks"
                 )
             return [each] * self._size

@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from distrun.errors import DistrunError, UsageError
+from distrun.errors import DistrunError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.point_to_point import messages
 from distrun.runtime.point_to_point.transfer import Receive, Transfer
 from distrun.torch import cuda, tensors as storage
 from distrun.torch_distributed import completion
+from distrun.torch_distributed.interface.arguments import ArgumentError
+from distrun.torch_distributed.interface.native_work import PythonWork
 from distrun.torch_distributed.members import Members
 
 _NOTHING = timedelta(0)
@@ -47,7 +49,7 @@ class PointToPoint:
         """Start to send a tensor, which must not change before the work is done.
 
         Raises:
-            UsageError: the rank is this one, or not one of the group's; this is not one dense tensor.
+            ArgumentError: the rank is this one, or not one of the group's; this is not one dense tensor.
             JobAbortedError: the job has failed.
         """
         tensor = _only(tensors)
@@ -83,18 +85,18 @@ class PointToPoint:
     def _check(self, rank: int, verb: str) -> None:
         size = len(self._ranks)
         if not 0 <= rank < size:
-            raise UsageError(
+            raise ArgumentError(
                 f"rank {self._rank} of process group {self._label!r} cannot {verb} rank {rank}: it has ranks 0 to "
                 f"{size - 1}"
             )
         if rank == self._rank:
-            raise UsageError(
+            raise ArgumentError(
                 f"rank {rank} of process group {self._label!r} cannot {verb} itself: a message goes from one rank to "
                 "another; copy the tensor"
             )
 
 
-class MessageWork(Work):
+class MessageWork(PythonWork):
     """A tensor that is being sent or received."""
 
     def __init__(
@@ -163,12 +165,12 @@ class MessageWork(Work):
         """Return the rank in the group that the message is from.
 
         Raises:
-            UsageError: it is not known yet, or this rank has sent it.
+            ArgumentError: it is not known yet, or this rank has sent it.
         """
         source = self._transfer.source
         if source is None:
             is_receive = isinstance(self._transfer, Receive)
-            raise UsageError(
+            raise ArgumentError(
                 "it is not known yet who has sent the message: wait for it first"
                 if is_receive
                 else "a message that this rank sends has no source rank: ask the work of a receive"
@@ -226,12 +228,12 @@ class MessageWork(Work):
 
 
 def _only(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor of a list that has one; raises `UsageError`."""
+    """Return the tensor of a list that has one; raises `ArgumentError`."""
     if len(tensors) != 1:
-        raise UsageError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
+        raise ArgumentError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
     (tensor,) = tensors
     if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise UsageError(
+        raise ArgumentError(
             f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot be sent or received by itself: send a "
             "dense one (.to_dense(), .dequantize())"
         )
@@ -239,9 +241,9 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _check_tag(tag: int) -> None:
-    """Refuse a tag that does not fit the header of a message; raises `UsageError`."""
+    """Refuse a tag that does not fit the header of a message; raises `ArgumentError`."""
     if not -_TAGS <= tag < _TAGS:
-        raise UsageError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
+        raise ArgumentError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
 
 
 def _is_lazy(tensor: Tensor) -> bool:

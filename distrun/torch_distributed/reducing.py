@@ -16,14 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, distributed as dist
 
-from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call, moving_call, reduction_call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch.sparse import start_sparse
-from distrun.torch_distributed.arguments import check_alike
+from distrun.torch_distributed.interface.arguments import ArgumentError, check_alike
 from distrun.torch_distributed.members import Members
 
 _Kind: Any = dist.ReduceOp.RedOpType  # whose members its types do not have
@@ -39,6 +38,14 @@ _BITWISE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     _Kind.BAND: torch.bitwise_and,
     _Kind.BOR: torch.bitwise_or,
     _Kind.BXOR: torch.bitwise_xor,
+}
+_COMBINE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
+    _Kind.SUM: torch.add,
+    _Kind.AVG: torch.add,
+    _Kind.PRODUCT: torch.mul,
+    _Kind.MIN: torch.minimum,
+    _Kind.MAX: torch.maximum,
+    **_BITWISE,
 }
 _PREMULTIPLIED = _Kind.PREMUL_SUM
 SUM = dist.ReduceOp(dist.ReduceOp.SUM)
@@ -60,12 +67,12 @@ class Reducing:
         """Return a reduction of tensors of one dtype, on one device, in their own memory.
 
         Raises:
-            UsageError: the elements do not have the operator, or cannot travel.
+            ArgumentError: the elements do not have the operator, or cannot travel.
         """
         if op.op == _PREMULTIPLIED:
             scaled = [_times_factor(tensor, op) for tensor in tensors]
             handle = self.in_place(scaled, SUM)
-            _afterwards(handle, lambda: _copy(tensors, scaled))
+            afterwards(handle, lambda: copy_each(tensors, scaled))
             return handle
         call = self._call("allreduce", op)
         if call is None:
@@ -73,16 +80,38 @@ class Reducing:
             return _bitwise(tensors, op.op, moving_call("allgather", None, self._set))
         return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
 
+    def together(self, tensors: Sequence[Tensor], op: Any) -> Handle:
+        """Return a reduction of the tensors of all ranks, several on each, into each of them.
+
+        An average is the sum divided by the number of ranks, as gloo's.
+
+        Raises:
+            ArgumentError: as `in_place` raises; or they are not dense, or have several dtypes or shapes.
+        """
+        if not tensors or any(tensor.shape != tensors[0].shape for tensor in tensors):
+            raise ArgumentError(
+                f"allreduce() was given tensors of shapes {[list(tensor.shape) for tensor in tensors]} to add up: give "
+                "some, all of one shape, or call all_reduce_coalesced"
+            )
+        check_alike(tensors[0].dtype, tensors)
+        storage.check_written(tensors)
+        if op.op not in _COMBINE:
+            raise ArgumentError(f"{op.op.name} of several tensors of a rank is not offered: combine them first")
+        whole = functools.reduce(_COMBINE[op.op], [tensor.detach() for tensor in tensors]).contiguous()
+        handle = self.in_place([whole], op)
+        afterwards(handle, lambda: copy_each(tensors, [whole] * len(tensors)))
+        return handle
+
     def sparse_in_place(self, tensor: Tensor, op: Any) -> tuple[list[Handle], Callable[[], object]]:
         """Return the operations of a reduction of a sparse tensor, and what makes its result of theirs.
 
         Raises:
-            UsageError: the operator is neither a sum nor an average.
+            ArgumentError: the operator is neither a sum nor an average.
         """
         scaled, op = (_times_factor(tensor, op), SUM) if op.op == _PREMULTIPLIED else (tensor, op)
         call = self._call("allreduce", op)
         if call is None:
-            raise UsageError(f"{op.op.name} of sparse tensors is not offered: use SUM or AVG")
+            raise ArgumentError(f"{op.op.name} of sparse tensors is not offered: use SUM or AVG")
         handles: list[Handle] = []
 
         def noted(handle: Handle) -> Handle:
@@ -104,7 +133,7 @@ class Reducing:
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
         handle = self.in_place([whole], op)
         if is_root:
-            _afterwards(handle, lambda: _copy([tensor], [whole]))
+            afterwards(handle, lambda: copy_each([tensor], [whole]))
         return handle
 
     def scattered(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], op: Any) -> Handle:
@@ -116,7 +145,7 @@ class Reducing:
             op: the operator.
 
         Raises:
-            UsageError: as `in_place` raises; or the parts do not fit the ranks.
+            ArgumentError: as `in_place` raises; or the parts do not fit the ranks.
         """
         check_alike(outputs[0].dtype, chain(outputs, *inputs))
         storage.check_written(outputs)
@@ -131,12 +160,12 @@ class Reducing:
             handle = operations.move_rows(rows, call, storage.plain_arrays(rows))
             handle.outputs = _rooms(handle, outputs)
             reduced = handle.collect
-            handle.collect = lambda handle: _copy(outputs, reduced(handle))
+            handle.collect = lambda handle: copy_each(outputs, reduced(handle))
             return handle
         wholes = [whole.clone() for whole in wholes]  # it may be the caller's
         own = [torch.split(whole, each)[self._rank] for whole, each in zip(wholes, sizes, strict=True)]
         handle = self.in_place(wholes, op)
-        _afterwards(handle, lambda: _copy(outputs, own))
+        afterwards(handle, lambda: copy_each(outputs, own))
         return handle
 
     def _call(self, kind: str, op: Any) -> Call | None:
@@ -152,7 +181,7 @@ class Reducing:
         whole = parts[0].numel() if len(parts) == 1 else -1
         sizes = [output.numel()] * self._size if whole >= 0 else [part.numel() for part in parts]
         if len(sizes) != self._size or sizes[self._rank] != output.numel() or whole not in (-1, sum(sizes)):
-            raise UsageError(
+            raise ArgumentError(
                 f"a reduce_scatter among {self._size} ranks into a tensor of {output.numel()} elements on this one "
                 f"does not fit parts of {[part.numel() for part in parts]} elements: give one part for each rank, of "
                 "the size of its output"
@@ -183,17 +212,17 @@ def _bitwise(tensors: Sequence[Tensor], which: Any, call: Call) -> Handle:
     """Gather the ranks' tensors, and combine them here."""
     dtype = tensors[0].dtype
     if dtype.is_floating_point or dtype.is_complex:
-        raise UsageError(f"{which.name} has no meaning for {dtype}: use integers or bool, or tensor.view(...)")
+        raise ArgumentError(f"{which.name} has no meaning for {dtype}: use integers or bool, or tensor.view(...)")
     combine = _BITWISE[which]
     handle = operations.move_rows([tensor.unsqueeze(0) for tensor in tensors], call)
     gathered = handle.collect
-    handle.collect = lambda handle: _copy(
+    handle.collect = lambda handle: copy_each(
         tensors, [functools.reduce(combine, all_ranks.unbind(0)) for all_ranks in gathered(handle)]
     )
     return handle
 
 
-def _afterwards(handle: Handle, do: Callable[[], Any]) -> None:
+def afterwards(handle: Handle, do: Callable[[], Any]) -> None:
     """Have something done when the results of a handle are fetched."""
     collect = handle.collect
 
@@ -204,7 +233,8 @@ def _afterwards(handle: Handle, do: Callable[[], Any]) -> None:
     handle.collect = both
 
 
-def _copy(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
+def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Copy the elements of each source into the target at its place, unless they are there; return the targets."""
     for target, source in zip(targets, sources, strict=True):
         if target.data_ptr() == source.data_ptr():  # it was formed there
             continue
@@ -222,10 +252,10 @@ def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
     """Return the places of the tensors of each dtype on each device: one operation takes those of one.
 
     Raises:
-        UsageError: there are none.
+        ArgumentError: there are none.
     """
     if not tensors:
-        raise UsageError("a collective of a list of tensors was given an empty one: give it at least one tensor")
+        raise ArgumentError("a collective of a list of tensors was given an empty one: give it at least one tensor")
     first = tensors[0]
     if all(tensor.dtype is first.dtype and tensor.device == first.device for tensor in tensors):
         return [list(range(len(tensors)))]

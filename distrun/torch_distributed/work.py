@@ -1,5 +1,4 @@
-"""The `Work` of an operation under way, as torch.distributed hands it to scripts and to its own C++ code, and what
-becomes of one that takes too long."""
+"""The `Work` of an operation under way, as torch.distributed hands it to scripts and to its own C++ code."""
 
 from __future__ import annotations
 
@@ -11,18 +10,17 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
-from torch.distributed import Work
 from torch.futures import Future
 
-from distrun.errors import CollectiveError, DistrunError, StallError
-from distrun.runtime.negotiation.inquiries import WHO
+from distrun.errors import CollectiveError, DistrunError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch_distributed import completion, on_gpu
+from distrun.torch_distributed.interface.native_work import PythonWork
+from distrun.torch_distributed.standing import Standing
 
 Timeout = float
 """Seconds; infinite for none."""
@@ -30,80 +28,13 @@ Timeout = float
 Finish = Callable[[], object]
 """Makes a result of those of several operations."""
 
-_REMEDY = "see where they are, or give the group a longer `timeout`"
 _NOTHING = timedelta(0)
 _PATIENCE = 0.05
 """Seconds that a backward gets to reduce at its end, before another thread does it."""
 _collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
 
 
-class Standing:
-    """The name of a process group, and why it carries no more collectives, if that is so.
-
-    An operation that has not been done within the group's timeout is given up for all ranks: the others fail in it too,
-    as soon as they come. Then the ranks may be at different places in their programs, and their next calls would be
-    matched with each other all the same. So such a group carries no more of them, on any of its ranks.
-    """
-
-    __slots__ = ("given_up", "label")
-
-    def __init__(self, label: str) -> None:
-        """`label` is the name of the group in messages for people."""
-        self.label = label
-        self.given_up: str | None = None
-        """The error of the operation that was given up; None while there is none."""
-
-    def refuse(self) -> None:
-        """Refuse a collective of a group that carries no more. Raises `StallError`."""
-        raise StallError(
-            f"process group {self.label!r} carries no more collectives, for it gave one up ({self.given_up}): destroy "
-            "it on all its ranks, and make another one"
-        )
-
-    def error(self, error: CollectiveError) -> CollectiveError:
-        """Return the error of an operation with the name of the group; note it if the operation was given up."""
-        if isinstance(error, StallError):
-            self.given_up = self.given_up or str(error)
-        return type(error)(f"process group {self.label!r}: {error}")
-
-    def time_is_up(self, handle: Handle, timeout: float) -> None:
-        """Give up an operation that was not done within the timeout of the group; it is done now, with its error.
-
-        If the last rank has come meanwhile, it may have succeeded.
-        """
-        said = f"was not done within its timeout of {timeout:g} s"
-        handle.engine.give_up(handle, f"{said}: {WHO}; {_REMEDY}")
-        if not handle.done:
-            _detach(handle)
-            handle.error = StallError(f"{handle.title} {said}: no rank is known to be missing; {_REMEDY}")
-            handle.done = True
-
-    def wait_is_over(self, handle: Handle, seconds: float) -> StallError | None:
-        """Return the error of a wait that ends before the operation, which goes on; None if that is done meanwhile."""
-        who = handle.engine.who_is_missing(handle)
-        if handle.done:
-            return None
-        handle.engine.error_reported()
-        return StallError(
-            f"process group {self.label!r}: {handle.title} was not done within its timeout of {seconds:g} s: "
-            f"{who or 'no rank is known to be missing'}; {_REMEDY}"
-        )
-
-
-def _detach(handle: Handle) -> None:
-    """Let an operation that may come all the same use copies of its arrays, and not the memory of the caller."""
-    copies: dict[int, Any] = {}
-
-    def copy_of(array: Any) -> Any:
-        if not isinstance(array, np.ndarray):  # on a GPU
-            return array
-        return copies.setdefault(id(array), array.copy())
-
-    handle.inputs = [copy_of(array) for array in handle.inputs]
-    handle.outputs = [copy_of(array) for array in handle.outputs]
-
-
-class DistrunWork(Work):
+class DistrunWork(PythonWork):
     """One operation, made of one handle or several, on its way.
 
     Methods that torch calls from C++ are `wait` and `get_future`. What C++ waits for is the future; so it is completed
@@ -314,11 +245,24 @@ def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: Standin
             group.time_is_up(handle, timeout)
 
 
-class _Done(Work):
+class _Done(PythonWork):
     """The work of a call that has waited itself."""
 
     def wait(self, timeout: timedelta = _NOTHING) -> bool:
         return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def get_future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result([])
+        return future
 
 
 DONE = _Done()

@@ -63,6 +63,12 @@ class RingReader:
         """The memory of the ring."""
         return self._memory
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the rank has recorded nothing, ever: it has not called init."""
+        (first,) = PLACE.unpack_from(self._memory, _EVENTS_AT + EVENT.size)
+        return not first
+
     def restart(self, most: int) -> None:
         """Begin again for a reader who knows nothing yet: with all names, and the newest events, so many at most.
 

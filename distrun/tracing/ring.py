@@ -78,6 +78,11 @@ class Ring:
         self._names |= {name: number for number, name in enumerate(reader.names())}
         self._names_end = reader.names_end
 
+    @property
+    def steps(self) -> int:
+        """The number of steps of the training that are done."""
+        return self._steps
+
     # What happens -----------------------------------------------------------------------------------------------------
 
     def enter(self, state: int, value: int = 0) -> None:

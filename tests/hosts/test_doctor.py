@@ -328,6 +328,17 @@ def test_a_host_that_cannot_connect_to_another_is_found_in_whatever_order_they_a
     assert link(report, "beta", "alpha")["status"] != "failed", link(report, "beta", "alpha")["text"]
 
 
+def test_a_family_that_is_dropped_is_named_though_the_other_one_answers(doctor, drop, alpha, beta):
+    drop(alpha, beta, "--syn")
+    beta.call("ip6tables", "-F", "INPUT")
+    report, status = doctor("-H", "alpha,beta")
+    assert status == 0, report["summary"]
+    warned = link(report, "alpha", "beta")
+    assert warned["status"] == "warning"
+    assert f"alpha cannot connect to beta at {beta.address} (IPv4: no answer within " in warned["text"]
+    assert "open the firewall of beta for IPv4 too" in warned["remedy"]
+
+
 def test_a_link_that_loses_packets_is_named_with_their_share_in_its_direction(doctor, drop, alpha, beta):
     drop(alpha, beta, "-m", "statistic", "--mode", "nth", "--every", "3", "--packet", "0")
     report, status = doctor("-H", "alpha,beta", "--network", "10.231.0.0/16")

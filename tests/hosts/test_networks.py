@@ -150,3 +150,27 @@ def test_rails_are_spread_over_the_networks_that_are_named(distrun, python, netw
         for number in range(len(hosts)):
             call("ip", "link", "del", f"{bridge}{number}", check=False)  # both ends
         call("ip", "link", "del", bridge, check=False)
+
+
+ADDRESSES = """
+from distrun.host.endpoints import reserve_port
+from distrun.runner.protocol.handshake import Greeting, describe_host
+with reserve_port() as reservation:
+    print(*(interface.address for interface in describe_host(Greeting(0.0, "/"), reservation).addresses))
+"""
+
+
+@pytest.mark.gate
+def test_an_agent_that_starts_during_a_cut_names_its_addresses(network, alpha):
+    agent = (sys.executable, "-c", ADDRESSES)
+    alpha.cut()
+    try:
+        assert alpha.address in alpha.call(*agent).split(), "eth0 has no carrier"
+        alpha.call("ip", "link", "set", "eth0", "down")
+        assert alpha.call(*agent).split() == []
+        came_by = f"SSH_CONNECTION={network.address} 41002 {alpha.address} {alpha.port}"
+        assert alpha.call("env", came_by, *agent).split() == [alpha.address]
+    finally:
+        alpha.call("ip", "link", "set", "eth0", "up")
+        alpha.call("ip", "address", "add", f"{alpha.address6}/64", "dev", "eth0", "nodad", check=False)
+        alpha.mend()

@@ -148,3 +148,10 @@ def test_a_launcher_that_is_stopped_is_given_up(distrun, python, alpha):
     job.process.send_signal(signal.SIGCONT)
     assert job.wait() == 1
     job.assert_gone()
+
+
+def test_who_waits_in_init_fails_at_once_when_a_rank_of_another_host_has_ended_without_calling_it(distrun, python):
+    code = "import os, sys, distrun\nif os.environ['RANK'] == '1': sys.exit(0)\ndistrun.init()"
+    job = distrun("-H", "alpha:1,beta:1", "--start-timeout", "1000", *python(code))
+    assert job.wait() == 1
+    assert b"distrun.errors.BootstrapError: rank 1 has ended without calling init()\n" in job.stderr.data

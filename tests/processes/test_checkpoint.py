@@ -39,6 +39,48 @@ def python(program, *arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False, **options)
 
 
+PREEMPTED = """
+import signal, sys
+import numpy as np
+import distrun
+from distrun.checkpoint import CheckpointManager
+
+distrun.init()
+weights = np.zeros(1000)
+checkpoints = CheckpointManager(sys.argv[1])
+start = checkpoints.restore(weights=weights)
+print("starts at", start.step, set(start.weights.tolist()) == {start.step}, flush=True)
+weights[:] = start.weights
+asked = np.zeros(1)
+signal.signal(signal.SIGTERM, lambda *_: asked.fill(1))
+print("trains", flush=True)
+for step in range(start.step, 1 << 30):
+    weights += 1
+    if distrun.allreduce(asked, op=distrun.Max, name="asked")[0]:
+        checkpoints.save(step + 1, weights=weights)
+        print("ends after", step + 1, flush=True)
+        break
+"""
+
+
+@pytest.mark.full
+def test_ranks_that_are_preempted_save_within_the_grace_and_go_on_later(tmp_path):
+    command = [sys.executable, "-m", "distrun.runner", "--grace", "60", "-np", "2", "--no-tag-output"]
+    ended = 0
+    for _ in range(2):
+        job = subprocess.Popen(
+            [*command, sys.executable, "-c", PREEMPTED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        lines = [job.stdout.readline() for _ in range(4)]
+        assert sorted(lines) == [f"starts at {ended} True\n"] * 2 + ["trains\n"] * 2
+        job.send_signal(signal.SIGTERM)
+        rest, _ = job.communicate(timeout=DEADLINE)
+        (last,) = set(rest.splitlines())
+        assert job.returncode == 143
+        assert int(last.removeprefix("ends after ")) > ended
+        ended = int(last.removeprefix("ends after "))
+
+
 FULL_DISK = """
 import resource, signal, sys
 import numpy as np

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -206,3 +207,35 @@ def test_a_job_that_tunes_ends_its_tuning_says_so_and_leaves_a_log(distrun, pyth
     assert 5 + 2 * 2 + 1 <= len(rows) <= 51  # warm-up, two pairs of steps at least, and the end
     assert "end: " in rows[-1]
     job.assert_gone()
+
+
+# Has SIGINT come in the middle of the imports of a command, which take a tenth of a second.
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from {command} import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "status"),
+    [
+        ("distrun.runner.cli", "click", -signal.SIGINT),
+        pytest.param("distrun.runner.cli", "distrun.runner.launch", 130, marks=pytest.mark.full),
+        pytest.param("distrun.runner.compat", "distrun.runner.cli", -signal.SIGINT, marks=pytest.mark.full),
+    ],
+)
+def test_ctrl_c_while_a_command_starts_prints_nothing(command, module, status):
+    code = INTERRUPTED.format(command=command, module=module)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "-np", "1", "true"], capture_output=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, b"")
+    assert b"Traceback" not in done.stderr

@@ -25,7 +25,7 @@ from distrun.runner.supervision.events import (
     RankStarted,
 )
 from distrun.runner.supervision.policy import State
-from distrun.runtime.elastic.messages import Enrolled, Finished, Joined, Waiting, Warm
+from distrun.runtime.elastic.messages import Enrolled, Finished, Joined, Raised, Waiting, Warm
 
 ENDED = (State.ENDING, State.FINISHING, State.OVER)
 
@@ -43,6 +43,7 @@ class Simulated:
     is_alive: bool = True
     is_spare: bool = False
     prepared: int = 0
+    has_raised: bool = False  # its script is over, and its interpreter is about to exit
 
 
 @dataclass
@@ -119,6 +120,12 @@ class Cluster:
             process.is_alive = False
             self.say(f"process {process.number}", RankExited(process.number, RankExit(code), lost_peer))
 
+    def fail(self, process):
+        """Have a script raise an exception, and its interpreter take its time to exit."""
+        if process.is_alive and not process.has_raised:
+            process.has_raised, process.left = True, process.generation
+            self.tell(process.number, Raised("ValueError: no more data", "train.py:7 in train", 3))
+
     def lose(self, host, is_certain):
         """Cut a host off: its processes die, and the agent is missed."""
         for process in self.alive():
@@ -137,14 +144,21 @@ class Cluster:
         if generation is None:
             return
         members = [self.processes[member.process] for member in generation.members]
-        if all(p.is_alive and p.generation == generation.number and p.left < generation.number for p in members):
+        if any(p.has_raised for p in members):
+            members = [process for process in members if not process.has_raised]
+            is_broken = True
+        else:
+            is_broken = any(not p.is_alive or p.left >= generation.number for p in members)
+        if not is_broken and all(
+            p.is_alive and p.generation == generation.number and p.left < generation.number for p in members
+        ):
             for process in members:
                 if process.joined < generation.number:
                     process.joined = generation.number
                     self.tell(process.number, Joined(generation.number))
                     if self.is_elastic:
                         self.tell(process.number, Enrolled(["torch"]))
-        elif any(not p.is_alive or p.left >= generation.number for p in members):
+        elif is_broken:
             for process in members:
                 if process.is_alive and process.joined == generation.number > process.left:
                     self.leave(process, "lost its peer rank 0")

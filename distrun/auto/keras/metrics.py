@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ from distrun.auto.keras.parts import Part
 from distrun.auto.output import tell
 from distrun.auto.refusing import refuse
 from distrun.keras.values import array_of
+from distrun.keras.values.logs import Path, numbers_of, plain, replaced
 from distrun.runtime import collectives, world
 from distrun.runtime.operations.reduction import Sum
 
@@ -160,36 +161,68 @@ def combine(model: Any) -> None:
             variable.assign(mine.reshape(array.shape).astype(array.dtype))
 
 
-def combined_logs(logs: dict[str, Any], part: Part) -> dict[str, Any]:
-    """Return the logs of the last batch of an epoch, averaged by rows: what a `train_step` returns that keeps no
-    metrics."""
-    names = [name for name in sorted(logs) if np.ndim(array_of(logs[name])) == 0]
+def results_of(model: Any) -> dict[Path, Any]:
+    """Return the numbers of a model's metrics by where logs have them: named by metric, and as Keras flattens them."""
+    return numbers_of({metric.name: metric.result() for metric in model.metrics}) | numbers_of(
+        model.get_metrics_result()
+    )
+
+
+def combined_results(model: Any, logs: Any, part: Part) -> Any:
+    """Give all ranks the metrics of all of them, and return the logs of a `train_step` accordingly.
+
+    Numbers that are results of the model's metrics are those of all ranks; others are averaged by rows.
+
+    Args:
+        model: the model.
+        logs: any nest of numbers, text and None: what the last step has returned.
+        part: this rank's part of that step's batch.
+    """
+    results = model.get_metrics_result()
+    if isinstance(logs, dict) and logs.keys() == results.keys():  # then Keras logs the model's metrics in any case
+        combine(model)
+        return plain(model.get_metrics_result())
+    before = results_of(model)
+    combine(model)
+    after = results_of(model)
+    return _averaged(logs, part, before, after)
+
+
+def combined_logs(logs: Any, part: Part) -> Any:
+    """Return the logs of a batch, any nest, whose numbers without dimensions are averaged by rows."""
+    return _averaged(logs, part, {}, {})
+
+
+def _averaged(logs: Any, part: Part, before: dict[Path, Any], after: dict[Path, Any]) -> Any:
+    """Average logs by rows, but for the numbers that are those of `before` on all ranks: `after` has them."""
+    numbers = numbers_of(logs)
+    scalars = [path for path, value in numbers.items() if not value.ndim]
     rows = float(part.rows) if world.rank() == 0 or part.total >= world.size() else 0.0
-    own = [*(float(array_of(logs[name])) * rows if rows else 0.0 for name in names), rows]
-    *sums, total = collectives.allreduce(np.array(own), "auto.keras.logs", Sum).tolist()
-    return {**logs, **{name: value / total for name, value in zip(names, sums, strict=True)}}
+    # Metrics take no notice of a step without rows, whose logs say nothing.
+    known = [path in after and (not rows or _is_close(before[path], value)) for path, value in numbers.items()]
+    own = [rows, *(float(numbers[path]) * rows if rows else 0.0 for path in scalars), *known]
+    total, *sums = collectives.allreduce(np.array(own, np.float64), "auto.keras.logs", Sum).tolist()
+    averages: dict[Path, Any] = {path: value / total for path, value in zip(scalars, sums, strict=False)}
+    counts = dict(zip(numbers, sums[len(scalars) :], strict=True))
+    return replaced(logs, averages | {path: after[path] for path in numbers if counts[path] == world.size()})
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, 1e-5)
 
 
 def agreed(result: Any) -> Any:
-    """Return rank 0's result of an evaluation: others may differ in the last bits, and decisions follow from it."""
-    numbers = list(_numbers(result))
+    """Return rank 0's result of an evaluation, any nest: others may differ in the last bits, and decisions follow from
+    its numbers."""
+    numbers = numbers_of(result)
     if not numbers or is_alone():
         return result
-    values = iter(collectives.broadcast(np.array(numbers, np.float64), 0, "auto.keras.evaluate").tolist())
-    if isinstance(result, dict):
-        return {name: _replaced(value, values) for name, value in result.items()}
-    if isinstance(result, (list, tuple)):
-        return type(result)(_replaced(value, values) for value in result)
-    return _replaced(result, values)
-
-
-def _numbers(result: Any) -> Iterator[float]:
-    members = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else [result]
-    return (float(each) for each in members if isinstance(each, (int, float)))
-
-
-def _replaced(value: Any, values: Iterator[float]) -> Any:
-    return next(values) if isinstance(value, (int, float)) else value
+    together = np.concatenate([value.astype(np.float64).reshape(-1) for value in numbers.values()])
+    together = collectives.broadcast(together, 0, "auto.keras.evaluate")
+    for path, value in numbers.items():
+        mine, together = np.split(together, [value.size])
+        numbers[path] = mine.reshape(value.shape)
+    return replaced(result, numbers)
 
 
 def _is_number(values: Any) -> bool:

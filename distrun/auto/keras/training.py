@@ -153,12 +153,7 @@ def _results(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -
     logs = arguments["logs"]
     if not _fits or _evaluations:
         return plain(model, logs)
-    metrics.combine(model)
-    result = plain(model, logs)
-    if result is not logs or not isinstance(logs, dict):
-        return result
-    # These are no metrics of the model, but what its train_step returned last.
-    return metrics.combined_logs(logs, _fits[-1].ledger.last)
+    return plain(model, metrics.combined_results(model, logs, _fits[-1].ledger.last))
 
 
 def _evaluate(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
@@ -215,9 +210,5 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     announcing.announce(watch.sizes, OF_NUMBERS)
     if count[0] == 1 or count[0] % _CHECK_EVERY == 0:
         watch.check()
-    metrics.combine(model)
-    own = {name: float(value) for name, value in model.get_metrics_result().items() if np.ndim(value) == 0}
-    logs = {name: own.get(name, value) for name, value in logs.items()}
-    if set(own) != set(logs):
-        logs = metrics.combined_logs(logs, part)
+    logs = metrics.combined_results(model, logs, part)
     return logs if is_dictionary else model._flatten_metrics_in_order(logs)

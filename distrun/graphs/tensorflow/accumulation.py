@@ -9,6 +9,11 @@ import tensorflow as tf
 
 Reduce = Callable[[list[Any]], list[Any]]
 
+_UNINITIALISED = (
+    "distrun: the sums of gradients for backward_passes_per_step are local variables, which are not initialised: run "
+    "tf.compat.v1.local_variables_initializer() beside global_variables_initializer()"
+)
+
 
 class Accumulation:
     """Sums of gradients, in variables that no checkpoint holds. In a graph of TensorFlow 1 they are local variables,
@@ -34,11 +39,12 @@ class Accumulation:
         """
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
         self._prepare([gradients[place] for place in places], [variables[place] for place in places])
-        totals = [
-            total.assign_add(tf.convert_to_tensor(gradients[place]))
-            for total, place in zip(self._sums, places, strict=True)
-        ]
-        is_due = tf.equal(self._count.assign_add(1) % self.passes, 0)
+        with tf.control_dependencies(self._checks()):
+            totals = [
+                total.assign_add(tf.convert_to_tensor(gradients[place]))
+                for total, place in zip(self._sums, places, strict=True)
+            ]
+            is_due = tf.equal(self._count.assign_add(1) % self.passes, 0)
 
         def together() -> list[tf.Tensor]:
             given: list[Any] = [None] * len(gradients)
@@ -64,6 +70,12 @@ class Accumulation:
         """Begin anew, without what has been added up so far. Where TensorFlow runs eagerly."""
         for each in (self._count, *self._sums) if self._count is not None else ():
             each.assign(tf.zeros_like(each))
+
+    def _checks(self) -> list[Any]:
+        """Return the operations of a graph of TensorFlow 1 that fail where local variables are not initialised."""
+        if tf.executing_eagerly() or tf.inside_function():
+            return []
+        return [tf.debugging.Assert(self._count.is_initialized(), [_UNINITIALISED])]
 
     def _prepare(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
         if self._count is not None and list(map(id, variables)) == list(map(id, self._owners)):

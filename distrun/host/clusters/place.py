@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ def number(environ: Mapping[str, str], variable: str, cluster: str) -> int:
         UsageError: it is something else.
     """
     value = text(environ, variable, cluster)
-    if value.isascii() and value.isdecimal():
-        return int(value)
+    found = whole_number(value, 0, sys.maxsize)
+    if found is not None:
+        return found
     raise UsageError(f"{variable}={value!r} is not a whole number >= 0: let {cluster} set it")
 
 

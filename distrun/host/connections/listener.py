@@ -23,6 +23,7 @@ from distrun.host.connections.handshake import (
     server_handshake,
 )
 from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.host.descriptors import OUT_OF_RESOURCES
 from distrun.host.endpoints import at_free_port
 
 MAX_HANDSHAKES = 1024
@@ -31,7 +32,6 @@ oldest makes room for the next."""
 _BACKLOG = 4096
 _PORT_TRIES = 20  # for a port that is free at several addresses
 _BURST = 64  # connections accepted before the handshakes under way get a turn
-_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
@@ -202,7 +202,7 @@ class Listener:
             try:
                 connection, address = listener.accept()
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if error.errno not in OUT_OF_RESOURCES:
                     return  # no client is waiting any more, or the last one has closed its connection already
                 if not self._clients:
                     raise BootstrapError(

@@ -43,7 +43,7 @@ class LearningRateScheduleCallback(Callback):
         initial_lr: the learning rate that is multiplied; or a function that returns it, called when training begins,
             for rates that are not in proportion to the number of ranks.
         multiplier: a function of the epoch or, for `multiplier ** (epoch - start_epoch)`, a number.
-        staircase: set it once per epoch. Otherwise before every batch, for a fraction of an epoch; not with a number.
+        staircase: set it once per epoch. Otherwise before every batch, for a fraction of an epoch.
         momentum_correction: when the rate changes, rescale the momentum of SGD and RMSprop, in which the old one is
             contained (Goyal et al. 2017). Horovod changes the coefficient for one step, which comes to the same; a
             graph that has been compiled would not notice.
@@ -59,7 +59,7 @@ class LearningRateScheduleCallback(Callback):
         self._size = world.size() if world.is_initialized() else 0
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
-        self.staircase = staircase or not callable(multiplier)
+        self.staircase = staircase
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self._multiplier = multiplier
@@ -152,7 +152,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        """`verbose=1` prints a line when it is done; for the rest see `LearningRateScheduleCallback`."""
+        """`verbose=1` prints a line on rank 0 when it is done; for the rest see `LearningRateScheduleCallback`."""
         super().__init__(
             initial_lr,
             self._rise,
@@ -173,6 +173,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Tell when it is done."""
         super().on_epoch_end(epoch, logs)
-        if self.verbose and epoch == self.warmup_epochs - 1:
+        if self.verbose and epoch == self.warmup_epochs - 1 and world.rank() == 0:
             rate = float(array_of(self._optimizer().learning_rate))
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")

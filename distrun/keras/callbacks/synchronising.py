@@ -13,7 +13,7 @@ from distrun.keras.callbacks.base import Callback, Logs, name_between_steps, ran
 from distrun.keras.choice import CHOSEN
 from distrun.keras.gradients import Distributed
 from distrun.keras.library import state_of
-from distrun.keras.values import array_of
+from distrun.keras.values.logs import Path, name_of, numbers_of, replaced
 from distrun.keras.variables import broadcast_variables
 from distrun.runtime.collectives import consistency
 from distrun.runtime.process_set import ProcessSet
@@ -89,6 +89,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 class MetricAverageCallback(Callback):
     """Averages the metrics of an epoch, those of validation included, over the ranks, for the callbacks after this one.
 
+    Logs may be any nest; text and None in them stay as they are.
+
     Raises:
         MismatchError: the ranks do not have the same metrics.
     """
@@ -104,22 +106,20 @@ class MetricAverageCallback(Callback):
         optimizer = self.model.optimizer
         ranks = ranks_of(optimizer, self.process_set)
         if logs and ranks.included() and ranks.size() > 1:
-            values = {name: np.asarray(array_of(value), np.float64) for name, value in logs.items()}
-            logs.update(_averages(values, name_between_steps(optimizer), ranks))
+            logs.update(replaced(logs, _averages(numbers_of(logs), name_between_steps(optimizer), ranks)))
 
 
-def _averages(values: dict[str, Any], operation: str, ranks: ProcessSet) -> dict[str, Any]:
-    names = sorted(values)
+def _averages(values: dict[Path, Any], operation: str, ranks: ProcessSet) -> dict[Path, Any]:
     notes = consistency.compare(
-        [name + (f" {list(values[name].shape)}" if values[name].ndim else "") for name in names],
+        [name_of(path) + (f" {list(value.shape)}" if value.ndim else "") for path, value in values.items()],
         "the metrics to average",
         operation,
-        np.concatenate([values[name].reshape(-1) for name in names]).tobytes(),
+        b"".join(value.astype(np.float64).tobytes() for value in values.values()),
         ranks,
     )
     average = np.mean([np.frombuffer(note) for note in notes], axis=0)
     averages = {}
-    for name in names:
-        part, average = np.split(average, [values[name].size])
-        averages[name] = part.reshape(values[name].shape) if values[name].ndim else float(part[0])
+    for path, value in values.items():
+        part, average = np.split(average, [value.size])
+        averages[path] = part.reshape(value.shape)
     return averages

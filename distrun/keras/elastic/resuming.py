@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from distrun.keras.elastic import callback_states, stages
 from distrun.keras.library import Library, attach
+from distrun.keras.values.logs import plain
 from distrun.runtime.numbering import Numbering
 
 _fits = Numbering()
@@ -147,13 +146,13 @@ class Course:
 
     def end_batches(self, batches: int, logs: dict[str, Any]) -> None:
         """All batches of the epoch are done; what its end is told is known."""
-        self._state.course = {**self._state.course, "logs": {name: _plain(value) for name, value in logs.items()}}
+        self._state.course = {**self._state.course, "logs": plain(logs)}
         self.reach(batches)
 
     def end_epoch(self, epoch: int, logs: dict[str, Any], callbacks: Any, is_stopped: bool) -> None:
         """The epoch is done, with all that its end has to do."""
         state = self._state
-        done = [*state.course.get("history", ()), (epoch, {name: _plain(value) for name, value in logs.items()})]
+        done = [*state.course.get("history", ()), (epoch, plain(logs))]
         state.epoch, state.batch, self._reached = epoch + 1, 0, 0
         state.course = {
             **state.course,
@@ -185,11 +184,6 @@ def steps_of(kind: Library, arguments: dict[str, Any]) -> int | None:
         rows = int(shape[0] * (1 - (arguments.get("validation_split") or 0.0)))
         return -(-rows // (arguments.get("batch_size") or 32))
     return len(data) or None if hasattr(data, "__len__") else None
-
-
-def _plain(value: Any) -> Any:
-    array = np.asarray(value)
-    return array if array.ndim else array.item()
 
 
 def _listed(given: Any) -> list[Any]:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from distrun import __version__
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.endpoints import PORTS, reserve_port
+from distrun.runner.agent.cleanup.guard import Guard
+from distrun.runner.agent.departures import Departures
 from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
@@ -50,13 +52,16 @@ class Agent:
         self._loop = Loop()
         self._launcher = LauncherConnection(self._loop, commands, reports, self._handle, self._launcher_lost)
         self._relay = Relay(self._loop, self._launcher)
+        self._commands = commands
         self._function: int | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._by_pid: dict[int, RankProcess] = {}
         self._oom = OomCounter()
+        self._guard = Guard()
         self._ending: Ending | None = None
         self._elastic: ElasticProcesses | None = None
         self._servers: Servers | None = None
+        self._departures: Departures | None = None
         self._is_outlived = False
         self._left = False
         self._arrived: Arrived | None = None
@@ -137,6 +142,9 @@ class Agent:
                 self._observation.answer_clock(frame.payload)
             case FrameKind.STACK:
                 self._observation.ask_stacks(frame.process)
+            case FrameKind.DEPARTED:
+                if self._departures is not None:
+                    self._departures.add(map(int, frame.payload.split()))
             case FrameKind.KEEPALIVE:
                 pass
             case _:
@@ -186,11 +194,18 @@ class Agent:
 
     def _start_ranks(self, plan: AgentPlan) -> None:
         self._is_outlived = plan.is_outlived
+        environs = (plan.environ, *(rank.environ for rank in (*plan.ranks, *plan.servers)))
+        self._guard.start(
+            next((environ["DISTRUN_JOB"] for environ in environs if "DISTRUN_JOB" in environ), ""), self._commands
+        )
         if plan.remote:
             cores = machine.count_cores()
             sharing = plan.room or len(plan.ranks) or 1
             plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, sharing))
-        plan = replace(plan, environ={**plan.defaults, **plan.environ})
+        plan = replace(plan, environ={**plan.defaults, **plan.environ, **self._guard.mark})
+        if not plan.room:  # an elastic job decides itself what the end of a rank means for the others
+            self._departures = Departures()
+            plan = replace(plan, environ={**plan.environ, **self._departures.environ})
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])
         if self._arrived is not None:
@@ -204,6 +219,7 @@ class Agent:
                 self._launcher,
                 self._relay,
                 lambda rank: self._start_rank(plan, rank),
+                lambda: self._guard.pids,
             )
         for rank in plan.ranks:
             self._start_rank(plan, rank)
@@ -270,6 +286,10 @@ class Agent:
         for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):
             self._relay.drain(rank)
             self._observation.tell_events(rank)
+            if rank_exit.returncode == 0 and rank.events is not None:
+                rank_exit = replace(rank_exit, has_departed=rank.events.is_empty)
+            if self._departures is not None and rank_exit.has_departed:
+                self._departures.add([rank.number])
             if self._elastic is not None:
                 self._elastic.drain(rank)
                 rank_exit = replace(rank_exit, unasked=not self._elastic.is_ending(rank.number))
@@ -281,17 +301,18 @@ class Agent:
     def _end_descendants(self, ending: Ending) -> None:
         """Take one step towards having no descendant."""
         now = time.monotonic()
-        if not self._reap():
+        if not self._reap() or self._guard.is_alone():
             self._leave(ending, unkillable=0)
         elif (signum := ending.due_signal(now)) is not None:
-            ending.ended.update(descendants.signal_all(signum))
+            ending.ended.update(descendants.signal_all(signum, spare=self._guard.pids))
         elif ending.is_hopeless(now):
-            self._leave(ending, unkillable=len(descendants.signal_all(signal.SIGKILL)))
+            self._leave(ending, unkillable=len(descendants.signal_all(signal.SIGKILL, spare=self._guard.pids)))
 
     def _leave(self, ending: Ending, unkillable: int) -> None:
         for rank in self._ranks.values():
             self._relay.drain(rank)
             rank.close()
+        self._guard.dismiss()
         self._launcher.send(Frame(FrameKind.GONE, payload=b"%d %d" % (len(ending.ended), unkillable)))
         self._launcher.close()
         self._left = True

@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Callable
 
+from distrun.runner.agent.cleanup.leftovers import Leftovers
 from distrun.runner.agent.control import ControlRelay
 from distrun.runner.agent.launcher_connection import LauncherConnection
-from distrun.runner.agent.leftovers import Leftovers
 from distrun.runner.agent.rank_process import RankProcess, end_group
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import RankPlan
@@ -28,6 +28,7 @@ class ElasticProcesses:
         launcher: LauncherConnection,
         relay: Relay,
         start: Callable[[RankPlan], RankProcess | None],
+        others: Callable[[], set[int]],
     ) -> None:
         """
         Args:
@@ -36,10 +37,12 @@ class ElasticProcesses:
             launcher: is told what happens.
             relay: passes on what processes write.
             start: starts a process and tells the launcher; returns None if that was not possible.
+            others: returns the process ids of children of the agent that are not of the job.
         """
         self._launcher = launcher
         self._relay = relay
         self._start = start
+        self._others = others
         self._control = ControlRelay(loop, launcher)
         self._leftovers = Leftovers(f"DISTRUN_JOB={job}")
         self._processes: dict[int, RankProcess] = {}
@@ -100,7 +103,8 @@ class ElasticProcesses:
         for number in [number for number, kill_at in self._kill_at.items() if now >= kill_at]:
             self._processes[number].signal(signal.SIGKILL)
             self._kill_at[number] = math.inf
-        gone = self._leftovers.end({process.pid for process in self._processes.values() if process.alive})
+        alive = {process.pid for process in self._processes.values() if process.alive}
+        gone = self._leftovers.end(alive | self._others())
         for number in gone:
             self._relay.remove(self._processes.pop(number))
         if self._waiting and self._leftovers.seconds_left is None:

@@ -18,6 +18,7 @@ from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.protocol.frames import FrameKind
 from distrun.runner.system import cpus, descendants
+from distrun.runtime.contract import DEPARTURES_FD
 from distrun.tracing.layout import EVENTS_FD, new_ring_fd
 from distrun.tracing.reader import RingReader
 
@@ -100,6 +101,8 @@ class RankProcess:
             inherit = (*inherit, ring, self._question)
             environ[EVENTS_FD] = f"{ring},{self._question}"
             self.events = RingReader(ring)
+        if DEPARTURES_FD in environ:
+            inherit = (*inherit, *map(int, environ[DEPARTURES_FD].split(",")))
         if rank.is_spare:
             command = spare_command(command, environ, plan.wdir)
             if plan.bind_to != "none":

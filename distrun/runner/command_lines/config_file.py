@@ -10,6 +10,7 @@ from distrun.errors import UsageError
 
 _MPI_THREADS = ("--mpi-threads-disable", "--no-mpi-threads-disable")
 _TIMES = ("--log-with-timestamp", "--log-without-timestamp")
+_NO_TIMES = (_TIMES[1], _TIMES[0])
 # Each key's flag. One with two flags is a switch: the first is for true, the second for false.
 _KEYS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
     "params": {
@@ -41,9 +42,11 @@ _KEYS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
         "mpi_threads_disable": _MPI_THREADS,
         "num_nccl_streams": "--num-nccl-streams",
         "thread_affinity": "--thread-affinity",
+        "ccl_bgt_affinity": "--thread-affinity",  # the names that it had before
+        "mlsl_bgt_affinity": "--thread-affinity",
         "gloo_timeout_seconds": "--gloo-timeout-seconds",
     },
-    "logging": {"level": "--log-level", "with_timestamp": _TIMES},
+    "logging": {"level": "--log-level", "with_timestamp": _TIMES, "hide_timestamp": _NO_TIMES},
 }
 _CONTROLLERS = {"gloo": "--gloo", "mpi": "--mpi"}
 
@@ -103,9 +106,9 @@ def _entry(key: str, flag: str | tuple[str, str], value: object) -> Iterator[str
 
 
 def _choice(name: str, value: object) -> str:
-    if str(value) not in _CONTROLLERS:
+    if str(value).lower() not in _CONTROLLERS:
         raise UsageError(f"{name} is {value!r}: allowed are {_listed(_CONTROLLERS)}")
-    return _CONTROLLERS[str(value)]
+    return _CONTROLLERS[str(value).lower()]
 
 
 def _listed(names: Mapping[str, Any] | list[str]) -> str:

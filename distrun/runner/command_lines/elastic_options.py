@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _ELASTIC_OPTIONS = (
@@ -16,10 +18,15 @@ _ELASTIC_OPTIONS = (
         help="Go on when ranks fail or hosts come and go: scripts with distrun.elastic in place, others by restarts. "
         "The next nine options imply it.",
     ),
-    click.option("--min-np", type=click.IntRange(1), metavar="N", help="Go on with N ranks at least. Default: as -np."),
+    click.option(
+        "--min-np",
+        type=click.IntRange(1, MOST_RANKS),
+        metavar="N",
+        help="Go on with N ranks at least. Default: as -np.",
+    ),
     click.option(
         "--max-np",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_RANKS),
         metavar="N",
         help="Grow to N ranks at most. Default: as -np; with --hosts-from no limit.",
     ),
@@ -30,7 +37,7 @@ _ELASTIC_OPTIONS = (
     ),
     click.option(
         "--spares",
-        type=click.IntRange(0),
+        type=click.IntRange(0, MOST_SLOTS),
         metavar="K",
         help="Keep K processes on each host that have imported what the ranks have, to replace failed ones at once. "
         "Default: 0.",

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from distrun.host.numerals import MOST_SLOTS
 from distrun.runner.command_lines.elastic_options import elastic_options
 from distrun.runner.connect.options import connection_options, node_options, output_options
 from distrun.runner.observation.options import observation_options
@@ -53,14 +54,14 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--slots",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_SLOTS),
         metavar="N",
         help="Slots of hosts listed without a number, 1 by default; or of this machine when none is listed, one per "
         "GPU or else per core by default.",
     ),
     click.option(
         "--ranks-per-host",
-        type=click.IntRange(1),
+        type=click.IntRange(1, MOST_SLOTS),
         metavar="N",
         help="Ranks on each host, whatever its slots. Default: its slots.",
     ),
@@ -193,7 +194,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--servers",
-        type=click.IntRange(0),
+        type=click.IntRange(0, MOST_SLOTS),
         default=0,
         metavar="N",
         help="Start N parameter servers beside the ranks, for AsyncOptimizer; hosts take turns. Default: 0.",

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 from distrun.runner.connect.options import host_list
 from distrun.runner.observation.timeline.options import timeline_variables
 from distrun.runner.planning.hosts import Host, parse_host_list
@@ -141,6 +142,7 @@ def _command(options: dict[str, Any]) -> tuple[str, ...]:
 def _stdin_rank(text: str) -> int | None:
     if text == "none":
         return None
-    if not (text.isascii() and text.isdecimal()):
+    rank = whole_number(text, 0)
+    if rank is None:
         raise UsageError(f"--stdin {text!r} is not understood: allowed are none and the number of a rank")
-    return int(text)
+    return rank

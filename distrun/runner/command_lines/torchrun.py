@@ -7,8 +7,9 @@ import sys
 from dataclasses import replace
 
 from distrun.errors import UsageError
-from distrun.host.endpoints import format_endpoint
+from distrun.host.endpoints import LAST_PORT, format_endpoint
 from distrun.host.interfaces import is_numeric
+from distrun.host.numerals import whole_number
 from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, Translation, flag
 
 _MASTER = ("127.0.0.1", "29500")  # torchrun's defaults
@@ -59,7 +60,7 @@ def _finish(translation: Translation) -> Translation:
             del rest[at : at + 2]
         if "--rdzv-endpoint" not in rest:
             address, port = found.get(_ADDRESS, _MASTER[0]).strip("[]"), found.get(_PORT, _MASTER[1])
-            rest += ["--rdzv-endpoint", format_endpoint(address, int(port) if port.isdecimal() else 0)]
+            rest += ["--rdzv-endpoint", format_endpoint(address, whole_number(port, most=LAST_PORT) or 0)]
     command = translation.command
     if _NO_PYTHON in found and _MODULE in found:
         raise UsageError("torchrun --no-python and --module exclude each other: a module needs Python")

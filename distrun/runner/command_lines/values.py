@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 
 
 def number(text: str) -> float:
@@ -28,9 +30,10 @@ def whole(text: str) -> int:
     Raises:
         UsageError: the text is none.
     """
-    if not (text.isascii() and text.isdecimal() and int(text)):
+    number = whole_number(text, most=sys.maxsize)
+    if number is None:
         raise UsageError(f"{text!r} is not a whole number >= 1: correct it")
-    return int(text)
+    return number
 
 
 def one_of(text: str, *allowed: str) -> str:

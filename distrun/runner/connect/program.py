@@ -20,7 +20,7 @@ from distrun.runner.protocol.exits import NOT_FOUND
 from distrun.runner.protocol.handshake import HostError, NoPythonError, explain_failed_start, find_first_frame
 
 AGENT = "distrun.runner.agent"
-SWEEP = "distrun.runner.agent.sweep"
+SWEEP = "distrun.runner.agent.cleanup.sweep"
 PROBE = "distrun.runner.doctor.probe"
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]

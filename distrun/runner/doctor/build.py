@@ -139,17 +139,19 @@ def _program(name: str) -> Callable[[], str]:
 
 
 def _tcp() -> str:
-    """Connect to this machine by an address that other hosts can reach."""
+    """Connect to this machine by an address of each family that other hosts can reach."""
     interfaces = reachable(own_interfaces())
     if not interfaces:
         raise NotThereError("no interface of this machine can be reached by other hosts")
-    try:
-        family = socket.AF_INET6 if interfaces[0].ip.version == 6 else socket.AF_INET
-        with socket.create_server((interfaces[0].address, 0), family=family) as server:
-            socket.create_connection(server.getsockname()[:2], timeout=5.0).close()
-    except OSError as error:
-        raise NotThereError(f"{interfaces[0]} cannot be connected to: {error}") from None
-    return f"by {interfaces[0]}"
+    first = {interface.ip.version: interface for interface in reversed(interfaces)}
+    for version, interface in sorted(first.items()):
+        try:
+            family = socket.AF_INET6 if version == 6 else socket.AF_INET
+            with socket.create_server((interface.address, 0), family=family) as server:
+                socket.create_connection(server.getsockname()[:2], timeout=5.0).close()
+        except OSError as error:
+            raise NotThereError(f"{interface} cannot be connected to over IPv{version}: {error}") from None
+    return " and ".join(f"by {first[version]} over IPv{version}" for version in sorted(first))
 
 
 _OWN_JOB, _MPI_JOB = _job("shared_memory"), _job("mpi", "--launcher", "mpirun")

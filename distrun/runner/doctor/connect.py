@@ -15,6 +15,7 @@ from distrun.runner.connect.program import PROBE, LocalProgram, Program
 from distrun.runner.connect.ssh_program import SshProgram
 from distrun.runner.connect.ssh_transport import SshConnections
 from distrun.runner.doctor.report import Status, Step
+from distrun.runner.doctor.verdicts import family
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping.delivery import Delivery
@@ -80,7 +81,7 @@ class SshAccess:
             case "name":
                 return Step(step, Status.OK, self._resolve())
             case "tcp":
-                return Step(step, Status.OK, self._connect())
+                return self._connect(step)
             case "host key":
                 return Step(step, Status.OK, self._host_key())
             case _:
@@ -111,7 +112,7 @@ class SshAccess:
             ) from None
         return ", ".join(dict.fromkeys(str(item[4][0]) for item in found))
 
-    def _connect(self) -> str:
+    def _connect(self, step: str) -> Step:
         route = self._route
         try:
             self._transport = self._connections.connect(route, self._begin)
@@ -120,7 +121,36 @@ class SshAccess:
             if self._begun == "tcp":
                 raise
         place = f"{route.hostname} port {route.port}"
-        return f"{place} through {route.jump.name}" if route.jump is not None else place
+        if route.jump is not None:
+            return Step(step, Status.OK, f"{place} through {route.jump.name}")
+        if self._transport is None or route.proxy_command is not None:
+            return Step(step, Status.OK, place)
+        address = str(self._transport.getpeername()[0])
+        if address != route.hostname:
+            place += f" at {address} ({family(address)})"
+        if (silent := self._silent(family(address))) is None:
+            return Step(step, Status.OK, place)
+        text = f"{place}, and no answer at {silent} ({family(silent)}) within {route.timeout:g} s"
+        remedy = f"open the firewall for {family(silent)} too, or give AddressFamily for {route.name} in ~/.ssh/config"
+        return Step(step, Status.WARNING, text, remedy=remedy)
+
+    def _silent(self, reached: str) -> str | None:
+        """Return the host's first address of the other family than the one that was reached, if it does not answer.
+
+        A connection takes the first address that answers, and each silent one before it costs the time of a try.
+        """
+        route = self._route
+        if route.family != "any":
+            return None
+        found = socket.getaddrinfo(route.hostname, route.port, type=socket.SOCK_STREAM)
+        for address in [str(item[4][0]) for item in found if family(str(item[4][0])) != reached][:1]:
+            try:
+                socket.create_connection((address, route.port), route.timeout).close()
+            except TimeoutError:
+                return address
+            except OSError:
+                continue  # an answer that costs no time
+        return None
 
     def _begin(self, step: str) -> None:
         self._begun = step

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from distrun.runner.doctor.report import HostReport, LinkReport, Report, Status, Step
-from distrun.runner.doctor.verdicts import gigabits
+from distrun.runner.doctor.verdicts import family, gigabits
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -44,7 +44,8 @@ def _words(item: Step | LinkReport) -> list[str]:
     """Return the lines about a step or a link."""
     words = item.text.splitlines()
     if isinstance(item, LinkReport) and item.source_address and item.target_address and item.bandwidth is not None:
-        words = [f"{item.source_address} -> {item.target_address}: {words[0]}", *words[1:]]
+        place = f"{item.source_address} -> {item.target_address} ({family(item.target_address)})"
+        words = [f"{place}: {words[0]}", *words[1:]]
     if item.command:
         words.append(f"by hand: {item.command}")
     if item.remedy:

@@ -178,6 +178,11 @@ def size(count: int) -> str:
     return f"{count >> 10} KiB"
 
 
+def family(address: str) -> str:
+    """Return `IPv4` or `IPv6`."""
+    return "IPv6" if ":" in address else "IPv4"
+
+
 def gigabits(rate: float) -> str:
     """Return bytes per second as Gbit/s with three digits: 0.478, 9.41, 94.1."""
     return f"{rate * 8 / 1e9:.3g}"

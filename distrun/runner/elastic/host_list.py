@@ -48,6 +48,10 @@ class HostList:
                 self._hosts[name] = replace(host, name=name, slots=slots[name])
         return slots
 
+    def __len__(self) -> int:
+        """Return the number of hosts that were ever listed."""
+        return len(self._hosts)
+
     def __contains__(self, name: str) -> bool:
         """Whether a host is listed."""
         return name in self._hosts

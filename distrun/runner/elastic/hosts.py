@@ -94,7 +94,7 @@ class Hosts:
             self._agents.adopt(host, process)
         agent = self._agents[host]
         try:
-            self._planner.add(host, agent.process.host_info)
+            self._planner.add(host, agent.process.host_info, has_others=len(self._listed) > 1)
         except HostError as error:
             agent.send(Frame.number(FrameKind.FINISH, 0))
             return events.HostRefused(host, str(error))
@@ -125,6 +125,7 @@ class Hosts:
     def sweep(self, host: str) -> None:
         """Have a thread end what a lost agent has left behind; that is over with a `HostCleaned`."""
         cleaner = threading.Thread(target=self._clean_up, args=(host,), name=f"distrun clean {host}", daemon=True)
+        self._cleaners = [other for other in self._cleaners if other.is_alive()]
         self._cleaners.append(cleaner)
         cleaner.start()
 

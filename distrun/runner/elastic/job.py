@@ -55,6 +55,7 @@ class ElasticJob(Job):
         self._listed = plan.hosts
         self._discovery = plan.discovery
         self._joiners: dict[int, Joiner] = {}  # by process
+        self._dead: set[int] = set()  # processes that were gone when the present generation began
         super().__init__(plan.first, options, stdout, stderr)
         starter = make_starter or self._usual_starter
         self._processes = Processes(self._agents, plan.planner)
@@ -130,6 +131,7 @@ class ElasticJob(Job):
     def _perform(self, action: Action) -> None:
         match action:
             case actions.BeginGeneration(generation, start):
+                self._forget_the_dead()
                 self._processes.begin(generation, start)
             case actions.StartNewcomers(expected, processes) | actions.ActivateSpares(expected, processes):
                 self._processes.start_early(expected, processes)
@@ -149,6 +151,15 @@ class ElasticJob(Job):
                 self._hosts.sweep(host)
             case _:
                 super()._perform(action)
+
+    def _forget_the_dead(self) -> None:
+        """Keep nothing of processes that were gone a generation ago: the failure that is reported is a later one."""
+        for process in self._dead:
+            self._processes.forget(process)
+            self._reporter.forget(process)
+            self._joiners.pop(process, None)
+            self._results.pop(process, None)
+        self._dead = self._processes.known - self._elastic.alive
 
     # --- the end
 

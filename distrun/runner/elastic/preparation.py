@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
 from distrun.runner.elastic.discovery import Discovery
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.elastic.plan import ElasticPlan
@@ -91,18 +93,17 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     """
     settings = chosen_settings(request)
     check_elastic(request, settings)
-    keepalive = settings.keepalive
     if settings.horovod and elastic.elastic_timeout is None:
         elastic = replace(elastic, elastic_timeout=_horovods_timeout())
     if elastic.hosts_from is not None:
-        return _with_script(request, elastic, elastic.hosts_from, keepalive, ssh)
+        return _with_script(request, elastic, elastic.hosts_from, settings, ssh)
     resolved = resolve(request, ssh)
     request = resolved.request
     context = launch_context(resolved.routes)
     hosts = _hosts(request, context.slots)
     total = sum(host.slots or 0 for host in hosts)
     np = request.np or total
-    options = elastic_limits(elastic, np, np, keepalive)
+    options = elastic_limits(elastic, np, np, settings)
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
     plan = plan_hosts(request, hosts, np, options, listed, context, grace, resolved.launcher)
     return replace(plan, first=replace(plan.first, notes=(*resolved.notes, *plan.first.notes)))
@@ -141,7 +142,7 @@ def plan_hosts(
 
 
 def _with_script(
-    request: LaunchRequest, elastic: ElasticRequest, script: str, keepalive: float, ssh: SshOptions
+    request: LaunchRequest, elastic: ElasticRequest, script: str, settings: Settings, ssh: SshOptions
 ) -> ElasticPlan:
     """Plan a job whose hosts are listed by a script. Which they are, and how many, shows when the job runs."""
     if request.hosts:
@@ -153,10 +154,11 @@ def _with_script(
     request = replace(checked(request), np=np)
     launcher, _ = choose_launcher(request)
     context = launch_context({})
-    options = replace(elastic_limits(elastic, np, UNLIMITED, keepalive), discovers=True)
+    options = replace(elastic_limits(elastic, np, UNLIMITED, settings), discovers=True)
     if launcher != "srun" and request.slots is None:
         request = replace(request, slots=1)
-    checks = make_plan(replace(request, hosts=(Host("localhost", np),), share_gpus=True), context, 0.0)
+    few = min(np, MOST_SLOTS)
+    checks = make_plan(replace(request, hosts=(Host("localhost", few),), np=few, share_gpus=True), context, 0.0)
     program = script if os.path.isfile(script) else script.split()[0] if script.strip() else ""
     if not program or (os.sep in program and not os.access(program, os.X_OK)):
         raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
@@ -192,9 +194,10 @@ def _horovods_timeout() -> float | None:
     text = os.environ.get(_HOROVODS_TIMEOUT)
     if not text:
         return None
-    if not text.isdecimal() or not int(text):
+    seconds = whole_number(text, most=sys.maxsize)
+    if seconds is None:
         raise UsageError(f"{_HOROVODS_TIMEOUT}={text!r} is no number of seconds >= 1: correct it, or unset it")
-    return float(text)
+    return float(seconds)
 
 
 def _hosts(request: LaunchRequest, default: int) -> list[Host]:
@@ -221,30 +224,35 @@ def without_vain_spares(
     return replace(plan, notes=(*plan.notes, why)), replace(options, spares=0)
 
 
-def elastic_limits(elastic: ElasticRequest, np: int, most: int, keepalive: float) -> ElasticOptions:
+def elastic_limits(elastic: ElasticRequest, np: int, most: int, settings: Settings) -> ElasticOptions:
     """Return the limits.
 
     Args:
         elastic: what the user asks for.
         np: the number of ranks at first.
         most: the number of ranks at most if the user gives none.
-        keepalive: seconds of silence after which an agent gives up; 0 = never.
+        settings: of the job. In Horovod's mode planned changes count for `reset_limit`, too.
 
     Raises:
         UsageError: the limits contradict each other.
     """
+    if np > MOST_RANKS:
+        raise UsageError(f"-np {np} is not a number of ranks: give 1 to {MOST_RANKS}")
+    if elastic.spares > MOST_SLOTS:
+        raise UsageError(f"--spares {elastic.spares} is more than a host takes: give at most {MOST_SLOTS}")
     min_np, max_np = elastic.min_np or np, elastic.max_np or max(np, most)
     if not 1 <= min_np <= np <= max_np:
         raise UsageError(
             f"-np {np} is not between --min-np {min_np} and --max-np {max_np}: give numbers that rise in this order"
         )
-    default = ElasticOptions(np, min_np, max_np, elastic.spares, keepalive=keepalive or None)
+    default = ElasticOptions(np, min_np, max_np, elastic.spares, keepalive=settings.keepalive or None)
     restarts, window = elastic.max_restarts, elastic.restart_window or default.restart_window
     if elastic.reset_limit is not None:
         restarts, window = elastic.reset_limit, None
     return replace(
         default,
         max_restarts=default.max_restarts if restarts is None else restarts,
+        counts_changes=settings.horovod and elastic.reset_limit is not None,
         gives_up_early=restarts is None,  # else the user wants so many tries
         restart_window=window,
         elastic_timeout=elastic.elastic_timeout or default.elastic_timeout,

@@ -39,6 +39,17 @@ class Processes:
         """Whether a process has not been activated yet."""
         return process in self._spares
 
+    @property
+    def known(self) -> set[int]:
+        """All processes that were started and not forgotten."""
+        return set(self._hosts)
+
+    def forget(self, process: int) -> None:
+        """Keep nothing of a process that is gone."""
+        self._hosts.pop(process, None)
+        self._ranks.pop(process, None)
+        self._spares.discard(process)
+
     def begin(self, generation: Generation, start: Collection[int]) -> None:
         """Begin a generation.
 

@@ -17,6 +17,7 @@ from distrun.runner.connect import stdin
 from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.job.agents import Agents, usual_starter
+from distrun.runner.job.departures import Departures
 from distrun.runner.job.observing import Observing
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.job.reporter import Reporter
@@ -80,6 +81,7 @@ class Job:
         self._agents = Agents(self, self._reporter.log, self._observing.add)
         # mpirun stops its ranks itself when it is asked to; it could not once it is stopped.
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
+        self._departures = Departures(self._agents.broadcast, len(plan.agents) > 1)
         self._time_limit = float("inf")
         self._serve_at = self._suspension.now() + _SERVE_AFTER
         self._starter = starter
@@ -211,15 +213,17 @@ class Job:
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:
-            due = min(self._time_limit, self._serve_at)
+            due = min(self._time_limit, self._serve_at, self._departures.due)
             if self._policy.deadline is not None:
                 due = min(due, self._policy.deadline)
             event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
+                self._departures.note(event, self._suspension.now())
                 if not self._stop_or_go_on(event):
                     self._act(self._policy.handle(event, self._suspension.now()))
             now = self._suspension.now()
+            self._departures.tell(now)
             if now >= self._serve_at:
                 self._serve_at = float("inf")
                 self._observing.serve()

@@ -65,7 +65,7 @@ class Observing:
         """Let others of this machine and user look on from now on, when the ranks are on their way."""
         from distrun.runner.observation.live.server import Server
 
-        self._server = Server(self._plan.job, self._about, self._watch, self._unwatch)
+        self._server = Server(self._about, self._watch, self._unwatch)
         self._server.start()
 
     # What the job hears -----------------------------------------------------------------------------------------------

@@ -93,6 +93,11 @@ class Reporter:
             case _:
                 pass
 
+    def forget(self, process: int) -> None:
+        """Keep nothing of a process that is gone and whose end is not reported any more."""
+        self.stderr_tails.forget(process)
+        self._pids.pop(process, None)
+
     def name_with_pid(self, process: int) -> str:
         """Return what to call a process that was started, such as `rank 3 on alpha (pid 4711)`."""
         return f"{self._name_of(process)} (pid {self._pids[process]})"

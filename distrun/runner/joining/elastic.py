@@ -73,7 +73,7 @@ def plan_elastic(
         return list(found), {host.name: Route(host.name, host.name) for host in found if host.name != own}
 
     np = sum(member.ranks for member in members)
-    options = replace(elastic_limits(elastic, np, UNLIMITED, settings.keepalive), discovers=True)
+    options = replace(elastic_limits(elastic, np, UNLIMITED, settings), discovers=True)
     context = replace(context, routes=resolve(hosts)[1])
     listed = HostList(resolve)
     request = replace(request, hosts=tuple(hosts))

@@ -11,6 +11,7 @@ from distrun.host import clusters
 from distrun.host.clusters import kubernetes
 from distrun.host.clusters.kubernetes import HOSTS, INDEX, SLOTS
 from distrun.host.endpoints import LAST_PORT, format_endpoint, parse_endpoint
+from distrun.host.numerals import MOST_RANKS, whole_number
 from distrun.runner.nodes.options import DEFAULT_PORT, count_ranks
 
 
@@ -85,6 +86,7 @@ def _slots(environ: Mapping[str, str]) -> int | None:
 
 
 def _number(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise UsageError(f"{option} {text!r} is no number of hosts: allowed are 1 and more")
-    return int(text)
+    number = whole_number(text)
+    if number is None:
+        raise UsageError(f"{option} {text!r} is no number of hosts: allowed are 1 to {MOST_RANKS}")
+    return number

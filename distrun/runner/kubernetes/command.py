@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from distrun.errors import UsageError
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 from distrun.runner.kubernetes.bundle import pack
 from distrun.runner.kubernetes.manifests import PodJob, default_name, manifests
 from distrun.runner.kubernetes.yaml_text import yaml_text
@@ -21,9 +22,17 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 @click.option(
     "--image", required=True, metavar="IMAGE", help="The image. Without --ship, distrun and the command are in it."
 )
-@click.option("--hosts", type=click.IntRange(1), default=1, metavar="N", help="Number of pods. Default: 1.")
-@click.option("--gpus", type=click.IntRange(0), default=0, metavar="N", help="GPUs of each pod, and ranks. Default: 0.")
-@click.option("--slots", type=click.IntRange(1), metavar="N", help="Ranks of each pod. Default: one per GPU, or one.")
+@click.option("--hosts", type=click.IntRange(1, MOST_RANKS), default=1, metavar="N", help="Number of pods. Default: 1.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(0, MOST_SLOTS),
+    default=0,
+    metavar="N",
+    help="GPUs of each pod, and ranks. Default: 0.",
+)
+@click.option(
+    "--slots", type=click.IntRange(1, MOST_SLOTS), metavar="N", help="Ranks of each pod. Default: one per GPU, or one."
+)
 @click.option("--cpus", metavar="Q", help="CPUs of each pod, as in 4 or 500m.")
 @click.option("--memory", metavar="Q", help="Memory of each pod, as in 64Gi. What is in /dev/shm counts.")
 @click.option("--name", metavar="NAME", help="Name of the job. Default: from the script, with five random digits.")

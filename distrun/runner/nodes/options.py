@@ -9,6 +9,7 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
 from distrun.host.gpus import visible_gpus
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
 from distrun.runner.nodes.rendezvous import Place, secret_of
 from distrun.runner.nodes.roster import Size
 from distrun.runner.system.machine import count_cores
@@ -79,9 +80,12 @@ def count_ranks(text: str, environ: Mapping[str, str]) -> int:
         raise UsageError("--nproc-per-node gpu: this machine shows no GPU; give a number, or auto")
     if text in words:
         return words[text]
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise UsageError(f"--nproc-per-node {text} is no number of ranks: allowed are 1 and more, auto, gpu and cpu")
-    return int(text)
+    ranks = whole_number(text, most=MOST_SLOTS)
+    if ranks is None:
+        raise UsageError(
+            f"--nproc-per-node {text} is no number of ranks: allowed are 1 to {MOST_SLOTS}, auto, gpu and cpu"
+        )
+    return ranks
 
 
 def parse_size(text: str, conf: Mapping[str, str]) -> Size:
@@ -90,11 +94,13 @@ def parse_size(text: str, conf: Mapping[str, str]) -> Size:
     Raises:
         UsageError: it is something else.
     """
-    least, _, most = text.partition(":")
-    numbers = [least, most or least]
-    if not all(number.isascii() and number.isdecimal() for number in numbers) or not 1 <= int(least) <= int(numbers[1]):
-        raise UsageError(f"--nnodes {text} is no number of nodes: allowed are N >= 1 and MIN:MAX, as in 2 and 2:4")
-    return Size(int(least), int(numbers[1]), _seconds(conf, "last_call_timeout", Size.last_call))
+    first, _, last = text.partition(":")
+    least, most = whole_number(first), whole_number(last or first)
+    if least is None or most is None or least > most:
+        raise UsageError(
+            f"--nnodes {text} is no number of nodes: allowed are N and MIN:MAX, as in 2 and 2:4, from 1 to {MOST_RANKS}"
+        )
+    return Size(least, most, _seconds(conf, "last_call_timeout", Size.last_call))
 
 
 def parse_conf(text: str) -> dict[str, str]:

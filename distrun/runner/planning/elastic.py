@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
-from distrun.runner.planning.endpoints import interface_defaults, meeting_at
+from distrun.runner.planning.endpoints import interface_defaults, meeting_at, no_address
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, RankPlan
@@ -90,12 +90,23 @@ class ElasticPlanner:
         marks = {"DISTRUN_JOB": self._context.job, "DISTRUN_HOSTNAME": host.name}
         return replace(part, room=room, ports=ports, environ={**part.environ, **marks})
 
-    def add(self, host: str, info: HostInfo) -> None:
+    def add(self, host: str, info: HostInfo, has_others: bool = True) -> None:
         """Take note of what the agent of a host says of it.
 
+        Args:
+            host: its name.
+            info: what the agent says.
+            has_others: whether other hosts are listed, with whose ranks those here are to meet.
+
         Raises:
-            HostError: it cannot be used.
+            HostError: it cannot be used, now at least.
         """
+        others = {name: other for name, other in self._infos.items() if name != host}
+        if (has_others or others) and (reason := no_address(info)):
+            raise HostError(f"it {reason}")
+        for name, other in others.items():
+            if reason := no_address(other):
+                raise HostError(f"host {name}, with whose ranks those of this host are to meet, {reason}")
         try:
             matching(info.addresses, self._network, "it")
         except UsageError as error:

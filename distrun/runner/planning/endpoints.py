@@ -40,8 +40,7 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
     networks = Networks({host: said.addresses for host, said in infos.items()}, "" if met else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
-    guessed = first.ranks[0].environ.get("DISTRUN_MASTER_ADDR", first.host)
-    found = _found(meeting_at(infos[first.host], interfaces[first.host], infos[first.host].port, guessed))
+    found = _found(meeting_at(infos[first.host], interfaces[first.host], infos[first.host].port, first.host))
     found |= _servers(plan, infos, {host: [item.address for item in items] for host, items in interfaces.items()})
     configs = _tf_configs(plan, infos, addresses)
     return {
@@ -50,17 +49,29 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
     }
 
 
-def meeting_at(info: HostInfo, interfaces: Sequence[Interface], port: int, guessed: str) -> Meeting:
+def meeting_at(info: HostInfo, interfaces: Sequence[Interface], port: int, host: str) -> Meeting:
     """Return where the ranks of several hosts meet.
 
     Args:
         info: what the agent of rank 0's host says of it.
         interfaces: those of that host, the best first; see `Networks`.
         port: a free port there, for other frameworks.
-        guessed: its address if it has named no interface.
+        host: its name.
+
+    Raises:
+        UsageError: it has no interface.
     """
+    if not interfaces:
+        raise UsageError(f"host {host!r}, where rank 0 is to run, {no_address(info)}")
     ends = [format_endpoint(item.address, info.rendezvous) for item in interfaces]
-    return Meeting(interfaces[0].address if interfaces else guessed, port, ",".join(ends))
+    return Meeting(interfaces[0].address, port, ",".join(ends))
+
+
+def no_address(info: HostInfo) -> str:
+    """Return that a host cannot be reached by others, as a predicate with the remedy; empty: it can."""
+    if info.addresses:
+        return ""
+    return "has no address that other hosts can reach, only loopback: see `ip address` there, or leave the host out"
 
 
 def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
+from distrun.host.numerals import MOST_SLOTS, whole_number
 from distrun.runner.planning.host_ranges import expand
 
 _ALLOWED = (
-    "allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS >= 1; "
+    f"allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS from 1 to {MOST_SLOTS}; "
     "NAME:[0,2] and NAME:4[0,2] also choose GPUs, and node[01-04,07] is five hosts"
 )
 # worker-1.cluster   worker-1:4   me@10.0.0.7:2   [fe80::1]:8   ::1   worker-1:[0,2]   worker-1:4[0,2]
@@ -113,12 +114,18 @@ def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
 
 
 def merge(hosts: Iterable[Host]) -> list[Host]:
-    """Add up the slots of hosts that are listed more than once; the order is that of the first mention."""
+    """Add up the slots of hosts that are listed more than once; the order is that of the first mention.
+
+    Raises:
+        UsageError: they are too many.
+    """
     merged: dict[tuple[str, str | None], Host] = {}
     for host in hosts:
         known = merged.setdefault((host.name, host.user), host)
         if known is not host:
             both = None if known.slots is None or host.slots is None else known.slots + host.slots
+            if both is not None and both > MOST_SLOTS:
+                raise UsageError(f"{host.name} has {both} slots in all: give it at most {MOST_SLOTS}")
             gpus = tuple(dict.fromkeys((*known.gpus, *host.gpus)))
             merged[host.name, host.user] = replace(known, slots=both, gpus=gpus)
     return list(merged.values())
@@ -158,6 +165,7 @@ def _gpus(value: str, text: str) -> tuple[str, ...]:
 
 
 def _slots(value: str, text: str) -> int:
-    if not (value.isascii() and value.isdecimal() and int(value) >= 1):
+    slots = whole_number(value, most=MOST_SLOTS)
+    if slots is None:
         raise UsageError(f"{text!r} gives {value!r} slots: {_ALLOWED}")
-    return int(value)
+    return slots

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from distrun.errors import UsageError
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 from distrun.runner.planning.hosts import Host
 
 
@@ -23,9 +25,15 @@ def with_slots(
         oversubscribe: whether `ranks_per_host` may be more than what is listed.
 
     Raises:
-        UsageError: a host has fewer slots.
+        UsageError: a host has fewer slots, or has more than any machine.
     """
+    for number, name in (slots, "--slots"), (ranks_per_host, "--ranks-per-host"):
+        if number is not None and not 1 <= number <= MOST_SLOTS:
+            raise UsageError(f"{name} {number} is not a number of slots of a host: give 1 to {MOST_SLOTS}")
     chosen = [host if host.slots else replace(host, slots=slots) for host in hosts or [Host("localhost")]]
+    for host in chosen:
+        if host.slots is not None and host.slots > MOST_SLOTS:
+            raise UsageError(f"{host.name} has {host.slots} slots: give it at most {MOST_SLOTS}")
     if ranks_per_host is None:
         return chosen
     for host in chosen:
@@ -52,10 +60,10 @@ def place(
     take turns.
 
     Raises:
-        UsageError: `np` is not positive, or is more than the slots that the user stated.
+        UsageError: `np` is not positive, or is more than the slots that the user stated, or than there can be.
     """
-    if np is not None and np < 1:
-        raise UsageError(f"-np {np} is not a number of ranks: give 1 or more")
+    if np is not None and not 1 <= np <= MOST_RANKS:
+        raise UsageError(f"-np {np} is not a number of ranks: give 1 to {MOST_RANKS}")
     slots = [default_slots if host.slots is None else host.slots for host in hosts]
     elastic = [index for index, host in enumerate(hosts) if host.slots is None or oversubscribe]
     size = sum(slots) if np is None else np
@@ -65,9 +73,16 @@ def place(
             f"-np {np} asks for more ranks than the {count(sum(slots), 'slot')} of {stated}: lower -np, give "
             "hosts more slots, or give --oversubscribe"
         )
+    if size > MOST_RANKS:
+        raise UsageError(f"the hosts have {size} slots, and a job at most {MOST_RANKS} ranks: give fewer with -np")
     for position in range(size - sum(slots)):
         slots[elastic[position % len(elastic)]] += 1
-    counts = Counter(host_of_each_rank(slots, by_node)[:size])
+    if max(slots) > MOST_SLOTS:
+        raise UsageError(
+            f"-np {np} asks for {max(slots)} ranks on one host, which takes at most {MOST_SLOTS}: lower -np, or give "
+            "more hosts"
+        )
+    counts = Counter(islice(_host_of_each_rank(slots, by_node), size))
     return [(host, counts[index]) for index, host in enumerate(hosts) if counts[index]]
 
 
@@ -78,10 +93,14 @@ def host_of_each_rank(counts: Sequence[int], by_node: bool = False) -> list[int]
         counts: the number of ranks of each host.
         by_node: whether hosts take turns; else the ranks of a host follow each other.
     """
+    return list(_host_of_each_rank(counts, by_node))
+
+
+def _host_of_each_rank(counts: Sequence[int], by_node: bool) -> Iterator[int]:
     hosts = range(len(counts))
     if not by_node:
-        return [host for host in hosts for _ in range(counts[host])]
-    return [host for turn in range(max(counts)) for host in hosts if counts[host] > turn]
+        return (host for host in hosts for _ in range(counts[host]))
+    return (host for turn in range(max(counts)) for host in hosts if counts[host] > turn)
 
 
 def parse_ranks(text: str, size: int) -> frozenset[int]:

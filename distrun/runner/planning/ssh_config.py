@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 from distrun.runner.planning.hosts import Host
 
 if TYPE_CHECKING:
@@ -255,6 +256,7 @@ def _proxy_command(found: Mapping[str, str]) -> str | None:
 
 
 def _number(text: str, key: str, most: int) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+    number = whole_number(text, most=most)
+    if number is None:
         raise UsageError(f"{key} {text!r} in the SSH configuration is not a number from 1 to {most}")
-    return int(text)
+    return number

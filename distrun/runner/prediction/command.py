@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from distrun.errors import UsageError
+from distrun.host.numerals import MOST_SLOTS, whole_number
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_HOSTS = 100_000
@@ -16,7 +17,9 @@ _MOST_HOSTS = 100_000
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
 @click.argument("file", metavar="FILE")
 @click.option("--hosts", metavar="LIST", help="Numbers of hosts: 2,4,8. Default: those of the job, 2 and 4 times that.")
-@click.option("--ranks-per-host", type=click.IntRange(min=1), metavar="N", help="Default: as many as the job had.")
+@click.option(
+    "--ranks-per-host", type=click.IntRange(1, MOST_SLOTS), metavar="N", help="Default: as many as the job had."
+)
 @click.option(
     "--link",
     metavar="SPEED",
@@ -71,7 +74,7 @@ def predict(**options: Any) -> int:
 
 def _numbers(text: str) -> list[int]:
     """Return the numbers of hosts in a list."""
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= _MOST_HOSTS for word in words):
+    numbers = [number for word in text.split(",") if (number := whole_number(word.strip(), most=_MOST_HOSTS))]
+    if len(numbers) <= text.count(","):
         raise UsageError(f"--hosts {text!r} is not a list of whole numbers from 1 to {_MOST_HOSTS}: give 2,4,8")
-    return [int(word) for word in words]
+    return numbers

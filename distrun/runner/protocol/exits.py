@@ -27,6 +27,8 @@ class RankExit:
     """Whether the kernel killed a process of the control group for want of memory at that moment."""
     unasked: bool = False
     """In an elastic job, whether the process had not been told to end."""
+    has_departed: bool = False
+    """Whether the rank has ended well and is known not to have called init: nobody has to wait for it there."""
 
     @property
     def failed(self) -> bool:
@@ -59,10 +61,10 @@ class RankExit:
 
     def encode(self) -> bytes:
         """Return the payload of an EXITED frame."""
-        return b"%d %d %d" % (self.returncode, self.out_of_memory, self.unasked)
+        return b"%d %d %d %d" % (self.returncode, self.out_of_memory, self.unasked, self.has_departed)
 
     @classmethod
     def decode(cls, payload: bytes) -> RankExit:
         """Return the end that `encode` encoded."""
-        returncode, out_of_memory, unasked = payload.split()
-        return cls(int(returncode), out_of_memory == b"1", unasked == b"1")
+        returncode, *rest = payload.split()
+        return cls(int(returncode), *(word == b"1" for word in rest))

@@ -53,6 +53,8 @@ class FrameKind(IntEnum):
     """Nothing is expected of a process any more, which has ended: end what it has left behind, and forget it."""
     OBSERVE = 10
     """Tell what the ranks do, and use, from now on: JSON, `interval` in seconds; 0: no longer."""
+    DEPARTED = 11
+    """Ranks, perhaps of other hosts, that have ended well without calling init; payload: their numbers, `1 5`."""
 
     STARTED = 16
     """A rank runs; payload: its process id, and the CPUs that it is bound to, if it is: `4711 0-3,8`."""

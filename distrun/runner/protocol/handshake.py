@@ -20,7 +20,7 @@ from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.host.endpoints import free_ports
 from distrun.host.gpus import visible_names
-from distrun.host.interfaces import Interface, own_interfaces, reachable
+from distrun.host.interfaces import Interface, own_interfaces, reachable, without_zone
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
 from distrun.runner.system import machine
 from distrun.runner.system.installation import install_command
@@ -141,13 +141,19 @@ def describe_host(
         os.getpid(),
         port,
         problem,
-        tuple(reachable(own_interfaces())),
+        tuple(reachable(own_interfaces(_ssh_address()))),
         reservation.getsockname()[1],
         tuple(ports),
         machine.identity(),
         gpus=visible_names(os.environ),
         servers=tuple(kept.getsockname()[1] for kept in for_servers),
     )
+
+
+def _ssh_address() -> str:
+    """Return the address of this host that the SSH connection of this process came by; empty: it has none."""
+    words = os.environ.get("SSH_CONNECTION", "").split()  # "10.0.0.1 41002 10.0.0.2 22": from, to
+    return without_zone(words[2]) if len(words) == 4 else ""
 
 
 def find_first_frame(stream: bytes) -> tuple[bytes, bytes] | None:

@@ -7,6 +7,7 @@ standard library, as it is also sent as text.
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -29,7 +30,7 @@ def open_cache(environ: Mapping[str, str]) -> str:
     """Return the cache's folder, which is this user's alone; make it if need be.
 
     It is `$XDG_CACHE_HOME/distrun`, or else `~/.cache/distrun`; where that cannot be written, a folder of this user's
-    among the temporary files.
+    among the temporary files, under another name if another user has taken its own.
 
     Raises:
         CacheError: neither can be used.
@@ -37,7 +38,8 @@ def open_cache(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # then the variable does not count, as its specification says
         base = os.path.join(os.path.expanduser("~"), ".cache")
-    folders = (os.path.join(base, "distrun"), os.path.join(tempfile.gettempdir(), f"distrun-{os.getuid()}"))
+    temporary = os.path.join(tempfile.gettempdir(), f"distrun-{os.getuid()}")
+    folders = (os.path.join(base, "distrun"), temporary, *sorted(glob.glob(f"{glob.escape(temporary)}-*")))
     problems = []
     for folder in folders:
         try:
@@ -55,6 +57,8 @@ def open_cache(environ: Mapping[str, str]) -> str:
             problems.append(f"{folder} ({error.strerror})")
             continue
         return folder
+    with suppress(OSError):
+        return tempfile.mkdtemp(prefix=f"{os.path.basename(temporary)}-")
     raise CacheError(
         f"there is no place for what distrun brings: {', '.join(problems)}; make one of them writable, or set "
         "XDG_CACHE_HOME there"

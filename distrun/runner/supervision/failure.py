@@ -18,6 +18,8 @@ class Failure:
     what: str
     """The predicate of the report's first sentence; the whole sentence when there is no rank."""
     exit: RankExit | None = None
+    place: str = ""
+    """Where the rank's script failed: `ValueError at train.py:19 in train, after 5 steps`; empty = it is not known."""
 
 
 def refused(reasons: Mapping[str, str], status: int = 2) -> Failure:

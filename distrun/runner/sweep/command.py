@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 from distrun.runner.command_lines.launch_options import some_launch_options, some_seconds
 
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -29,7 +30,9 @@ _OF_LAUNCHES = (
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
-@click.option("-np", "--num-proc", "np", type=click.IntRange(1), metavar="K", help="Ranks of each trial. Default: 1.")
+@click.option(
+    "-np", "--num-proc", "np", type=click.IntRange(1, MOST_RANKS), metavar="K", help="Ranks of each trial. Default: 1."
+)
 @click.option(
     "--trials", type=click.IntRange(1), metavar="N", help="Trials in all. Default: 50, or no end with --timeout."
 )
@@ -81,7 +84,7 @@ _OF_LAUNCHES = (
 )
 @click.option(
     "--spares",
-    type=click.IntRange(0),
+    type=click.IntRange(0, MOST_SLOTS),
     metavar="K",
     help="Keep K processes on each host that have imported what the script imports first, for the next trial. Default: "
     "as -np for Python scripts.",

@@ -106,6 +106,11 @@ def end_all(pids: Collection[int] = (), spare: Collection[int] = (), marker: str
     return False
 
 
+def are_listed() -> bool:
+    """Whether the kernel tells the children of a process."""
+    return _listed_children() is not None
+
+
 def has_orphans(children: Collection[int]) -> bool:
     """Whether this process, a subreaper, has children besides these: it adopts what its dead children have started.
 

@@ -71,7 +71,7 @@ def _rendezvous(facts: Facts) -> Rendezvous:
         _agreed(facts),
         settings.start_timeout,
         settings.network,
-        facts.interruption,
+        facts.ends_meeting,
         settings.keepalive,
         facts.local_meeting() if _is_large(facts) else None,
     )

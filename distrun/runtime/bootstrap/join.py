@@ -40,7 +40,11 @@ def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
 
 
 def join(
-    environ: Mapping[str, str], inits: int, ranks: Sequence[int] | None = None, interruption: Interruption | None = None
+    environ: Mapping[str, str],
+    inits: int,
+    ranks: Sequence[int] | None = None,
+    interruption: Interruption | None = None,
+    departures: Interruption | None = None,
 ) -> World:
     """Join the job that this process was started in; returns when all ranks have.
 
@@ -49,7 +53,8 @@ def join(
         inits: counts the worlds of this process in this generation, from 1: a rank that is a world ahead of another
             must not meet it.
         ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
-        interruption: what ends the wait for the others before its time.
+        interruption: what ends the wait for the others before its time, and the world later on.
+        departures: what ends the wait for the others only, where all ranks of the job make up the world.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -67,7 +72,7 @@ def join(
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus, environment.slot())
-    facts = Facts(environment, topology, device, settings, meeting, interruption)
+    facts = Facts(environment, topology, device, settings, meeting, interruption, departures=departures)
     if topology.size <= topology.local_size:
         return World(topology, device, connect_on_one_host(facts), meeting.generation)
     engine, (cross_rank, cross_size) = connect_across_hosts(facts)

@@ -35,7 +35,8 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 
     For data of unequal lengths: a rank calls it when its own is used up. Until the last one has come, it takes part in
     whatever the others submit, with elements that change nothing: zeros in a sum, limits in a minimum or maximum, ones
-    in a product, no rows in an allgather. An Average divides by the number of ranks that have data left.
+    in a product, no rows in an allgather. An Average divides by the number of ranks that have data left. In Horovod's
+    mode all elements of joined ranks are zeros, and an Average divides by all ranks.
 
     An alltoall, and a broadcast from a rank that has joined, fail meanwhile on the others, with a sentence.
 

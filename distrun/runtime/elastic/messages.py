@@ -128,6 +128,19 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Raised:
+    """From a member: an exception that is not about a lost rank has ended its script, so it takes part in no generation
+    any more. The interpreter is about to exit, which may take a while."""
+
+    error: str
+    """`RuntimeError: out of data`, without line ends."""
+    site: str = ""
+    """The line of the script that raised it: `train.py:19 in train`; empty: it is not known."""
+    step: int = 0
+    """The number of steps that the process had done."""
+
+
+@dataclass(frozen=True)
 class Report:
     """From rank 0 of a trial of a sweep: how well it does at present."""
 
@@ -159,6 +172,7 @@ Message = (
     | Enrolled
     | Finished
     | Ending
+    | Raised
     | Report
     | Verdict
 )
@@ -167,7 +181,7 @@ _KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         *(Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished, Ending),
-        *(Activated, Report, Verdict),
+        *(Raised, Activated, Report, Verdict),
     )
 }
 

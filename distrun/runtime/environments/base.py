@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import sys
 from collections.abc import Mapping
 from typing import ClassVar
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import LAST_PORT
+from distrun.host.numerals import whole_number
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.settings import KEY, Settings
 from distrun.runtime.topology import Topology
@@ -123,12 +125,13 @@ class Environment(abc.ABC):
     def _number(self, variable: str) -> int:
         """Return the value of `variable` as a whole number >= 0."""
         value = self._text(variable)
-        if not (value.isascii() and value.isdecimal()):
+        number = whole_number(value, 0, sys.maxsize)
+        if number is None:
             raise UsageError(
                 f"{variable}={value!r} is not a whole number >= 0: "
                 f"let {self.name} set it, or start the script with `distrun`"
             )
-        return int(value)
+        return number
 
 
 def likely_ports(job: str) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from distrun.errors import UsageError
 from distrun.host import munge
+from distrun.host.numerals import MOST_RANKS, whole_number
 from distrun.runtime.environments.base import Environment, likely_ports
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.topology import Topology
@@ -99,9 +100,10 @@ def ranks_per_host(text: str) -> list[int]:
     counts: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
-        if match is None:
+        count, times = (whole_number(text) for text in (match[1], match[2] or "1")) if match else (None, None)
+        if count is None or times is None or len(counts) + times > MOST_RANKS:
             raise UsageError(
                 f"{_RANKS_PER_HOST}={text!r} is not a list of counts like 2(x2),1: start the script with `distrun`"
             )
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [count] * times
     return counts

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Fail, Key
-from distrun.runtime.negotiation.joining import objection
+from distrun.runtime.negotiation.joining import objection, ranks_that_count
 from distrun.runtime.negotiation.matching.decision_queue import DecisionQueue
 from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, slot_title
 from distrun.runtime.negotiation.matching.matching import Formation, Matching, Slot
@@ -222,7 +222,7 @@ class Controller:
     def _complete(self, matching: Matching, slot: Slot) -> None:
         """Decide about an operation that every rank has submitted, unless it has joined."""
         matching.close(slot)
-        taking_part = slot.count if slot.excused else 0
+        taking_part = ranks_that_count(slot)
         if slot.disagreement:
             self._queue.fail(slot)
             return

@@ -20,7 +20,7 @@ class Execute:
     cache_ids: list[int]
     process_set: int = 0
     taking_part: int = 0
-    """The number of ranks that have submitted them, if the others have joined (see `distrun.join`); 0: all have."""
+    """The number of ranks whose elements count, if some have joined (see `distrun.join`); 0: none has."""
 
 
 @dataclass(frozen=True)

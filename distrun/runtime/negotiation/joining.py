@@ -1,12 +1,14 @@
 """Joining: what operations mean when some ranks have no more data, and the neutral elements by which they take part.
 
 A rank that has joined takes part in whatever the other ranks submit: with the neutral element of a reduction, with no
-rows in an allgather, with nothing of its own in a broadcast. The idea and the name are Horovod's.
+rows in an allgather, with nothing of its own in a broadcast. The idea and the name are Horovod's. In Horovod's mode
+its elements are zeros, which count: an average is divided by all ranks, and a minimum is at most 0.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,14 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.host.ranks import list_ranks
+from distrun.runtime import horovod
 from distrun.runtime.negotiation.matching.matching import Slot
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
+from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp, Sum
 from distrun.runtime.operations.request import ADD_PROCESS_SET, CUDA, REMOVE_PROCESS_SET, Request
 
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Engine
+
+
+def ranks_that_count(slot: Slot) -> int:
+    """Return the number of ranks whose elements an operation reduces, if some have joined; 0 if none has."""
+    if not slot.excused:
+        return 0
+    return slot.count + slot.excused if horovod.is_on(os.environ) else slot.count
 
 
 def objection(slot: Slot, joined: Sequence[int]) -> str:
@@ -34,7 +44,7 @@ def objection(slot: Slot, joined: Sequence[int]) -> str:
         return f"its root, rank {request.root}, has joined and has nothing to send: choose a root that has data left"
     if request.kind in (ADD_PROCESS_SET, REMOVE_PROCESS_SET):  # forming is matched elsewhere
         return f"{have}: all ranks must call it, before any of them joins"
-    if request.op in (Min, Max, Product) and request.prescale != 1.0:
+    if request.op in (Min, Max, Product) and request.prescale != 1.0 and not horovod.is_on(os.environ):
         return f"{have}, and op={request.op} with a prescale_factor has no neutral element: scale the tensor instead"
     return ""
 
@@ -71,7 +81,8 @@ def stand_in(request: Request) -> Handle:
     inputs: Sequence[NDArray[Any]] = ()
     outputs: Sequence[NDArray[Any]] = ()
     if request.kind in ("allreduce", "reducescatter"):
-        inputs = [neutral(request.op, request.dtype, count) for count in _as_they_travel(request, counts)]
+        op = Sum if horovod.is_on(os.environ) else request.op  # zeros, as Horovod's ranks have
+        inputs = [neutral(op, request.dtype, count) for count in _as_they_travel(request, counts)]
         outputs = inputs if request.kind == "allreduce" else ()
     elif request.kind == "allgather":
         inputs = [np.empty(0, ELEMENT_TYPES[request.dtype].storage) for _ in counts]

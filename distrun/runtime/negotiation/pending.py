@@ -147,7 +147,7 @@ class PendingOperations:
     def decide_new(self, request: Request, cache_id: int, taking_part: int = 0) -> None:
         """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on.
 
-        `taking_part` is the number of ranks that have submitted it, if not all: the others have joined.
+        `taking_part` is the number of ranks whose elements count, if some have joined.
         """
         key: Key | None = None if request.name is None else (request.process_set, request.name)
         if cache_id >= 0:
@@ -160,7 +160,7 @@ class PendingOperations:
         del self.pending[key]
 
     def decide_some(self, cache_ids: Sequence[int], taking_part: int) -> None:
-        """Have operations executed, one by one, that only so many ranks have submitted: the others have joined."""
+        """Have operations executed, one by one, in which the elements of so many ranks count: some have joined."""
         for cache_id in cache_ids:
             self._decide_with_some(self._cache.request(cache_id), self._cache.keys.get(cache_id), taking_part)
 

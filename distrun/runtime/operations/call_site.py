@@ -40,6 +40,15 @@ def call_site(frame: FrameType | None = None) -> str:
     return _line(frame or sys._getframe(1)) or _line(sys._current_frames().get(main))
 
 
+def raising_site(error: BaseException) -> str:
+    """Return the innermost line of user code in the traceback of an exception: `train.py:12 in main`; empty: none."""
+    site = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_user_code(frame.f_code.co_filename):
+            site = f"{Path(frame.f_code.co_filename).name}:{line} in {frame.f_code.co_name}"
+    return site
+
+
 def is_user_code(filename: str) -> bool:
     """Whether a source file is neither ours nor installed."""
     return not filename.startswith((_PACKAGE, *_INSTALLED, *_STANDARD))

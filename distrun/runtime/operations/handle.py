@@ -46,7 +46,7 @@ class Handle:
     """Elements that came from each rank, per output, where they may differ."""
     splits: Sequence[int] = ()
     taking_part = 0
-    """The number of ranks that have submitted it, if not all: the others have joined."""
+    """The number of ranks whose elements count, if some have joined; 0: all have submitted it."""
     may_be_given_up = False
     """Whether its caller may have it given up, see `Engine.give_up`; to be set before it is started."""
     stands_in = False

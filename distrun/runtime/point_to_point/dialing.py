@@ -88,9 +88,9 @@ class Lines:
         thread.start()
 
     def _dial_here(self, peer: Peer, attach: Attach) -> None:
-        pauses = local_sockets.Pauses()
+        pauses, names = local_sockets.Pauses(), local_sockets.names_of(self._meeting, peer.rank)
         while peer.lost is None and not self.is_stopped():
-            connection = local_sockets.connect(self._meeting, peer.rank, self._rank, self._stop_fd, pauses)
+            connection = local_sockets.connect(self._meeting, names, self._rank, self._stop_fd, pauses)
             if connection is not None:
                 attach(peer, connection)
                 return

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import select
 import socket
+from contextlib import suppress
 
 from distrun.errors import BootstrapError
+from distrun.host import abstract_sockets
+from distrun.host.abstract_sockets import Names
 from distrun.host.connections.authentication import run_handshake
 from distrun.host.connections.dialer import introduce
 from distrun.host.connections.handshake import client_handshake
 from distrun.runtime.rendezvous.local_connections import LocalListener as _LocalListener
-from distrun.runtime.rendezvous.within_host import LocalMeeting, check_same_user
+from distrun.runtime.rendezvous.within_host import LocalMeeting
 
 _STEP_TIMEOUT = 5.0  # seconds for each step of a handshake
 _BUFFER = 1 << 21  # bytes under way, if the kernel allows so many: large messages wake the other side less often
@@ -24,14 +27,10 @@ class LocalListener(_LocalListener):
     """Takes connections from the ranks of this host."""
 
     def __init__(self, meeting: LocalMeeting, rank: int) -> None:
-        """Raises `BootstrapError` if another process listens in our place."""
-        address = _address(meeting, rank)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Raises `BootstrapError` if another process of this user listens in our place."""
         try:
-            listener.bind(address)
-            listener.listen(1024)
+            listener = abstract_sockets.listen(socket.SOCK_STREAM, _address(meeting, rank), 1024)
         except OSError as error:
-            listener.close()
             raise BootstrapError(f"rank {rank} cannot listen for messages of this host's ranks: {error}") from None
         super().__init__(listener, meeting.key or b"")
 
@@ -41,30 +40,33 @@ class LocalListener(_LocalListener):
         return context
 
 
-def connect(meeting: LocalMeeting, rank: int, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:
+def connect(meeting: LocalMeeting, names: Names, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:
     """Try once to connect with a rank of this host; None if it does not listen yet, after a pause.
 
     Args:
         meeting: of the ranks of this host.
-        rank: the one to connect with.
+        names: those of the rank to connect with; see `names_of`.
         own: this rank.
         stop_fd: readable when the attempt is to end.
         pauses: between this attempt and the next.
     """
-    address = _address(meeting, rank)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    _widen(connection)
+    for name in names.to_try():
+        with suppress(OSError, BootstrapError):  # it does not listen yet, or somebody else does
+            return _connect(meeting, name, own, stop_fd)
+    pauses.pause(stop_fd)
+    return None
+
+
+def _connect(meeting: LocalMeeting, name: bytes, own: int, stop_fd: int) -> socket.socket:
+    connection = abstract_sockets.connect(socket.SOCK_STREAM, name)
     try:
-        connection.connect(address)
-        check_same_user(connection)
+        _widen(connection)
         connection.settimeout(_STEP_TIMEOUT)
-        stop_on = (stop_fd,)
-        run_handshake(connection, client_handshake(meeting.key or b"", address), lambda each: _await(each, stop_fd))
-        introduce(connection, {"rank": own}, float("inf"), stop_on)
-    except (OSError, BootstrapError):
+        run_handshake(connection, client_handshake(meeting.key or b"", name), lambda each: _await(each, stop_fd))
+        introduce(connection, {"rank": own}, float("inf"), (stop_fd,))
+    except BaseException:
         connection.close()
-        pauses.pause(stop_fd)
-        return None
+        raise
     return connection
 
 
@@ -99,6 +101,11 @@ def _await(connection: socket.socket, stop_fd: int) -> None:
 
 def _widen(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
+
+
+def names_of(meeting: LocalMeeting, rank: int) -> Names:
+    """Return the names under which a rank may listen."""
+    return Names(_address(meeting, rank))
 
 
 def _address(meeting: LocalMeeting, rank: int) -> bytes:

@@ -7,23 +7,28 @@ who has come whichever rank is missing, and any rank may as well connect with ra
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import time
 from contextlib import ExitStack
 from dataclasses import astuple
 
 from distrun.errors import BootstrapError
+from distrun.host import abstract_sockets
+from distrun.host.abstract_sockets import describe_taken, peer_process
 from distrun.host.connections.listener import Listener
 from distrun.runtime.elastic.interruption import await_readable, check, pause
 from distrun.runtime.rendezvous.client import Client, Further, nothing_further
 from distrun.runtime.rendezvous.local_connections import connect_locally
 from distrun.runtime.rendezvous.protocol import ERROR_TIMEOUT, Rendezvous, receive_packed, unpack_message
 from distrun.runtime.rendezvous.relay import Place
-from distrun.runtime.rendezvous.within_host import LocalMeeting, peer_process
+from distrun.runtime.rendezvous.within_host import LocalMeeting
 
 _PLACE = "relay"
 _MOST_SOCKETS = 250  # that the kernel lets travel together
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between attempts
+_PATIENCE = 1.0  # seconds in which whoever has the relay's name has to listen
+log = logging.getLogger("distrun")
 
 
 class HostClient(Client):
@@ -34,27 +39,37 @@ class HostClient(Client):
     ) -> Rendezvous:
         """Be the relay, or come to it; see `run`. `meeting`: of the ranks of this host."""
         address, key = meeting.address(_PLACE), meeting.key or b""
-        seconds = _SHORTEST_PAUSE
+        seconds, trusted_until = _SHORTEST_PAUSE, time.monotonic() + _PATIENCE
         while time.monotonic() < self._deadline:
             if (place := _claim(address)) is not None:
                 with place:
                     return self.run(allowed, further, Place(place, key))
             try:
                 relay = self._connect_with_relay(address, key)
-            except OSError:
-                # The relay has not found rank 0 yet, or has ended. Nothing tells when an abstract socket appears.
-                pause(seconds, self._interruption)
-                seconds = min(_LONGEST_PAUSE, 1.5 * seconds)
+            except (ConnectionRefusedError, BlockingIOError):  # the relay is about to listen, or is none
+                if time.monotonic() > trusted_until:
+                    return self._run_without_relay(address, allowed, further)
+            except OSError:  # the relay has ended
+                trusted_until = time.monotonic() + _PATIENCE
             except BootstrapError:
                 check(self._interruption)
-                return self.run(allowed, further)  # a stranger listens there
+                return self._run_without_relay(address, allowed, further)
             else:
                 with relay:
                     return self._await_relay(relay)
+            pause(seconds, self._interruption)
+            seconds = min(_LONGEST_PAUSE, 1.5 * seconds)
         raise BootstrapError(
             f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: another rank of its host, which "
             "was to connect with rank 0 for both, had not yet; see what that one says"
         )
+
+    def _run_without_relay(self, address: bytes, allowed: list[str] | None, further: Further) -> Rendezvous:
+        """Connect with rank 0 directly: a process that is no rank has the relay's name."""
+        log.warning(
+            "%s; rank %d connects with rank 0 directly", describe_taken(socket.SOCK_STREAM, address), self._mine.rank
+        )
+        return self.run(allowed, further)
 
     def _connect_with_relay(self, address: bytes, key: bytes) -> socket.socket:
         introduction = {"size": self._size, "member": astuple(self._mine)}
@@ -91,16 +106,13 @@ class HostClient(Client):
 
 
 def _claim(address: bytes) -> socket.socket | None:
-    """Return a socket with that abstract name; None if another process has it."""
-    place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    """Return a socket that listens under that name; None if another process has it."""
     try:
-        place.bind(address)
+        return abstract_sockets.listen(socket.SOCK_STREAM, address, 1024, may_be_longer=False)
     except OSError as error:
-        place.close()
         if error.errno != errno.EADDRINUSE:
             raise BootstrapError(f"the ranks of this host cannot meet: {error}") from None
         return None
-    return place
 
 
 def _receive_sockets(relay: socket.socket) -> list[socket.socket]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 from functools import partial
 
+from distrun.host import abstract_sockets
+from distrun.host.abstract_sockets import check_same_user
 from distrun.host.connections.authentication import run_handshake
 from distrun.host.connections.dialer import introduce
 from distrun.host.connections.handshake import HANDSHAKE_TIMEOUT, Introduction, client_handshake
 from distrun.host.connections.listener import Listener
 from distrun.runtime.elastic.interruption import Interruption, await_readable, stop_descriptors
-from distrun.runtime.rendezvous.within_host import check_same_user
 
 
 class LocalListener(Listener):
@@ -42,10 +43,8 @@ def connect_locally(
         OSError: nobody listens there, or the connection ended.
         BootstrapError: who listens is of another user or does not know the key, or the wait was interrupted.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = abstract_sockets.connect(socket.SOCK_STREAM, address)
     try:
-        connection.connect(address)
-        check_same_user(connection)
         connection.settimeout(HANDSHAKE_TIMEOUT)
         awaiting = partial(await_readable, until=deadline, interruption=interruption)
         run_handshake(connection, client_handshake(key, address), awaiting)

@@ -26,7 +26,7 @@ class Place:
     """Where the other ranks of a host come."""
 
     socket: socket.socket
-    """An abstract Unix socket, at which nobody listens yet."""
+    """An abstract Unix socket that listens."""
     key: bytes
     """The job key; empty where the job has none."""
 
@@ -50,7 +50,6 @@ class Relay:
             tells_key: whether they have to be told the job key.
             interruption: what ends the wait for them.
         """
-        place.socket.listen(1024)
         self._listener = LocalListener(place.socket, place.key)
         self._server = server.socket
         self._facts = {"endpoint": server.endpoint, "key": server.key.hex() if tells_key else ""}

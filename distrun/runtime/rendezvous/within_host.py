@@ -1,14 +1,15 @@
 """The rendezvous within a host: its ranks find each other and exchange the file descriptors of what they share.
 
-Local rank 0 is the server: it listens on an abstract Unix socket whose name follows from the job. The others connect,
-say who they are and hand over their descriptors; then the server gives everybody's to everybody. The socket has no name
-in a file system and lives only until all have met. Both sides check that the other belongs to the same user
-(SO_PEERCRED) and, where the launcher gave the job a key, that it knows the key, before anything it sent is used.
+Local rank 0 is the server: it listens on an abstract Unix socket whose name follows from the job and its key, or, if
+another user has taken that name, on one that begins with it. The others connect, say who they are and hand over their
+descriptors; then the server gives everybody's to everybody. The socket has no name in a file system and lives only
+until all have met. Both sides check that the other belongs to the same user (SO_PEERCRED) and, where the launcher gave
+the job a key, that it knows the key, before anything it sent is used.
 """
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import os
 import socket
 import struct
@@ -17,6 +18,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from distrun.errors import BootstrapError
+from distrun.host import abstract_sockets
+from distrun.host.abstract_sockets import check_same_user
 from distrun.host.connections.authentication import AuthenticationError, client_side, run_handshake, server_side
 from distrun.runtime.elastic import interruption
 from distrun.runtime.elastic.interruption import Interruption
@@ -39,9 +42,12 @@ class LocalMeeting:
     """The job key, or None where no launcher of ours gave one."""
 
     def address(self, place: str = "") -> bytes:
-        """Return the abstract socket of the meeting, or of a place that only these ranks know."""
+        """Return the abstract socket of the meeting, or of a place that only these ranks know.
+
+        Who does not know the job key cannot tell the name before somebody has it.
+        """
         name = f"{os.getuid()}:{self.name}{place and ':' + place}"
-        return b"\0distrun-" + hashlib.sha256(name.encode()).hexdigest()[:32].encode()
+        return b"\0distrun-" + hmac.digest(self.key or b"", name.encode(), "sha256").hex()[:32].encode()
 
 
 @dataclass(frozen=True)
@@ -138,12 +144,10 @@ def _serve(
 ) -> list[PeerInfo]:
     present: dict[int, PeerInfo] = {0: mine}
     with ExitStack() as connections:
-        listener = connections.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         try:
-            listener.bind(address)
+            listener = connections.enter_context(abstract_sockets.listen(socket.SOCK_SEQPACKET, address, size))
         except OSError as error:
             raise BootstrapError(f"rank 0 cannot listen for the other ranks of this host: {error}") from None
-        listener.listen(size)
         clients: list[socket.socket] = []
         while len(present) < size:
             missing = sorted(set(range(size)) - set(present))
@@ -192,7 +196,6 @@ def _join(
 ) -> list[PeerInfo]:
     with _connect(address, deadline) as server:
         server.settimeout(deadline.left())
-        check_same_user(server)
         try:
             _authenticate(server, secret, deadline)
             socket.send_fds(server, [_HELLO.pack(position, mine.pid)], mine.descriptors)
@@ -225,17 +228,20 @@ def _authenticate(server: socket.socket, secret: bytes, deadline: _Deadline) -> 
 def _connect(address: bytes, deadline: _Deadline) -> socket.socket:
     """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short pauses."""
     pause = 0.0005
+    names = abstract_sockets.Names(address)
+    stranger = ""
     while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            connection.connect(address)
-            return connection
-        except OSError:
-            connection.close()
+        for name in names.to_try():
+            try:
+                return abstract_sockets.connect(socket.SOCK_SEQPACKET, name)
+            except OSError:
+                continue
+            except BootstrapError as error:
+                stranger = f"; at the name of its socket, {error}"
         if deadline.is_over():
             raise BootstrapError(
                 f"rank 0 did not call init() within {deadline.timeout:g} s: see whether it is still starting "
-                "(raise --start-timeout) or has ended"
+                f"(raise --start-timeout) or has ended{stranger}"
             )
         deadline.pause(pause)
         pause = min(0.02, pause * 1.5)
@@ -251,17 +257,3 @@ def _receive(connection: socket.socket, deadline: _Deadline) -> tuple[int, PeerI
         raise ConnectionError("it closed the connection" if not message else "it showed no descriptors")
     position, pid = _HELLO.unpack(message)
     return position, PeerInfo(pid, *fds)
-
-
-def check_same_user(connection: socket.socket) -> None:
-    """Raise `BootstrapError` if the other end is not a process of our user."""
-    _, uid = peer_process(connection)
-    if uid != os.getuid():
-        raise BootstrapError(f"user id {uid} tried to meet the ranks of user id {os.getuid()}")
-
-
-def peer_process(connection: socket.socket) -> tuple[int, int]:
-    """Return the ids of the process at the other end and of its user."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", raw)
-    return pid, uid

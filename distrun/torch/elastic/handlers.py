@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from distrun.elastic.part import Part
-from distrun.elastic.stateful import advance
+from distrun.elastic.stateful import advance, stay
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.torch.state.skeletons import places, with_tensors, without_tensors
@@ -42,6 +42,10 @@ class StateHandler(Part):
 
     def adopt(self, description: Any) -> None:
         """Prepare to become what the donor has described."""
+
+    def meet(self) -> None:
+        """Call `sync`."""
+        self.sync()
 
     @property
     def is_horovods(self) -> bool:
@@ -120,6 +124,10 @@ class ObjectStateHandler(StateHandler):
     def advance(self) -> None:
         """Tell it that a step is done, if it wants to know."""
         advance(self.value)
+
+    def stay(self) -> None:
+        """Deal out what is left, if it is a place in the data."""
+        stay(self.value)
 
     def describe(self) -> Any:
         """Return the skeleton of its state_dict."""

@@ -77,7 +77,7 @@ class TorchState(ObjectState):
     def recover(self, is_aborted: bool) -> None:
         """Go back to the last commit where that has to be: always, with handlers of Horovod's kind."""
         super().recover(is_aborted)
-        if is_aborted and self._horovods():
+        if is_aborted and self._has_copy and self._horovods():
             self.restore()
 
     def elect(self) -> None:
@@ -86,9 +86,3 @@ class TorchState(ObjectState):
             self._election = Election(0, max(0, self._boundaries), sends=True)
         else:
             super().elect()
-
-    def sync(self) -> None:
-        """Give all ranks the state of the one that was elected."""
-        super().sync()
-        for handler in self._horovods():
-            handler.sync()

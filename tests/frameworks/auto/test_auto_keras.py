@@ -48,7 +48,7 @@ def output_of(process):
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param(("torch", ("arrays", "own_step")), id="some"),
+        pytest.param(("torch", ("arrays", "own_step", "nested_logs")), id="some"),
         *(pytest.param((backend, ()), id=backend, marks=pytest.mark.full) for backend in BACKENDS),
     ],
 )

@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 from small_datasets import Numbers  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
-import distrun  # noqa: E402
+import distrun.elastic  # noqa: E402
 from distrun.data import shard  # noqa: E402
 from distrun.data.elastic_sampler import ElasticSampler  # noqa: E402
 from distrun.data.plan import Division, Plan, StreamPlan  # noqa: E402
@@ -155,6 +155,19 @@ def test_what_the_sampler_recorded_since_the_last_boundary_is_not_done():
     assert (mine.processed_num, mine.state_dict()["processed_num"]) == (24, 16)
     mine._position.redeal(0, 3)
     assert mine.processed_num == 16
+
+
+def test_a_sampler_divides_what_is_left_when_its_state_is_synchronised():
+    mine = sampler(0, 1)
+    state = distrun.elastic.ObjectState(sampler=mine)
+    state.sync()
+    mine.set_epoch(1)
+    for batch in range(3):
+        mine.record_batch(batch, 4)
+    state.commit()
+    state.sync()
+    assert list(mine) == ORDER.indices(1).tolist()[12:]
+    assert (len(mine), mine.processed_num) == (N - 12, 12)
 
 
 def test_a_sampler_of_batches_takes_every_sample_once():

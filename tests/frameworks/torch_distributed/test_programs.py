@@ -27,8 +27,15 @@ def test_ddp_in_its_variants_and_with_its_communication_hooks(compare):
     compare("ddp", 2)
 
 
+@pytest.mark.gate
+def test_what_scripts_call_besides_the_functions_of_torch_distributed(compare):
+    compare("group_calls", 2)
+
+
 def test_ddp_of_more_ranks_than_two(compare):
-    compare("ddp", 3, "plain", "unused parameters", "buffers", "join", "Join with ZeRO")
+    compare(
+        "ddp", 3, "plain", "unused parameters", "buffers", "join", "join that divides by those left", "Join with ZeRO"
+    )
 
 
 @pytest.mark.gate

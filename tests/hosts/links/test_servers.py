@@ -137,7 +137,7 @@ def test_servers_of_a_host_that_is_lost_move_to_another(
     options += ["--server-checkpoint", f"{copies}:1000", "--keepalive", "2"]
     job = distrun("-H", "alpha:2", *options, *python(code))
     job.stdout.wait_for(b"training", 2)
-    assert [process.cmdline()[-1].rpartition("/")[2] for process in beta.agent().children()] == ["process.py"]
+    assert "process.py" in [process.cmdline()[-1].rpartition("/")[2] for process in beta.agent().children()]
     if is_cut:
         beta.cut()
     else:

@@ -18,6 +18,9 @@ distrun.init(comm=mine)
 assert (distrun.size(), distrun.rank()) == (len(mine), mine.index(job))
 assert (distrun.local_size(), distrun.local_rank()) == (len(mine), mine.index(job))
 assert distrun.allgather_object(job) == mine
+distrun.init(comm=mine)  # as it is
+other = [job] if len(mine) > 1 else [0, job]
+refuse(distrun.UsageError, "in another world than that of rank", lambda: distrun.init(comm=other))
 assert distrun.allreduce(np.ones(3), op=distrun.Sum).tolist() == [len(mine)] * 3
 distrun.shutdown()
 

@@ -2,11 +2,15 @@
 
 import numpy as np
 from mpi4py import MPI
+from refusals import refuse
 
 import distrun
 
 world = MPI.COMM_WORLD
 half = world.Split(world.rank % 2, world.rank)
+for _ in range(2):  # a call that fails leaves nothing behind
+    sets = [distrun.ProcessSet(half), distrun.ProcessSet(world.Dup())]
+    refuse(distrun.UsageError, "of these ranks already", lambda: distrun.init(world, process_sets=sets))  # noqa: B023
 mine = distrun.ProcessSet(half)
 assert (mine.ranks, mine.process_set_id, mine.mpi_comm) == (None, None, half)
 distrun.init(world, process_sets=[mine])

@@ -180,3 +180,14 @@ if size > 1:
     distrun.init(process_sets=[last])
     assert last.process_set_id == 1
     everything([world, last])
+
+    # A call of init that fails leaves nothing behind, and one that comes later registers what is not there yet.
+    distrun.shutdown()
+    first = distrun.ProcessSet([0])
+    refuse(distrun.UsageError, "of these ranks already", lambda: distrun.init(process_sets=[last, first, [0]]))
+    assert not distrun.is_initialized()
+    assert first.process_set_id is last.process_set_id is None
+    distrun.init(process_sets=[last])
+    distrun.init(process_sets=[last, first])
+    assert (last.process_set_id, first.process_set_id) == (1, 2)
+    everything([world, last, first])

@@ -193,3 +193,76 @@ def test_distrun_run_raises_what_the_last_failure_raised():
 
     with pytest.raises((KeyError, LaunchError), match="nothing here"):
         run(fail, np=2, hosts="localhost:2", max_restarts=1)
+
+
+# Rank 2 raises once, and does not exit before the others have gone on without it.
+SLOW_TO_EXIT = """
+import atexit, os, sys, time
+
+failed = False
+
+def exit_late():
+    while failed and not os.path.exists(os.environ["ON"]):
+        time.sleep(0.01)
+
+atexit.register(exit_late)
+import numpy
+import distrun
+from distrun import elastic  # its own exit handler runs before that one
+
+distrun.init()
+
+@elastic.run
+def train(state):
+    global failed
+    if os.environ["DISTRUN_GENERATION"] != "1":
+        open(os.environ["ON"], "w").close()
+    while state.step < 10:
+        if state.step == 5 and os.environ["DISTRUN_PROCESS"] == "2":
+            failed = True
+            raise RuntimeError("fails once")
+        distrun.allreduce(numpy.ones(3), name="t")
+        state.step += 1
+        state.commit()
+
+train(elastic.ObjectState(step=0))
+print("done", flush=True)
+"""
+
+
+def test_a_rank_that_raises_and_takes_its_time_to_exit_costs_one_restart(distrun, python, tmp_path):
+    limits = ("--min-np", "2", "--max-restarts", "1")
+    job = distrun(*limits, "-np", "3", "-H", "localhost:3", *python(SLOW_TO_EXIT), ON=str(tmp_path / "on"))
+    assert job.wait() == 0, job.stderr.data.decode()
+    assert job.stdout.data.count(b"done") >= 2
+    said = re.findall(rb"^distrun: rank 2 .*restarts are left", job.stderr.data, re.MULTILINE)
+    assert len(said) == 1, job.stderr.data.decode()
+    assert re.search(
+        rb"raised RuntimeError: fails once at .* in train: generation 2 goes on with 2 ranks; 0 of 1", said[0]
+    )
+    job.assert_gone()
+
+
+ALWAYS_FAILS = """
+import numpy, distrun
+from distrun import elastic
+
+distrun.init()
+
+@elastic.run
+def train(state):
+    for state.step in range(4):
+        distrun.allreduce(numpy.ones(3), name="t")
+        state.commit()
+    raise RuntimeError("always")
+
+train(elastic.ObjectState(step=0))
+"""
+
+
+@pytest.mark.full
+def test_ranks_that_fail_in_the_same_place_each_time_end_the_job(distrun, python):
+    job = distrun("--elastic", "-np", "2", "-H", "localhost:2", *python(ALWAYS_FAILS))
+    assert job.wait() == 1
+    assert b"the ranks of 3 generations in a row have failed so (RuntimeError at " in job.stderr.data
+    job.assert_gone()

@@ -178,6 +178,14 @@ def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
     job.assert_gone()
 
 
+def test_who_waits_in_init_fails_at_once_when_another_rank_has_ended_without_calling_it(distrun, python):
+    code = "import os, sys, distrun\nif os.environ['RANK'] in '13': sys.exit(0)\ndistrun.init()"
+    job = distrun("-np", "4", "--start-timeout", "1000", *python(code))
+    assert job.wait() == 1
+    assert b"distrun.errors.BootstrapError: ranks 1, 3 have ended without calling init()\n" in job.stderr.data
+    job.assert_gone()
+
+
 def test_nothing_survives_the_sigkill_of_distrun(distrun, python):
     job = distrun("-np", "2", *python(STUBBORN + DAEMON + SLEEP))
     job.stdout.wait_for(b"ready", 2)
@@ -211,6 +219,40 @@ def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python
     agent.kill()
     assert job.wait() == 137
     assert f"the agent on localhost (pid {agent.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    job.assert_gone()
+
+
+def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(distrun, python):
+    job = distrun("-np", "2", *python(DAEMON + SLEEP))
+    job.stdout.wait_for(b"ready", 2)
+    family, both = job.family(), [job.process, job.agent()]
+    assert len(family) == 6
+    for process in both:
+        process.send_signal(signal.SIGSTOP)  # so that neither can do anything about the end of the other
+    for process in both:
+        process.send_signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
+    job.assert_gone()
+
+
+def test_the_guard_of_an_agent_ends_with_it(distrun, python):
+    job = distrun("-np", "1", *python(SLEEP))
+    job.stdout.wait_for(b"ready")
+    (guard,) = (process for process in job.agent().children() if "distrun-guard" in process.cmdline())
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
+    assert not guard.is_running()
+
+
+@pytest.mark.full
+def test_a_guard_that_is_killed_is_not_missed(distrun, python):
+    job = distrun("-np", "1", *python(SLEEP))
+    job.stdout.wait_for(b"ready")
+    (guard,) = (process for process in job.agent().children() if "distrun-guard" in process.cmdline())
+    guard.kill()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait() == 143
     job.assert_gone()
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -151,6 +152,20 @@ def test_any_history_of_a_folder_is_followed(tmp_path):
 @pytest.mark.parametrize("value", ["", "cache", "./cache"])
 def test_a_cache_that_is_no_absolute_path_does_not_count(own_cache, value):
     assert open_cache({"XDG_CACHE_HOME": value}) == str(own_cache / ".cache" / "distrun")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make another user's folder")
+def test_a_folder_among_the_temporary_files_that_another_user_has_taken_is_left_to_that_user(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    taken = tmp_path / f"distrun-{os.getuid()}"
+    taken.mkdir()
+    os.chown(taken, 65534, 65534)
+    cache = open_cache({"XDG_CACHE_HOME": "/proc/none"})
+    assert cache.startswith(f"{taken}-")
+    assert os.stat(cache).st_mode & 0o777 == 0o700
+    assert open_cache({"XDG_CACHE_HOME": "/proc/none"}) == cache
+    os.chown(cache, 65534, 65534)
+    assert open_cache({"XDG_CACHE_HOME": "/proc/none"}) not in (cache, str(taken))
 
 
 @pytest.fixture

@@ -71,8 +71,6 @@ def test_a_training_function_is_called_once_where_nobody_can_regroup():
 
 def test_objects_are_attributes_that_go_back_to_the_last_commit():
     state = elastic.ObjectState(epoch=1, seen=[1])
-    state.restore()  # nothing was committed
-    assert (state.epoch, state.seen) == (1, [1])
     state.commit()
     state.epoch = 2
     state.seen.append(2)
@@ -80,6 +78,31 @@ def test_objects_are_attributes_that_go_back_to_the_last_commit():
         state.restore()
         assert (state.epoch, state.seen) == (1, [1])
         state.seen.append(3)
+
+
+def test_a_state_without_a_copy_is_not_restored_in_silence():
+    state = elastic.ObjectState(epoch=1)
+    state.sync()
+    with pytest.raises(UsageError, match=r"ObjectState.restore\(\): there is no copy to go back to: call commit\(\)"):
+        state.restore()
+    state.save()
+    state.epoch = 2
+    state.restore()
+    assert state.epoch == 1
+
+
+def test_sync_commits_in_horovods_mode(monkeypatch):
+    monkeypatch.setenv("DISTRUN_HOROVOD", "1")
+    state = WeightsState(weights=np.zeros(2), epoch=1)
+    state.sync()
+    state.weights += 1
+    state._parts["weights"].has_changed = True
+    state.epoch = 2
+    state.recover(is_aborted=True)
+    assert (state.weights.tolist(), state.epoch) == ([0, 0], 1)
+    state.epoch = 3
+    state.restore()
+    assert state.epoch == 1
 
 
 def test_an_attribute_that_would_hide_a_method_is_refused():
@@ -240,8 +263,8 @@ class Place:
 
 def test_what_tells_its_state_by_itself_hears_of_boundaries_and_of_no_other_thing():
     state = elastic.ObjectState(place=Place())
-    state.place.fetched = 3
     state.sync()
+    state.place.fetched = 3
     assert state.place.done == 0
     state.commit()
     assert state.place.done == 3
@@ -250,3 +273,12 @@ def test_what_tells_its_state_by_itself_hears_of_boundaries_and_of_no_other_thin
     assert state.place.done == 5
     state.restore()
     assert state.place.done == 3
+
+
+def test_a_place_in_the_data_goes_on_after_sync_on_the_donor_as_on_the_others():
+    state = elastic.ObjectState(place=Place())
+    state.place.fetched = 3
+    state.commit()
+    state.place.fetched = 5
+    state.sync()
+    assert state.place.fetched == state.place.done == 3

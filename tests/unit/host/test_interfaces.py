@@ -174,3 +174,18 @@ def test_traffic_is_spread_over_interfaces_that_the_user_has_named():
     assert further_networks(there, "10.0.0.0/8", "10.0.0.1") == []  # not named one by one
     assert further_networks(there[:1], "eth0,eth1", "10.0.0.1") == []
     assert further_networks(there, "eth0,eth1", "127.0.0.1") == []
+
+
+def test_interfaces_without_carrier_come_last_and_those_that_are_down_only_by_an_address_that_is_in_use(monkeypatch):
+    states = {"br0": "up,broadcast", "eth0": "broadcast", "eth1": "up,running", "eth2": "up", "lo": "up,running"}
+    addresses = {
+        name: [SimpleNamespace(family=socket.AF_INET, address=f"10.0.0.{number}", netmask="255.0.0.0")]
+        for number, name in enumerate(states)
+    }
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
+    stats = {name: SimpleNamespace(isup="running" in flags, flags=flags) for name, flags in states.items()}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: stats)
+    assert [interface.name for interface in own_interfaces()] == ["eth1", "lo", "br0", "eth2"]
+    assert [interface.name for interface in own_interfaces("10.0.0.1")] == ["eth1", "lo", "br0", "eth2", "eth0"]
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": SimpleNamespace(isup=False)})  # before psutil 5.9.3
+    assert own_interfaces() == []

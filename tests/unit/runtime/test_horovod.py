@@ -184,6 +184,57 @@ def test_horovods_exceptions_catch_ours_and_survive_pickling(package):
     assert (mismatch.name, mismatch.version, mismatch.installed_version) == ("torch", "1", "2")
 
 
+def test_horovods_helpers_do_what_theirs_do(package, monkeypatch):
+    util = package("horovod.common.util")
+    assert util.is_version_greater_equal_than("2.10.1", "2.4.0")
+    assert not util.is_version_greater_equal_than("2.3.9", "2.4.0")
+    with pytest.raises(ValueError, match=r"'2.4' has not three numbers"):
+        util.is_version_greater_equal_than("2.10.1", "2.4")
+    calls = []
+    assert [util._cache(calls.append)(1) for _ in range(2)] == [None, None]
+    cached = util._cache(lambda *given: calls.append(given) or len(calls))
+    assert cached(1, 2) == cached(1, 2) == len(calls)
+    assert [util.is_iterable(value) for value in ([], "", 3)] == [True, True, False]
+    average = util.get_average_backwards_compatibility_fun(distrun)
+    assert (average(None, None), average(None, False), average(distrun.Min, None)) == (
+        distrun.Average,
+        distrun.Sum,
+        distrun.Min,
+    )
+    env = package("horovod.runner.common.util.env")
+    assert (env.is_exportable("OLDPWD"), env.is_exportable("HOME"), env.is_kubeflow_mpi()) == (False, True, False)
+    assert env.get_env_rank_and_size() == (0, 1)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
+    with pytest.raises(RuntimeError, match="only one of OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE is set"):
+        env.get_env_rank_and_size()
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
+    assert env.get_env_rank_and_size() == (2, 4)
+
+
+def test_horovods_lists_of_hosts_and_waiting_times(package, tmp_path):
+    hosts = package("horovod.runner.common.util.hosts")
+    (tmp_path / "hosts").write_text("h1 slots=2\n\nh2 slots=1\n")
+    listed = hosts.parse_hosts(hosts.parse_host_files(tmp_path / "hosts"))
+    assert listed == [hosts.HostInfo("h1", 2), hosts.HostInfo("h2", 1)]
+    places = hosts.get_host_assignments(listed, 1)
+    assert [tuple(place)[1:4] for place in places] == [(0, 0, 0), (1, 1, 0), (2, 0, 1)]
+    assert [(place.size, place.local_size, place.cross_size) for place in places] == [(3, 2, 2), (3, 2, 1), (3, 1, 2)]
+    assert len(hosts.get_host_assignments(listed, 1, 2)) == 2
+    with pytest.raises(ValueError, match="3 slots are fewer than the 4 ranks"):
+        hosts.get_host_assignments(listed, 4)
+    timeout = package("horovod.runner.common.util.timeout")
+    timeout.Timeout(60, "{activity}").check_time_out_for("nothing")
+    with pytest.raises(timeout.TimeoutException, match="starting took -1 s"):
+        timeout.Timeout(-1, "{activity} took {timeout} s").check_time_out_for("starting")
+
+
+def test_gloo_is_built_in_horovods_mode(monkeypatch):
+    monkeypatch.setenv("DISTRUN_HOROVOD", "0")
+    assert not distrun.runtime.capabilities.gloo_built()
+    monkeypatch.setenv("DISTRUN_HOROVOD", "1")
+    assert distrun.runtime.capabilities.gloo_built()
+
+
 def test_elastic_names_are_there(package):
     elastic = package("horovod.common.elastic")
     distrun.init()

@@ -34,6 +34,7 @@ def test_it_cannot_be_changed():
         ({"rank": -1}, r"^rank -1 must be between 0 and 7"),
         ({"local_rank": 2}, r"^local_rank 2 must be between 0 and 1 \(local_size - 1\)"),
         ({"cross_rank": 4}, r"^cross_rank 4 must be between 0 and 3 \(cross_size - 1\)"),
+        ({"size": 10**11}, r"^size 100000000000 is more than the 1048576 ranks that a job can have"),
         ({"size": 0}, r"^size 0 must be at least 1"),
         ({"local_size": 9}, r"^local_size 9 must be between 1 and the size, 8"),
         ({"cross_size": 0}, r"^cross_size 0 must be between 1 and the size, 8"),

@@ -1,15 +1,21 @@
 """Horovod's helpers around its compiled libraries, of which there are none here, and two for lists."""
 
+import functools
 import os
-from collections.abc import Iterator, Sequence
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from distrun.runtime import capabilities
+from distrun.runtime.operations.reduction import reduce_op
 
 Item = TypeVar("Item")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+EXTENSIONS = ["tensorflow", "torch"]
 
 _FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "keras": "keras"}
 
@@ -76,6 +82,48 @@ def split_list(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:
     size, longer = divmod(len(items), parts)
     bounds = [part * size + min(part, longer) for part in range(parts + 1)]
     return [items[start:end] for start, end in pairwise(bounds)]
+
+
+def _cache(f: Function) -> Function:
+    """Have a function called once for the same arguments."""
+    return functools.cache(f)  # type: ignore[return-value]
+
+
+def is_iterable(x: Any) -> bool:
+    """Return whether a value can be iterated over."""
+    return hasattr(x, "__iter__") or hasattr(x, "__getitem__")
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Return whether a version is at least another, which has three numbers.
+
+    Raises:
+        ValueError: `target` is not like 1.2.3.
+    """
+    if len(target.split(".")) != 3:
+        raise ValueError(f"the version {target!r} has not three numbers: write it as 1.2.3")
+    from packaging.version import Version
+
+    return Version(ver) >= Version(target)
+
+
+def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:
+    """Return the function `(op, average)` that returns the operation which the two arguments mean."""
+    return lambda op, average: reduce_op(average, op)
+
+
+def get_ext_suffix() -> str:
+    """Return the suffix of compiled modules."""
+    return sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Return where Horovod would have a compiled library; there is none."""
+    return os.path.join(os.path.dirname(pkg_path), *args) + get_ext_suffix()
+
+
+def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
+    """Return: nothing was built against a version of a framework."""
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:

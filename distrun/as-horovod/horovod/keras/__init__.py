@@ -3,6 +3,7 @@
 from typing import NoReturn as _NoReturn
 
 from distrun.keras import *
+from distrun.keras.values.tensors import *
 from horovod import __version__ as __version__
 from horovod.common.absent import attribute_error as _attribute_error
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError

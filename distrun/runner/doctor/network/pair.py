@@ -17,6 +17,7 @@ from distrun.runner.doctor.network.transfers import Transfer
 from distrun.runner.doctor.probe_client import ProbeClient
 from distrun.runner.doctor.report import LinkReport, Status
 from distrun.runner.doctor.shell_commands import ShellCommands
+from distrun.runner.doctor.verdicts import family
 from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
 
@@ -36,10 +37,15 @@ class ProbedHost:
 
 
 @dataclass(frozen=True)
-class _Unreachable:
-    """Why a host cannot connect to another one: the addresses that it tried, and what happened there."""
+class _Attempts:
+    """The addresses of a host to which another one tried to connect."""
 
-    tried: Sequence[tuple[str, str]]
+    failed: Sequence[tuple[str, str]]
+    """Each address that cannot be connected to, with what happened there."""
+    reached: str | None = None
+    """The first that can be; None = none can."""
+    links: tuple[LinkReport, LinkReport] | None = None
+    """The link to that host and the link from it, as they were measured there."""
 
 
 def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
@@ -47,7 +53,7 @@ def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int
 
     The second host connects to the first, as ranks connect to rank 0, and the first to the second. Which host has rank
     0 depends on the order in which a job lists them, so both must be able to connect; if either can, its connections
-    serve to measure both directions.
+    serve to measure both directions. Ranks may use any of the addresses, so both families are tried.
     """
     try:
         both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
@@ -55,14 +61,22 @@ def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int
         return [LinkReport(second.host, first.host, Status.FAILED, text=str(error), remedy="change --network")]
     pair = _Pair(both, hosts)
     there = pair.measure(second, first)
-    if isinstance(there, _Unreachable):
+    if there.links is None:
         back = pair.measure(first, second)
-        if isinstance(back, _Unreachable):
+        if back.links is None:
             return [pair.report(second, first, there), pair.report(first, second, back)]
-        return [back[0], pair.report(second, first, there, is_one_way=True)]
-    has_loss = any(link.packets_lost for link in there)
-    refused = pair.connect(first, second, has_loss)
-    return list(there) if refused is None else [there[0], pair.report(first, second, refused, is_one_way=True)]
+        link = pair.with_closed(back.links[0], first, second, back)
+        return [link, pair.report(second, first, there, is_one_way=True)]
+    link, other = there.links
+    link = pair.with_closed(link, second, first, there)
+    back = pair.connect(first, second, _has_loss(there))
+    if back.reached is None:
+        return [link, pair.report(first, second, back, is_one_way=True)]
+    return [link, pair.with_closed(other, first, second, replace(back, links=there.links))]
+
+
+def _has_loss(attempts: _Attempts) -> bool:
+    return any(link.packets_lost for link in attempts.links or ())
 
 
 class _Pair:
@@ -72,32 +86,49 @@ class _Pair:
         self._networks = networks
         self._hosts = hosts
 
-    def measure(self, client: ProbedHost, server: ProbedHost) -> tuple[LinkReport, LinkReport] | _Unreachable:
-        """Have one host connect to the other, and return the link to the server and that from it."""
-        tried: list[tuple[str, str]] = []
+    def measure(self, client: ProbedHost, server: ProbedHost) -> _Attempts:
+        """Have one host connect to the other, and measure there; return all attempts."""
+        failed: list[tuple[str, str]] = []
         for address in self._addresses(server):
             try:
-                return _measure(client, server, address, self._hosts)
+                return _Attempts(failed, address, _measure(client, server, address, self._hosts))
             except HostError as error:
-                tried.append((address, str(error)))
-        return _Unreachable(tried)
+                failed.append((address, str(error)))
+        return _Attempts(failed)
 
-    def connect(self, client: ProbedHost, server: ProbedHost, has_loss: bool) -> _Unreachable | None:
-        """See whether one host can connect to the other."""
-        tried: list[tuple[str, str]] = []
+    def connect(self, client: ProbedHost, server: ProbedHost, has_loss: bool) -> _Attempts:
+        """See whether one host can connect to the other; return all attempts."""
+        failed: list[tuple[str, str]] = []
         for address in self._addresses(server):
-            try:
-                with _Listening(server, address) as there:
-                    client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
-                return None
-            except HostError as error:
-                tried.append((address, str(error)))
-        return _Unreachable(tried)
+            trouble = _trouble(client, server, address, has_loss)
+            if trouble is None:
+                return _Attempts(failed, address)
+            failed.append((address, trouble))
+        return _Attempts(failed)
 
-    def report(self, client: ProbedHost, server: ProbedHost, why: _Unreachable, is_one_way: bool = False) -> LinkReport:
+    def with_closed(self, link: LinkReport, client: ProbedHost, server: ProbedHost, attempts: _Attempts) -> LinkReport:
+        """Return the report on a link with what else should be possible: to connect by the other family.
+
+        Only networks that both hosts are in count: by others they need not reach each other.
+        """
+        shared = [item.address for item in self._networks.of(server.host) if self._networks.is_shared(item)]
+        known = dict(attempts.failed)
+        closed = []
+        for address in {family(address): address for address in reversed(shared)}.values():  # the best of each
+            if attempts.reached is not None and family(address) == family(attempts.reached):
+                continue
+            trouble = known.get(address) or _trouble(client, server, address, _has_loss(attempts))
+            if trouble is not None:
+                closed.append((address, trouble))
+        judged = verdicts.with_closed(link, closed)
+        if closed and not judged.command:
+            judged = replace(judged, command=client.commands.there(f"ping -c 3 {closed[0][0]}"))
+        return judged
+
+    def report(self, client: ProbedHost, server: ProbedHost, why: _Attempts, is_one_way: bool = False) -> LinkReport:
         """Return the report on a host that cannot connect to another one."""
         own = self._addresses(client)
-        link = verdicts.unreachable(client.host, server.host, why.tried, own, is_one_way)
+        link = verdicts.unreachable(client.host, server.host, why.failed, own, is_one_way)
         if link.target_address is None:
             return replace(link, command=client.commands.there("ip -brief address"))
         if is_one_way:
@@ -106,6 +137,16 @@ class _Pair:
 
     def _addresses(self, host: ProbedHost) -> list[str]:
         return [interface.address for interface in self._networks.of(host.host)[:_MAX_ADDRESSES]]
+
+
+def _trouble(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> str | None:
+    """Return what happens when one host connects to an address of the other; None if all is well."""
+    try:
+        with _Listening(server, address) as there:
+            client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
+    except HostError as error:
+        return str(error)
+    return None
 
 
 def _by_hand(client: ProbedHost, server: ProbedHost, address: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from distrun.runner.doctor.network.packet_sizes import PacketSizes
 from distrun.runner.doctor.network.transfers import Transfer
 from distrun.runner.doctor.report import LinkReport, Status
-from distrun.runner.doctor.verdicts import gigabits, seconds
+from distrun.runner.doctor.verdicts import family, gigabits, seconds
 
 SLOW_LINK = 1e9 / 8  # bytes per second: no more than this is too little for training
 _ALLREDUCE = 100_000_000  # bytes, for the figure that shows what a slow link means
@@ -100,6 +100,28 @@ def _nothing_arrives(found: LinkReport, sizes: PacketSizes | None, interface: st
     )
 
 
+def with_closed(found: LinkReport, closed: Sequence[tuple[str, str]]) -> LinkReport:
+    """Return the report on a link with the addresses of the target at which the source should reach it and does not.
+
+    Args:
+        found: the report, on a link that was measured by way of another address.
+        closed: (address of the target, what went wrong).
+    """
+    if not closed:
+        return found
+    places = ", nor at ".join(f"{address} ({family(address)}: {trouble})" for address, trouble in closed)
+    remedy = (
+        f"open the firewall of {found.target} for {' and '.join(family(address) for address, _ in closed)} too, for "
+        "all TCP ports; or choose a network that works with --network"
+    )
+    return replace(
+        found,
+        status=Status.WARNING if found.status is Status.OK else found.status,
+        text=f"{found.text}; but {found.source} cannot connect to {found.target} at {places}",
+        remedy=f"{remedy}; {found.remedy}" if found.remedy else remedy,
+    )
+
+
 def unreachable(
     source: str, target: str, tried: Sequence[tuple[str, str]], own: Sequence[str], is_one_way: bool = False
 ) -> LinkReport:
@@ -117,7 +139,7 @@ def unreachable(
         reason = f"{place} cannot connect to {target}, which has no address that other hosts may know"
     else:
         reason = f"{place} cannot connect to {target} at " + ", nor at ".join(
-            f"{address} ({trouble})" for address, trouble in tried
+            f"{address} ({family(address)}: {trouble})" for address, trouble in tried
         )
     if is_one_way:
         reason += f", though {target} can connect to {source}: new connections are dropped in this direction only"

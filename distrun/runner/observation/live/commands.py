@@ -11,7 +11,7 @@ import time
 
 import click
 
-from distrun.errors import UsageError
+from distrun.errors import BootstrapError, UsageError
 from distrun.runner.observation.live.finding import Job, connect, jobs, the_job
 from distrun.runner.observation.live.keys import Keys
 from distrun.runner.observation.live.sentences import clock, number, sentence
@@ -54,8 +54,8 @@ def top(job: str | None) -> int:
         raise UsageError("distrun top needs a terminal: without one, start the job with --live, which writes lines")
     found = the_job(job)
     try:
-        connection = connect(found.job, found.pid)
-    except OSError as error:
+        connection = connect(found.address)
+    except (OSError, BootstrapError) as error:
         raise UsageError(f"job {found.job[:8]} has just ended, or does not answer ({error}); see distrun ps") from None
     with connection:
         connection.settimeout(None)

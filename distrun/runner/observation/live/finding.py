@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from dataclasses import dataclass
 
-from distrun.errors import UsageError
-from distrun.runner.observation.live.server import PREFIX, address, peer_uid
+from distrun.errors import BootstrapError, UsageError
+from distrun.host import abstract_sockets
+from distrun.runner.observation.live.server import prefix
 
 _PATIENCE = 5.0  # seconds for a launcher to answer
-_LISTENS = 0x10000
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,22 @@ class Job:
     """In seconds of the wall clock."""
     steps_per_second: float | None
     """None: nobody observes it at present, or its steps are not known."""
+    address: bytes = b""
+    """The address of its launcher's socket."""
 
 
 def jobs() -> list[Job]:
     """Return all jobs, the oldest first."""
     found = []
-    for name, pid in _listed():
+    for name in abstract_sockets.listening(prefix()):
         try:
-            with connect(name, pid) as connection:
+            with connect(name) as connection:
                 connection.sendall(b'{"ask": "about"}\n')
                 about = json.loads(connection.makefile("rb").readline())
-                found.append(Job(**about | {"command": " ".join(about["command"].split())}))  # it may have lines
-        except (OSError, ValueError, TypeError, KeyError):
-            continue  # it has just ended, or is of another version
+                about["command"] = " ".join(about["command"].split())  # it may have lines
+                found.append(Job(**about, address=name))
+        except (OSError, BootstrapError, ValueError, TypeError, KeyError):
+            continue  # it has just ended, or is of another version, or of another user who has taken such a name
     return sorted(found, key=lambda one: one.since)
 
 
@@ -66,29 +68,13 @@ def the_job(wanted: str | None) -> Job:
     )
 
 
-def connect(job: str, pid: int) -> socket.socket:
-    """Return a connection with a launcher. Raises OSError where there is none, or it is another user's."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+def connect(address: bytes) -> socket.socket:
+    """Return a connection with a launcher.
+
+    Raises:
+        OSError: there is none.
+        BootstrapError: it is another user's.
+    """
+    connection = abstract_sockets.connect(socket.SOCK_STREAM, address)
     connection.settimeout(_PATIENCE)
-    try:
-        connection.connect(address(job, pid))
-        if peer_uid(connection) != os.getuid():
-            raise PermissionError("it is another user's")
-    except OSError:
-        connection.close()
-        raise
     return connection
-
-
-def _listed() -> list[tuple[str, int]]:
-    """Return names and process ids of the launchers of this user that listen in this network namespace."""
-    found = []
-    with open("/proc/net/unix", encoding="ascii", errors="replace") as table:
-        for line in table:
-            fields = line.split()
-            if len(fields) < 8 or not fields[7].startswith(f"@{PREFIX}/{os.getuid()}/"):
-                continue
-            name, _, pid = fields[7].split("/", 2)[2].rpartition("/")
-            if int(fields[3], 16) & _LISTENS and pid.isdecimal():
-                found.append((name, int(pid)))
-    return found

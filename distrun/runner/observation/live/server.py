@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,25 +17,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from distrun.host import abstract_sockets
+from distrun.host.descriptors import accept
+
 if TYPE_CHECKING:
     from distrun.runner.observation.live.hub import Hub, Viewer
     from distrun.runner.observation.live.snapshot import Snapshot
 
-PREFIX = "distrun"
-_CREDENTIALS = struct.Struct("3i")
 _PATIENCE = 5.0  # seconds for a client to say what it wants
 _MOST_ASKED = 4096  # bytes of a line from a client
+_MOST_CLIENTS = 32  # each is a thread and a descriptor
 
 
-def address(job: str, pid: int) -> str:
-    """Return the address of a launcher, with the 0 byte of an abstract one."""
-    return f"\0{PREFIX}/{os.getuid()}/{job}/{pid}"
+def prefix() -> bytes:
+    """Return how the names of the sockets of this user's launchers begin, with the 0 byte of abstract ones.
 
-
-def peer_uid(connection: socket.socket) -> int:
-    """Return the user that the other end of a connection belongs to."""
-    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(raw)[1])
+    What follows nobody can tell before a launcher has it, so nobody can take it first.
+    """
+    return f"\0distrun/{os.getuid()}/".encode()
 
 
 class Server:
@@ -43,34 +42,29 @@ class Server:
 
     def __init__(
         self,
-        job: str,
         about: Callable[[], Mapping[str, Any]],
         watch: Callable[[Viewer], Hub | None],
         unwatch: Callable[[Viewer], None],
     ) -> None:
         """
         Args:
-            job: its name.
-            about: returns what there is to say about it.
+            about: returns what there is to say about the job.
             watch: shows a viewer the job from now on; None: it is over.
             unwatch: shows it to that viewer no more.
         """
         self._about, self._watch, self._unwatch = about, watch, unwatch
-        self._job = job
         self._since = time.time()
+        self._places = threading.Semaphore(_MOST_CLIENTS)
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
         """Begin to listen; a machine on which that is not possible can do without."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        name = prefix() + f"{secrets.token_hex(8)}/{os.getpid()}".encode()
         try:
-            listener.bind(address(self._job, os.getpid()))
-            listener.listen(8)
+            self._socket = abstract_sockets.listen(socket.SOCK_STREAM, name, 8)
         except OSError:
-            listener.close()
             return
-        self._socket = listener
-        threading.Thread(target=self._listen, args=(listener,), name="distrun onlookers", daemon=True).start()
+        threading.Thread(target=self._listen, args=(self._socket,), name="distrun onlookers", daemon=True).start()
 
     def close(self) -> None:
         """Hear nobody any more."""
@@ -80,27 +74,29 @@ class Server:
             self._socket.close()
 
     def _listen(self, listener: socket.socket) -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            if peer_uid(connection) != os.getuid():
+        while (connection := accept(listener)) is not None:
+            if abstract_sockets.peer_process(connection)[1] != os.getuid() or not self._places.acquire(blocking=False):
                 connection.close()
                 continue
             threading.Thread(target=self._serve, args=(connection,), name="distrun onlooker", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, ValueError):
-            connection.settimeout(_PATIENCE)
-            requests = connection.makefile("rb")
-            asked = json.loads(requests.readline(_MOST_ASKED) or b"{}").get("ask")
-            if asked == "about":
-                about = {**self._about(), "pid": os.getpid(), "since": self._since}
-                connection.sendall(json.dumps(about).encode() + b"\n")
-            elif asked == "top":
-                connection.settimeout(None)
-                self._show(connection, requests)
+        try:
+            with connection, suppress(OSError, ValueError):
+                self._answer(connection)
+        finally:
+            self._places.release()
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(_PATIENCE)
+        requests = connection.makefile("rb")
+        asked = json.loads(requests.readline(_MOST_ASKED) or b"{}").get("ask")
+        if asked == "about":
+            about = {**self._about(), "pid": os.getpid(), "since": self._since}
+            connection.sendall(json.dumps(about).encode() + b"\n")
+        elif asked == "top":
+            connection.settimeout(None)
+            self._show(connection, requests)
 
     def _show(self, connection: socket.socket, requests: Any) -> None:
         viewer = _Onlooker(connection)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from distrun.errors import UsageError
+from distrun.host.endpoints import LAST_PORT
+from distrun.host.numerals import whole_number
 
 LOOPBACK = "127.0.0.1"
 
@@ -18,9 +20,10 @@ def parse_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         colon = ""
-    if not colon or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
+    number = whole_number(port, 0, LAST_PORT)
+    if not colon or number is None:
         raise UsageError(
             f"--metrics {text!r} is not an address: give :9090 for this machine alone, 10.0.0.7:9090 for one network, "
             "0.0.0.0:9090 for all, or [::1]:9090"
         )
-    return host or LOOPBACK, int(port)
+    return host or LOOPBACK, number

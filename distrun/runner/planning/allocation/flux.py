@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.host.numerals import MOST_RANKS
 from distrun.runner.planning.allocation.allocated import Allocation
 from distrun.runner.planning.host_ranges import expand
 from distrun.runner.planning.hosts import Host
@@ -77,5 +78,8 @@ def _ids(text: str) -> list[int]:
     ids: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        ids += range(int(first), int(last or first) + 1)
+        numbers = range(int(first), int(last or first) + 1)
+        if len(ids) + len(numbers) > MOST_RANKS:
+            raise ValueError(f"more than {MOST_RANKS} numbers")
+        ids += numbers
     return ids

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 from distrun.runner.planning.allocation.allocated import Allocation, read_lines, remedy
 from distrun.runner.planning.hosts import Host, merge
 
@@ -27,10 +28,11 @@ def read(environ: Mapping[str, str]) -> Allocation | None:
         return None
     hosts = []
     for line in read_lines(_FILE, file, _NAME):
-        name, slots, *_ = [*line.split(), ""]
-        if not (slots.isdecimal() and int(slots)):
+        name, text, *_ = [*line.split(), ""]
+        slots = whole_number(text)
+        if slots is None:
             raise UsageError(
                 f"{_FILE}={file!r} has the line {line!r}, which is no host and number of slots: {remedy(_NAME)}"
             )
-        hosts.append(Host(name, int(slots)))
+        hosts.append(Host(name, slots))
     return Allocation(_NAME, tuple(merge(hosts)), environ.get(_JOB, ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 from distrun.runner.planning.allocation.allocated import Allocation, read_lines, remedy
 from distrun.runner.planning.hosts import Host, merge
 
@@ -28,9 +29,10 @@ def read(environ: Mapping[str, str]) -> Allocation | None:
         hosts = [Host(line.split()[0], 1) for line in read_lines(_FILE, file, "LSF")]
     elif text := environ.get(_PAIRS):
         words = text.split()
-        if len(words) % 2 or not all(word.isdecimal() and int(word) for word in words[1::2]):
+        slots = [number for word in words[1::2] if (number := whole_number(word))]
+        if len(words) != 2 * len(slots):
             raise UsageError(f"{_PAIRS}={text!r} is not a list of hosts and slots like 'a 4 b 4': {remedy('LSF')}")
-        hosts = [Host(name, int(slots)) for name, slots in zip(words[::2], words[1::2], strict=True)]
+        hosts = [Host(name, number) for name, number in zip(words[::2], slots, strict=True)]
     else:
         hosts = [Host(name, 1) for name in environ.get(_NAMES, "").split()]
     return Allocation("LSF", tuple(merge(hosts)), environ[_JOB]) if hosts else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distrun.host.numerals import whole_number
 from distrun.runner.planning.allocation.allocated import Allocation, read_lines
 from distrun.runner.planning.hosts import Host, merge
 
@@ -26,7 +27,7 @@ def read(environ: Mapping[str, str]) -> Allocation | None:
     if not (file := environ.get(_FILE)):
         return None
     hosts = merge(Host(line.split()[0], 1) for line in read_lines(_FILE, file, "PBS"))
-    per_host = environ.get(_PER_HOST, "")
-    if per_host.isdecimal() and int(per_host) and all(host.slots == 1 for host in hosts):
-        hosts = [Host(host.name, int(per_host)) for host in hosts]
+    per_host = whole_number(environ.get(_PER_HOST, ""))
+    if per_host and all(host.slots == 1 for host in hosts):
+        hosts = [Host(host.name, per_host) for host in hosts]
     return Allocation("PBS", tuple(hosts), environ.get(_JOB, ""))

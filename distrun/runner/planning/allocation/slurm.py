@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from distrun.errors import UsageError
+from distrun.host.numerals import whole_number
 from distrun.runner.planning.allocation.allocated import Allocation, remedy
 from distrun.runner.planning.host_ranges import expand
 from distrun.runner.planning.hosts import Host
@@ -23,7 +24,7 @@ def read(environ: Mapping[str, str]) -> Allocation | None:
     if not (environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST")):
         return None
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "1")
-    if tasks.isdecimal() and int(tasks) > 1:
+    if whole_number(tasks, 2) is not None:
         raise UsageError(
             f"srun started {tasks} copies of distrun (SLURM_STEP_NUM_TASKS), which would start each rank {tasks} "
             "times: start distrun once, without srun, or the script by srun, without distrun"
@@ -45,15 +46,15 @@ def _slots(environ: Mapping[str, str], hosts: int) -> list[int]:
         return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)
     for variable in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"):
         count = environ.get(variable, "").rpartition(":")[2]  # 4 or a100:4
-        if count.isdecimal() and int(count):
-            return [int(count)] * hosts
+        if slots := whole_number(count):
+            return [slots] * hosts
     if tasks:
         return _counts("SLURM_TASKS_PER_NODE", tasks, hosts)
     cpus = environ.get("SLURM_JOB_CPUS_PER_NODE")
     if not cpus:
         return [1] * hosts
     per_task = environ.get("SLURM_CPUS_PER_TASK", "1")
-    divisor = int(per_task) if per_task.isdecimal() and int(per_task) else 1
+    divisor = whole_number(per_task) or 1
     return [max(1, count // divisor) for count in _counts("SLURM_JOB_CPUS_PER_NODE", cpus, hosts)]
 
 
@@ -62,9 +63,10 @@ def _counts(variable: str, text: str, hosts: int) -> list[int]:
     counts: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
-        if match is None or int(match[1]) == 0 or len(counts) + int(match[2] or 1) > hosts:
+        count, times = (whole_number(text) for text in (match[1], match[2] or "1")) if match else (None, None)
+        if count is None or times is None or len(counts) + times > hosts:
             break
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [count] * times
     else:
         if len(counts) == hosts:
             return counts

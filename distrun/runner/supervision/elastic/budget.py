@@ -1,10 +1,12 @@
-"""The budget of an elastic job: how many failures are made good."""
+"""How many failures of an elastic job are made good, and when ranks that all fail are started again."""
 
 from __future__ import annotations
 
 from collections import deque
 
 INCIDENT = 2.0  # seconds within which the deaths of processes count as one failure: a host that is shut down, say
+LONGEST_PAUSE = 60.0  # seconds
+SAME_FAILURES = 3  # in a row, from which on the ranks are not started again
 
 
 class Budget:
@@ -60,3 +62,59 @@ class Budget:
         if self._window is None:
             return ""
         return " within the hour" if self._window == 3600 else f" within {self._window:g} s"
+
+
+class Rounds:
+    """Generations in a row that ended because their own ranks failed, and of which none survived.
+
+    The n-th of them is followed by the next 2 ** (n - 1) seconds after it began.
+    """
+
+    def __init__(self) -> None:
+        self._places: set[str | None] = set()
+        """Where members of the present generation have failed."""
+        self.count = 0
+        """The number of these generations in a row."""
+        self._same = 0
+        self._place = ""
+        """Where the last one failed; empty: it is not known, or there are several places."""
+
+    def failed(self, place: str | None) -> None:
+        """Take note that a member of the present generation has failed.
+
+        Args:
+            place: see `Failure.place`; None: nothing in the script has made it fail.
+        """
+        self._places.add(place)
+
+    def close(self, begun: float) -> float:
+        """Take note that none of the present generation has survived, once per generation; return when the next may
+        begin.
+
+        Args:
+            begun: when the present one began.
+        """
+        if not self._places or None in self._places:
+            self.forget()
+            return begun
+        self.count += 1
+        (place,) = self._places if len(self._places) == 1 else ("",)
+        self._same = self._same + 1 if place and place == self._place else 1
+        self._place = place or ""
+        self._places.clear()
+        return begun if self.count == 1 else begun + min(LONGEST_PAUSE, 2.0 ** min(self.count - 1, 10))
+
+    def forget(self) -> None:
+        """Take note that a generation has survivors, or did not end by failures of its own."""
+        self.count, self._same, self._place = 0, 0, ""
+        self._places.clear()
+
+    @property
+    def futility(self) -> str:
+        """Why the ranks should not be started again, a clause; empty: they may be."""
+        if self._same < SAME_FAILURES:
+            return ""
+        return (
+            f"the ranks of {self._same} generations in a row have failed so ({self._place}), and are not started again "
+            "(--max-restarts N starts them N times all the same)"
+        )

@@ -49,10 +49,13 @@ class Decisions(Regrouping):
             times.append(self._settle_by)
         if self.state is State.PREPARING:
             times.append(self._remind_at)
+        times += islice(processes.failing.values(), 1)
         if self.state is State.REGROUPING and self._places.connecting:
             patience.append(self._regroup_at + PATIENCE)
         if self.state is State.REGROUPING and processes.ending:
             patience.append(self._regroup_at + PATIENCE)
+        if self.state is State.REGROUPING and self._is_closed:
+            patience.append(self._start_at)
         if self._planned_since is not None:
             patience.append(self._planned_since + PATIENCE)
         times += [time for time in patience if time > now]
@@ -176,6 +179,8 @@ class Decisions(Regrouping):
         return staying, arrived[: max_np - len(staying)]
 
     def _begin_planned(self, now: float) -> list[Action]:
+        if self._options.counts_changes and not self._budget.charge(now):
+            return self._failed_as_a_whole(Failure(None, 1, f"{self._reason}; {self._budget.exhausted}"), now)
         staying, joining = self._planned_members()
         return self._begin(list(staying), joining, frozenset(), now)
 
@@ -185,7 +190,9 @@ class Decisions(Regrouping):
         suspect, before = suspected_host(self._complaints, hosts), self._suspect
         rank, complaint = next(iter(self._complaints.items()))
         sentence = complaint if self._lost_peer else f"rank {rank} on {hosts[rank]} has lost its peers: {complaint}"
-        actions = self._broken(self._lost_peer or Failure(None, 1, sentence), sentence, None, now)
+        actions = self._broken(self._lost_peer or Failure(None, 1, sentence), sentence, [], now)
+        self._unheard = self._processes.members.keys() - self._processes.waiting
+        self._link_failure = self._story.last
         self._suspect = suspect
         if suspect is not None and suspect == before and self.state is State.REGROUPING:
             actions += self._bar(suspect, now)
@@ -218,6 +225,12 @@ class Decisions(Regrouping):
             if len(members) + len(joining) >= options.min_np:
                 return self._begin(members, joining, frozenset(), now)
             return self._await_capacity(len(members) + len(joining), options.min_np, now)
+        if processes.failing:
+            return []
+        if actions := self._pause(now):
+            return actions
+        if now < self._start_at:
+            return []
         newcomers = len(processes.newcomers)
         room, needed = options.max_np - newcomers, options.min_np - newcomers
         have = newcomers + len(self._workforce.free_places(room, needed, now))
@@ -226,6 +239,19 @@ class Decisions(Regrouping):
                 return []  # ranks that are all started anew cannot be joined later unless they enrol
             return self._begin_anew(now)
         return self._await_capacity(have, options.min_np, now)
+
+    def _pause(self, now: float) -> list[Action]:
+        """Put the next start off if ranks have failed in a row; end the job if they always fail in the same place."""
+        if self._is_closed:
+            return []
+        self._is_closed, self._start_at = True, self._rounds.close(self._begun)
+        if self._cause is not None and self._options.gives_up_early and (why := self._rounds.futility):
+            return self._fail_for_good(self._cause, why, now)
+        if self._start_at < now + 1.0:
+            return []
+        text = f"all ranks start again in {self._start_at - now:.0f} s, after {self._rounds.count} failures in a row"
+        said, self._is_told = self._is_told, True
+        return [Say(text if said else f"{self._reason}: {text}")]
 
     # --- too few ranks
 

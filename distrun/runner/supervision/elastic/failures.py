@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.keepalive import PER_SILENCE
 from distrun.runner.supervision import events
 from distrun.runner.supervision.elastic import wording
-from distrun.runner.supervision.elastic.actions import Say
+from distrun.runner.supervision.elastic.actions import EndProcesses, Say
 from distrun.runner.supervision.elastic.decisions import Decisions
 from distrun.runner.supervision.elastic.processes import Process, Role
+from distrun.runner.supervision.elastic.regrouping import is_by_itself
 from distrun.runner.supervision.failure import Failure
-from distrun.runner.supervision.policy import ROOT_CAUSE_TIMEOUT, State
+from distrun.runner.supervision.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
+from distrun.runtime.elastic import messages
 
 if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action
@@ -54,9 +57,10 @@ class Failures(Decisions):
             return []
         self._workforce.barring.failed(host, None, now)
         if members:
+            self._rounds.failed(None)
             self._unswept.add(host)
             failure = Failure(None, event.status, event.reason)
-            return self._broken(failure, event.reason, min(process.born for process in members), now)
+            return self._broken(failure, event.reason, members, now)
         self._story.add(event.reason, self._generation.number, now)
         return [] if self.state is State.CONNECTING else [Say(event.reason)]
 
@@ -79,7 +83,7 @@ class Failures(Decisions):
         self._workforce.barring.failed(process.host, slot, now, at_start=True)
         self._story.add(sentence, self._generation.number, now)
         if role is Role.NEWCOMER and self.state is State.REGROUPING:
-            return self._charged(failure, sentence, process.born, now)
+            return self._charged(failure, sentence, [process], now)
         return [Say(sentence)]
 
     def _member_gone(
@@ -93,8 +97,27 @@ class Failures(Decisions):
             return []
         if not lost_peer:
             assert process.slot is not None
+            self._rounds.failed(failure.place if is_by_itself(failure) else None)
             self._workforce.barring.failed(process.host, process.slot, now)
-        return self._broken(failure, sentence, process.born, now)
+        return self._broken(failure, sentence, [process], now)
+
+    def _raised(self, process: Process, raised: messages.Raised, now: float) -> list[Action]:
+        """Go on without a member whose script has raised an exception, before it has exited.
+
+        Where the job would end by that, the exit is waited for: until then the process may save what it has.
+        """
+        at = f" at {raised.site}" if raised.site else ""
+        place = f"{raised.error.partition(':')[0]}{at}, after {wording.count(raised.step, 'step')}" if at else ""
+        failure = Failure(process.number, 1, f"raised {raised.error}{at}", RankExit(1), place)
+        sentence = f"{wording.described(process)} {failure.what}"
+        if self._budget.left(now) > 0:
+            self._processes.fail(process.number, now + self._grace)
+            return self._member_gone(process, failure, False, sentence, now)
+        if self.state in (State.RUNNING, State.SETTLING):
+            self._lost_peer = failure
+            self._complain(process, sentence, now)
+            self._settle_by = now + self._grace
+        return []
 
     def _complain(self, process: Process, why: str, now: float) -> None:
         """Take note that a member has left, and wait for a while to learn whose failure it was."""
@@ -127,6 +150,10 @@ class Failures(Decisions):
         for host in _late(places.connecting, now):
             step, limit = places.steps.get(host, "connecting"), f"the {self._start_timeout:g} s of --start-timeout"
             actions += self._refused(host, f"{step} took longer than {limit}", now)
+        for number in _late(processes.failing, now):
+            del processes.failing[number]
+            processes.leaving[number] = now + self._grace + KILL_TIMEOUT
+            actions.append(EndProcesses(frozenset({number}), self._grace))
         for number in _late(processes.leaving, now):
             del processes.leaving[number]
             actions.append(Say(f"{wording.described(processes.alive[number])} does not end, not even by SIGKILL"))

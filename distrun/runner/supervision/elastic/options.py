@@ -20,7 +20,9 @@ class ElasticOptions:
     spares: int = 0
     """The number of spares on each host."""
     max_restarts: int = 10
-    """The number of failures that are made good within the window; planned changes are free."""
+    """The number of failures that are made good within the window; planned changes are free unless `counts_changes`."""
+    counts_changes: bool = False
+    """Whether planned changes count as failures do, as with Horovod's --reset-limit."""
     gives_up_early: bool = True
     """Whether a script that fails again and again before any rank has joined ends the job while restarts are left."""
     restart_window: float | None = 3600.0

@@ -71,6 +71,11 @@ class ElasticPolicy(Failures):
         return not self._ends_as_any_job
 
     @property
+    def alive(self) -> frozenset[int]:
+        """The numbers of the processes that are alive, as far as is known."""
+        return frozenset(self._processes.alive)
+
+    @property
     def story(self) -> list[str]:
         """One line for each failure so far, the last ones if there are many, for the report of a job that failed."""
         return self._story.lines
@@ -164,9 +169,11 @@ class ElasticPolicy(Failures):
                 if not self._processes.enrolled:  # it has imported more than when it joined
                     self._workforce.modules = tuple(modules)
                 self._processes.enroll(number)
+                self._has_state = True
                 self._changed |= not self._processes.unenrolled
             case messages.Joined(generation) if is_member and generation == process.generation:
                 self._processes.unjoined.discard(number)
+                self._unheard.discard(number)
                 self._met = now
                 self._has_joined = True
                 self._places.works(process.host)
@@ -175,11 +182,14 @@ class ElasticPolicy(Failures):
                 self._processes.arrive(number)
             case messages.Waiting(generation, reason) if is_member and generation == process.generation:
                 self._processes.waiting.add(number)
+                self._unheard.discard(number)
                 if self.state in (State.RUNNING, State.SETTLING):
                     self._complain(process, reason, now)
             case messages.Ending() if is_member:
                 process.is_ending = True
                 self._processes.ending.add(number)
+            case messages.Raised() if is_member:
+                return self._raised(process, message, now)
             case messages.Finished() if is_member:
                 return self._ended_well(process, now)
         return []

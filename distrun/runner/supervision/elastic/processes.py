@@ -72,6 +72,9 @@ class Processes:
         """process -> by when it must be reported as started; in this order."""
         self.leaving: dict[int, float] = {}
         """Members of the present generation that are being ended -> when they are given up; in this order."""
+        self.failing: dict[int, float] = {}
+        """Members whose script has raised an exception and that have not exited -> when they are ended; in this order.
+        """
         self.spares: defaultdict[str, dict[int, Process]] = defaultdict(dict)
         """host -> its spares"""
         self.on_host: defaultdict[str, dict[int, Process]] = defaultdict(dict)
@@ -150,6 +153,11 @@ class Processes:
             ended.append(number)
         return frozenset(ended)
 
+    def fail(self, number: int, end_by: float) -> None:
+        """Take note that the script of a member has failed: it takes part in nothing any more, and exits by itself."""
+        self._dismiss(self.alive[number])
+        self.failing[number] = end_by
+
     def gone(self, number: int) -> Process | None:
         """Take note that a process is dead; return it, None if it was dead already."""
         process = self.alive.pop(number, None)
@@ -159,6 +167,7 @@ class Processes:
         self._dismiss(process)
         process.role = role
         self.leaving.pop(number, None)
+        self.failing.pop(number, None)
         self.starting.pop(number, None)
         del self.on_host[process.host][number]
         if process.slot is not None:

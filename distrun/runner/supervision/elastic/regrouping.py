@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from distrun.runner.supervision import events
 from distrun.runner.supervision.actions import CleanUpAfter
 from distrun.runner.supervision.elastic import wording
 from distrun.runner.supervision.elastic.actions import BeginGeneration, EndProcesses, Generation, Member, Say
-from distrun.runner.supervision.elastic.budget import Budget
+from distrun.runner.supervision.elastic.budget import Budget, Rounds
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.processes import Process
 from distrun.runner.supervision.elastic.ranks import in_rank_order
@@ -29,6 +29,11 @@ FUTILE_GENERATIONS = 3  # in a row: all ranks started anew, and one failed by it
 FUTILE_TIME = 30.0  # seconds; a script that never joins may fail later than that without being hopeless
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # ends that are hardly the script's own doing
 _STILL_WORKING = (State.RUNNING, State.SETTLING)
+
+
+def is_by_itself(failure: Failure) -> bool:
+    """Whether a process has failed by its script's own doing."""
+    return failure.exit is not None and failure.exit.returncode not in _FROM_OUTSIDE
 
 
 class Regrouping(Policy):
@@ -57,12 +62,20 @@ class Regrouping(Policy):
         """When the last rank of the present generation has met the others."""
         self._is_fresh = True
         """Whether nobody in the present generation had survived another."""
+        self._has_state = False
+        """Whether some rank has, or has had, a state that survives the end of a generation."""
+        self._is_closed = False
+        """Whether it is known that nobody in the present generation survives it."""
         self._has_joined = False
         """Whether any rank has met the others of the present generation."""
         self._is_training = False
         """Whether a script without elastic code has come so far in it that it says what it has imported."""
         self._futile = 0
         """The number of futile generations in a row."""
+
+        self._rounds = Rounds()
+        self._start_at = now
+        """Where nobody has survived, when the ranks may be started again."""
 
         self._cause: Failure | None = None
         """Why the present generation is over."""
@@ -76,6 +89,11 @@ class Regrouping(Policy):
         """The first failure of a rank that lost a peer, until it is known who failed."""
         self._suspect: str | None = None
         """The host whose links failed last, if no other failure came since."""
+        self._unheard: set[int] = set()
+        """Members of a generation that was left as if a link had failed, which have said nothing since: one of them may
+        turn out to have failed then."""
+        self._link_failure = ""
+        """The line of the story about that link."""
         self._unswept: set[str] = set()
         """Hosts with members of the present generation whose agent was lost."""
 
@@ -91,21 +109,27 @@ class Regrouping(Policy):
 
     # --- the end of a generation
 
-    def _broken(self, failure: Failure, sentence: str, born: float | None, now: float) -> list[Action]:
+    def _broken(self, failure: Failure, sentence: str, dead: Collection[Process], now: float) -> list[Action]:
         """End the present generation because of a failure, if it is made good; else the job.
 
         Args:
             failure: for the end of the job.
             sentence: what has happened, for the user.
-            born: see `Budget.charge`.
+            dead: the members that have failed; none: a link has.
             now: the time.
         """
+        if self._explains(dead):
+            self._story.forget(self._link_failure)
         self._story.add(sentence, self._generation.number, now)
         self._changed = True
         if self.state is State.REGROUPING:
             self._regroup_at = now + GATHER_TIME
-            return self._charged(failure, sentence, born, now)
-        by_itself = failure.exit is not None and failure.exit.returncode not in _FROM_OUTSIDE
+            if not self._explains(dead):
+                return self._charged(failure, sentence, dead, now)
+            self._cause, self._reason, self._is_told = failure, sentence, False
+            self._unheard.clear()
+            return []
+        by_itself = is_by_itself(failure)
         is_futile = by_itself and self._is_fresh and not self._has_joined and now < self._begun + FUTILE_TIME
         self._futile = self._futile + 1 if is_futile else 0
         if self._options.gives_up_early and self._futile >= FUTILE_GENERATIONS:
@@ -113,16 +137,22 @@ class Regrouping(Policy):
             return self._fail_for_good(failure, why, now)
         self.state, self._regroup_at, self._suspect = State.REGROUPING, now + GATHER_TIME, None
         self._cause, self._reason, self._is_told = failure, sentence, False
-        if actions := self._charged(failure, "", born, now):
+        if actions := self._charged(failure, "", dead, now):
             return actions
         processes = self._processes
         if by_itself and failure.rank is not None and processes.known[failure.rank].is_ending:
             processes.ending.clear()  # a script that ends itself with a status does so on all ranks
         return self._end_processes(processes.unenrolled - processes.ending, self._grace, now)
 
-    def _charged(self, failure: Failure, sentence: str, born: float | None, now: float) -> list[Action]:
+    def _explains(self, dead: Collection[Process]) -> bool:
+        """Whether a failure is the one for which the last generation was left, which then seemed to be a link's."""
+        return not self._unheard.isdisjoint(process.number for process in dead)
+
+    def _charged(self, failure: Failure, sentence: str, dead: Collection[Process], now: float) -> list[Action]:
         """Tell the user of a failure, or end the job if it is one too many."""
-        if not self._budget.charge(now, born):
+        if self._explains(dead):
+            self._unheard.clear()
+        elif not self._budget.charge(now, min((process.born for process in dead), default=None)):
             return self._fail_for_good(failure, self._budget.exhausted, now)
         return [Say(sentence)] if sentence else []
 
@@ -150,6 +180,9 @@ class Regrouping(Policy):
         ended = self._end_processes(dropped, self._grace, now)
         said = self._told(generation, bool(survivors), now)
         processes.begin(generation.number, [processes.alive[member.process] for member in generation.members])
+        if survivors:
+            self._rounds.forget()
+        self._is_closed = False
         self._generation, self._begun, self._is_fresh, self._has_joined = generation, now, not survivors, False
         self._cause, self._lost_peer, self._reason, self._is_told = None, None, "", False
         self._is_training = False
@@ -178,6 +211,9 @@ class Regrouping(Policy):
         ranks = wording.count(len(generation.members), "rank")
         starts = "starts" if len(generation.members) == 1 else "start"
         text = f"generation {generation.number} goes on with {ranks}" if has_survivors else f"{ranks} {starts} anew"
+        if self._has_state and not has_survivors:
+            self._has_state = False
+            text += f": the training state is lost with {wording.holders(self._generation.members)}"
         if self._cause is not None:
             text += f"; {self._budget.describe(now)}"
         return [Say(text if self._is_told else f"{generation.reason}: {text}")]

@@ -23,6 +23,17 @@ class Story:
         self._lines.append(f"after {now - self._began:.1f} s, {where}: {what}")
 
     @property
+    def last(self) -> str:
+        """The line of the last failure."""
+        return self._lines[-1]
+
+    def forget(self, line: str) -> None:
+        """Take a failure back if its line is still kept, for a better account of it."""
+        if line in self._lines:
+            self._lines.remove(line)
+            self._count -= 1
+
+    @property
     def lines(self) -> list[str]:
         """The failures, a line each."""
         lost = self._count - len(self._lines)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from distrun.host.ranks import list_ranks
+from distrun.runner.supervision.elastic.actions import Member
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.processes import Process
 from distrun.runner.supervision.elastic.workforce import Workforce
@@ -17,6 +19,13 @@ def count(number: int, noun: str) -> str:
 def described(process: Process) -> str:
     """Return a text such as `rank 1 on h2 (pid 4711)`."""
     return str(process) if process.pid is None else f"{process} (pid {process.pid})"
+
+
+def holders(members: Sequence[Member]) -> str:
+    """Return a text such as `ranks 0-3 on a and b`."""
+    hosts = list(dict.fromkeys(member.host for member in members))
+    where = f"{', '.join(hosts[:-1])} and {hosts[-1]}" if len(hosts) > 1 else hosts[0]
+    return f"{list_ranks([member.rank for member in members])} on {where}"
 
 
 def change(joining: int, leavers: Iterable[Process]) -> str:

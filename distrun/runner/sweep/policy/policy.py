@@ -222,7 +222,8 @@ class Policy:
         self._running.remove(trial)
         trial.seconds = now - trial.began
         trial.end_at = None
-        self._hosts.give_back((member.host, member.slot) for member in trial.members)
+        kept = (member for member in trial.members if member.host not in trial.lost_hosts)
+        self._hosts.give_back((member.host, member.slot) for member in kept)
         done: list[Action] = [ReleaseProcesses(tuple(member.process for member in trial.members))]
         if self.phase is not Phase.RUNNING:
             trial.state = State.WAITING

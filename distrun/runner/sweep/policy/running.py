@@ -64,6 +64,7 @@ class Running:
         struck = [trial for trial in self if host in trial.hosts]
         for trial in struck:
             trial.lost = reason
+            trial.lost_hosts.add(host)
             for member in trial.members:
                 if member.host == host:
                     self.pop(member.process)

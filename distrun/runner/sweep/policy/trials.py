@@ -57,6 +57,8 @@ class Trial:
     """Whether its ranks have been told to end early."""
     lost: str = ""
     """Why it cannot go on, if a host was lost; empty = it was not."""
+    lost_hosts: set[str] = field(default_factory=set)
+    """Hosts that were lost with ranks of it. They may be back, with slots for other trials."""
     failure: Failure | None = None
     """The first failure of a rank; `rank` in it is the number of the process."""
     is_consequence: bool = False
@@ -100,6 +102,7 @@ class Trial:
         self.printed, self.failure, self.end_at = None, None, None
         self.is_pruned = self.is_consequence = False
         self.lost = ""
+        self.lost_hosts.clear()
         self.began = now
 
     def note_failure(self, failure: Failure, is_consequence: bool) -> None:

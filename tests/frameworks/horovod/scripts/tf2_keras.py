@@ -38,12 +38,16 @@ history = keras_model.fit(dataset, steps_per_epoch=64 // hvd.size(), callbacks=c
 
 assert history.history["accuracy"][-1] > 0.9, history.history
 logs = hvd.allgather(np.array([history.history["loss"]]))
-assert np.array_equal(logs[0], logs[1]), "the metrics are averages over the ranks"
+assert np.array_equal(logs.numpy()[0], logs.numpy()[1]), "the metrics are averages over the ranks"
 kernels = hvd.allgather(keras_model.get_weights()[0][None])
 assert np.array_equal(kernels[0], kernels[1])
 
 # Going on from a checkpoint, with an optimizer that is a DistributedOptimizer again
-hvd.allreduce(np.zeros(1))  # rank 0 has written it
+total = hvd.allreduce(1.0, op=hvd.Sum)  # rank 0 has written it
+assert isinstance(total, tf.Tensor), type(total)
+assert (total.dtype, float(total)) == (tf.float32, hvd.size())
+for result in (hvd.broadcast(tf.constant([1, 2]), 0), hvd.reducescatter(tf.Variable([1.0, 3.0]))):
+    assert isinstance(result, tf.Tensor), type(result)
 again = hvd.load_model(folder + "/checkpoint-6.keras")
 before = again.evaluate(images, labels, verbose=0)[0]
 again.fit(

@@ -22,6 +22,7 @@ assert hvd.is_initialized()
 assert (rank(), size()) == (hvd.rank(), hvd.size())
 assert hvd.mpi_ops.is_homogeneous()
 assert isinstance(hvd.nccl_built(), int)
+assert hvd.gloo_built()
 for question in (hvd.mpi_threads_supported, hvd.mpi_enabled, hvd.mpi_built, hvd.gloo_enabled, hvd.gloo_built):
     assert isinstance(question(), bool), question
 for question in (hvd.ddl_built, hvd.ccl_built, hvd.cuda_built, hvd.rocm_built):

@@ -20,22 +20,23 @@ def gradients_of_local_sources_stay_on_their_rank(way):
 
     @way
     def gradients(wrap):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(persistent=True) as tape:
             loss = (RANK + 1.0) * (tf.reduce_sum(shared) + tf.reduce_sum(own) + tf.reduce_sum(tf.gather(table, [1])))
         tape = wrap(tape)
         tape.register_local_source(own)
         tape.register_local_source(table)
         found = tape.gradient(loss, [own, shared, table])
-        local, others = tape.get_local_and_global_gradients(found, [own, shared, table])
-        assert [source is variable for (_, source), variable in zip(local, (own, table), strict=True)] == [True, True]
-        assert others[0][1] is shared
-        return [tf.convert_to_tensor(gradient) for gradient in found]
+        local, others = tape.get_local_and_global_gradients(loss, [own, shared, table])
+        assert [source is variable for (source, _), variable in zip(local, (own, table), strict=True)] == [True, True]
+        assert others[0][0] is shared
+        return [tf.convert_to_tensor(gradient) for gradient in [*found, others[0][1]]]
 
     def unscaled(tape):
         return hvd.DistributedGradientTape(tape, scale_local_gradients=False)
 
     for wrap, expected in ((hvd.DistributedGradientTape, (RANK + 1) / SIZE), (unscaled, RANK + 1)):
-        first, second, third = gradients(wrap)
+        first, second, third, unreduced = gradients(wrap)
+        assert unreduced.numpy().tolist() == [RANK + 1] * 2
         assert first.numpy().tolist() == [expected] * (2 + RANK)
         assert second.numpy().tolist() == [MEAN, MEAN]
         assert third.numpy().tolist() == [[0, 0], [expected, expected], [0, 0]]
@@ -141,7 +142,11 @@ def optimizers_of_tensorflow_1_sum_over_several_passes_in_graphs():
             pairs = optimizer.compute_gradients(model.loss((rows, targets)), model.variables)
             train = optimizer.apply_gradients([(gradient * 1.0, v) for gradient, v in pairs], global_step=count)
             with tf.compat.v1.Session() as session:
-                session.run([tf.compat.v1.global_variables_initializer(), tf.compat.v1.local_variables_initializer()])
+                session.run(tf.compat.v1.global_variables_initializer())
+                batch = dict(zip((rows, targets), mine(data[0]), strict=True))
+                with raises(tf.errors.InvalidArgumentError, "run tf.compat.v1.local_variables_initializer() beside"):
+                    session.run(train, batch)
+                session.run(tf.compat.v1.local_variables_initializer())
                 before = session.run(model.variables)
                 for number, batch in enumerate(data):
                     session.run(train, dict(zip((rows, targets), mine(batch), strict=True)))

@@ -137,11 +137,11 @@ def power_sgd(**options):
     return lambda: powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.5, **options)
 
 
-def joined():
-    model = DistributedDataParallel(mlp())
+def joined(model=mlp, divide_by_all=True, **options):
+    model = DistributedDataParallel(model(), **options)
     optimizer = sgd(model)
     count = 0
-    with model.join():
+    with model.join(divide_by_initial_world_size=divide_by_all):
         for inputs, targets in batches(3 + 2 * RANK):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(inputs), targets).backward()
@@ -202,6 +202,8 @@ VARIANTS = {
     "hook noop": lambda: hooked(debugging_hooks.noop_hook),
     "powerSGD": lambda: hooked(powerSGD_hook.powerSGD_hook, power_sgd(matrix_approximation_rank=2), bucket_cap_mb=25),
     "join": joined,
+    "join that divides by those left": lambda: joined(divide_by_all=False),
+    "join with unused parameters": lambda: joined(TwoHeads, find_unused_parameters=True),
     "Join with ZeRO": joined_with_zero,
     "local SGD": local_sgd,
     "overlapping optimizer": overlapping_optimizer,

@@ -129,6 +129,41 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(config):
     assert "--cycle-time-ms 3.5" in translation.told()
 
 
+EVERY_KEY = """
+controller: GLOO
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10
+  cache_capacity: 2048
+  hierarchical_allreduce: true
+  hierarchical_allgather: true
+  torus_allreduce: false
+autotune:
+  enabled: true
+  log_file: log.csv
+  warmup_samples: 5
+  steps_per_sample: 20
+  bayes_opt_max_samples: 50
+  gaussian_process_noise: 0.9
+timeline: {filename: t.json, mark_cycles: true}
+stall_check: {enabled: true, warning_time_seconds: 120, shutdown_time_seconds: 240}
+library_options:
+  mpi_threads_disable: true
+  num_nccl_streams: 2
+  thread_affinity: 1
+  ccl_bgt_affinity: 1
+  mlsl_bgt_affinity: 1
+  gloo_timeout_seconds: 60
+logging: {level: INFO, with_timestamp: true, hide_timestamp: true}
+"""
+
+
+def test_every_key_of_a_configuration_file_of_any_version_of_horovodrun_is_taken(config):
+    arguments = translate(PROGRAM, ["--config-file", config(EVERY_KEY), "cmd"]).arguments
+    assert "--launcher" not in arguments
+    assert {"DISTRUN_CACHE_CAPACITY=2048", "DISTRUN_LOG_TIME=0", "t.json"} < set(arguments)
+
+
 def test_an_empty_configuration_file_says_nothing(config):
     assert translate(PROGRAM, ["--config-file", config("params:\n"), "cmd"]).arguments == ["--horovod", "cmd"]
 

@@ -84,10 +84,10 @@ def test_plain_text_tells_everything_in_order():
         "                         remedy: start sshd\n"
         "  not tried  login\n"
         "network\n"
-        "  warning    a -> c  10.0.0.1 -> 10.0.0.3: 0.4 Gbit/s: too little\n"
+        "  warning    a -> c  10.0.0.1 -> 10.0.0.3 (IPv4): 0.4 Gbit/s: too little\n"
         "                     by hand: iperf3\n"
         "                     remedy: buy\n"
-        "  ok         c -> a  10.0.0.3 -> 10.0.0.1: 40 Gbit/s\n"
+        "  ok         c -> a  10.0.0.3 -> 10.0.0.1 (IPv4): 40 Gbit/s\n"
         "note: torch differs\n"
         "2 hosts, b failed at tcp, 1 warning\n"
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from distrun.host.interfaces import Interface
 from distrun.runner.connect.connector import Connector
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions
@@ -33,7 +34,7 @@ class SimulatedAgent:
     """Obeys like an agent whose ranks print a line and end; implements `AgentProcess` with a pipe."""
 
     keepalive: float | None = 1000.0
-    host_info = HostInfo("", "", 1, 4711)
+    host_info = HostInfo("", "", 1, 4711, addresses=(Interface("eth0", "10.0.0.1", 24),))
     pid = 1
 
     def __init__(self) -> None:

@@ -39,7 +39,10 @@ def test_slurm_slots(variables, slots):
     assert slurm(**variables) == slots
 
 
-@pytest.mark.parametrize("counts", ["2", "2(x4)", "x", "2(x3),", "2(3)", "0(x3)", "2(x99999999999)"])
+@pytest.mark.parametrize(
+    "counts",
+    ["2", "2(x4)", "x", "2(x3),", "2(3)", "0(x3)", "2(x99999999999)", f"2(x{'9' * 5000})", f"{'9' * 5000}(x3)"],
+)
 def test_slurm_counts_that_do_not_fit_are_refused(counts):
     with pytest.raises(UsageError, match=re.escape(f"SLURM_TASKS_PER_NODE={counts!r}")):
         slurm(SLURM_TASKS_PER_NODE=counts)

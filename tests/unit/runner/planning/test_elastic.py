@@ -101,6 +101,24 @@ def test_a_host_that_is_not_in_the_network_that_was_asked_for_is_refused():
         made.add("b", info(2, Interface("eth0", "192.168.0.1", 24)))
 
 
+LOOPBACK_ONLY = replace(info(1), addresses=())
+
+
+def test_a_host_that_others_cannot_reach_is_refused_unless_it_is_alone():
+    made = planner()
+    with pytest.raises(
+        HostError, match=r"^it has no address that other hosts can reach, only loopback: see `ip address`"
+    ):
+        made.add("a", LOOPBACK_ONLY)
+    made.part(Host("a", 4), Route("a", "a"))
+    made.add("a", LOOPBACK_ONLY, has_others=False)
+    with pytest.raises(HostError, match="host a, with whose ranks those of this host are to meet, has no address that"):
+        made.add("b", info(2), has_others=True)
+    assert contracts(made.world([Place("a", 0)], 1))[0].master_addr == "127.0.0.1"
+    made.remove("a")
+    made.add("b", info(2))
+
+
 def test_listed_gpus_are_for_as_many_ranks():
     made = planner()
     assert made.part(Host("here", 2, gpus=("0", "3")), None).environ["CUDA_VISIBLE_DEVICES"] == "0,3"

@@ -102,6 +102,14 @@ def test_a_chosen_network_is_what_all_programs_are_told(asked):
     assert {part.environ["DISTRUN_NETWORK"] for part in made.agents} == {made.network}
 
 
+def test_a_first_host_that_others_cannot_reach_is_an_error_before_any_rank_starts():
+    answers = {**ANSWERS, "a": replace(ANSWERS["a"], addresses=())}
+    with pytest.raises(UsageError, match="host 'a', where rank 0 is to run, has no address that other hosts can reach"):
+        complete("a", "b", answers=answers)
+    _, parts = complete("b", "a", answers=answers)
+    assert told(parts, "DISTRUN_RENDEZVOUS") == ("10.1.0.3:93",)
+
+
 def test_a_network_that_one_host_lacks_is_an_error_before_any_rank_starts():
     with pytest.raises(UsageError, match="--network 'wan' allows no interface of host 'b'"):
         complete("a", "b", network="wan")

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
+from distrun.runner.elastic.discovery import parse_listing
 from distrun.runner.planning.hosts import Host, merge, parse_host, parse_host_list, parse_hostfile
 
 NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,10}(\.[a-z]{1,5})?", fullmatch=True)
-SLOTS = st.none() | st.integers(1, 10_000)
+SLOTS = st.none() | st.integers(1, 1000)
 
 
 @pytest.mark.parametrize(
@@ -106,3 +107,13 @@ def test_the_mark_with_which_some_editors_begin_a_file_is_no_part_of_a_name():
 def test_open_mpi_and_mpich_write_slots_in_several_ways():
     text = "a slots = 2 max_slots = 4\nb count=2\nc:2\nd slots=2 slots_max=3"
     assert parse_hostfile(text) == [Host(name, 2) for name in "abcd"]
+
+
+@pytest.mark.parametrize("text", ["a:99999999999", f"a:{'9' * 5000}", "a:8192,a:1", "a:8193", "a[1-3]:99999999999"])
+def test_more_slots_than_any_machine_has_are_refused(text):
+    with pytest.raises(UsageError, match="8192"):
+        parse_host_list(text)
+    with pytest.raises(UsageError, match="8192"):
+        parse_hostfile("\n".join(f"{host} slots={slots}" for host, slots in (e.split(":") for e in text.split(","))))
+    with pytest.raises(UsageError, match=r"--hosts-from './find' printed|a has 8193 slots in all"):
+        parse_listing(text.replace(",", "\n"), "./find")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from distrun.host.endpoints import reserve_port
@@ -86,3 +89,14 @@ def test_an_answer_of_another_version_is_understood_so_far():
 )
 def test_an_agent_that_does_not_start_is_explained(status, output, expected):
     assert expected in explain_failed_start(status, output, "/py")
+
+
+def test_an_agent_names_the_address_by_which_it_was_logged_in_to_though_its_interface_is_down(monkeypatch):
+    address = SimpleNamespace(family=socket.AF_INET, address="10.0.0.2", netmask="255.0.0.0")
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": [address]})
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": SimpleNamespace(isup=False, flags="broadcast")})
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 41002 10.0.0.2 22")
+    with reserve_port() as reservation:
+        assert describe_host(Greeting(0.0, "/"), reservation).addresses == (("eth0", "10.0.0.2", 8),)
+        monkeypatch.setenv("SSH_CONNECTION", "no connection")
+        assert describe_host(Greeting(0.0, "/"), reservation).addresses == ()

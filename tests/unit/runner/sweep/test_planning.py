@@ -16,7 +16,7 @@ CONTEXT = LaunchContext({}, "/", "0" * 32, "1" * 64, 4711, cores=8, slots=8)
 def test_a_trial_takes_other_ports_than_the_one_before_it_and_those_beside_it():
     planner = TrialPlanner(LaunchRequest(("true",)), CONTEXT, is_pruned=False)
     part = planner.part(Host("a", 2), Route("a", "a"))
-    planner.add("a", HostInfo("1", "3", 1, port=80, rendezvous=90, ports=tuple(range(100, 100 + part.ports))))
+    planner.add("a", HostInfo("1", "3", 1, port=80, rendezvous=90, ports=tuple(range(100, 100 + part.ports))), False)
     found = {}
     for number in range(6):  # trials take turns on two slots
         trial = Trial(number, {})

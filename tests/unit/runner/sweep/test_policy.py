@@ -396,6 +396,19 @@ def test_spares_are_dismissed_when_no_trial_is_to_come():
     assert len(spares) == 1
 
 
+def test_a_host_that_is_back_before_a_trial_has_ended_that_it_was_lost_with_has_its_slots_once():
+    sweep = Driven({"a": 1, "b": 1, "c": 1}, trials=9, ranks=2)
+    for host in "abc":
+        sweep.ready(host)
+    (first,) = sweep.running
+    back, *_ = first.hosts
+    sweep(events.AgentLost(back, "gone"))
+    sweep.ready(back)
+    second = next(trial for trial in sweep.running if trial is not first)
+    sweep.end(first)
+    assert [trial for trial in sweep.running if trial is not second] == []
+
+
 @given(st.data())
 def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
     slots = data.draw(st.dictionaries(st.sampled_from("abc"), st.integers(1, 3), min_size=1))
@@ -406,7 +419,12 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
     for _ in range(200):
         if sweep.policy.phase is not Phase.RUNNING:
             break
-        taken = [(member.host, member.slot) for trial in sweep.running for member in trial.members]
+        taken = [
+            (member.host, member.slot)
+            for trial in sweep.running
+            for member in trial.members
+            if member.process in trial.alive  # on a host that is lost, nothing is left
+        ]
         assert len(taken) == len(set(taken))
         running = sweep.running
         kinds = ["end"] * bool(running) + ["ready"] * bool(coming) + ["report"] * bool(running) + ["tick"]

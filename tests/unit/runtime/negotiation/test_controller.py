@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail
+from distrun.runtime.negotiation.joining import stand_in
 from distrun.runtime.operations.reduction import Max, Sum
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
 
@@ -587,6 +588,18 @@ def test_operations_that_have_no_meaning_without_a_rank_fail_with_a_sentence(cha
     assert isinstance(failed, Fail)
     assert text in failed.text
     assert failed.ranks == (0, 2)
+
+
+def test_ranks_that_have_joined_count_with_zeros_in_horovods_mode(monkeypatch):
+    monkeypatch.setenv("DISTRUN_HOROVOD", "1")
+    made = controller(3)
+    made.submit(1, JOIN, "", 0.0)
+    scaled = A._replace(op=Max, prescale=0.5)
+    for rank in (0, 2):
+        made.submit(rank, scaled, "", 0.0)
+    assert made.decisions() == [Define(0, scaled, taking_part=3)]
+    (elements,) = stand_in(scaled).inputs
+    assert not elements.any()
 
 
 def test_a_rank_that_joins_is_not_told_of_what_was_given_up_before():

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import astuple
 from typing import Any
 
@@ -110,6 +111,10 @@ class Rank(RankThread):
         """Wait until it has been let in by rank 0 or by its relay, and waits for the table."""
         await_that(lambda: self.is_in("introduce", "receive_packed") and self.is_in("_receive_table", "_await_relay"))
 
+    def is_with_relay(self) -> bool:
+        """Whether it waits for its relay, which has not found rank 0 yet."""
+        return self.is_in("_connect_with_relay") and self.is_in("await_readable")
+
 
 @pytest.fixture
 def job(endpoint) -> Job:
@@ -200,7 +205,7 @@ def test_a_host_with_rank_0_and_its_neighbours_may_be_the_only_large_one(endpoin
 
 def test_rank_0_may_come_late(job):
     others = [job.relay(3), job.relay(7), *job.ranks(1, 2, 4, 5, 6)]
-    await_that(lambda: others[-1].is_in("pause"))
+    await_that(others[-1].is_with_relay)
     close([job.rank(0).end(), *[rank.end() for rank in others]])
 
 
@@ -235,6 +240,24 @@ def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(jo
     ranks = [first, job.rank(1), relay, job.rank(3, meeting=job.meeting(3, KEY[::-1])), *job.ranks(4, 5, 6, 7)]
     meetings = [rank.end() for rank in ranks]
     assert {2, 3} < set(meetings[0].control)
+    close(meetings)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_ranks_whose_relays_name_is_taken_by_a_process_that_accepts_nobody_connect_themselves(
+    job, is_full, monkeypatch, caplog
+):
+    monkeypatch.setattr(at_host, "_PATIENCE", 0.1)
+    with ExitStack() as kept:
+        squatter, client = (kept.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) for _ in range(2))
+        squatter.bind(address := job.meeting(2).address(PLACE))
+        if is_full:
+            squatter.listen(0)
+            client.connect(address)
+        meetings = [rank.end() for rank in job.ranks(*range(8))]
+    assert {2, 3, 4} < set(meetings[0].control)
+    said = f"a process of user id {os.getuid()} has taken the abstract socket @distrun-"
+    assert sum(said in text and "connects with rank 0 directly" in text for text in caplog.messages) == 3
     close(meetings)
 
 
@@ -295,7 +318,7 @@ def test_rank_0_names_the_missing_ranks_to_those_that_came(job, missing, clock, 
 
 def test_ranks_say_that_rank_0_does_not_answer(job, clock):
     ranks = [job.relay(2), job.rank(3)]
-    await_that(lambda: ranks[0] in clock.failed and ranks[1].is_in("pause"))
+    await_that(lambda: ranks[0] in clock.failed and ranks[1].is_with_relay())
     clock.end_for(*ranks)
     texts = errors(ranks)
     assert re.match(r"rank 2 did not find rank 0 within 60 s: .*\(connection refused\)", texts[0])
@@ -315,7 +338,7 @@ def test_a_rank_says_that_its_relay_has_not_found_rank_0(job, clock):
 
 def test_when_a_relay_gives_up_another_rank_takes_its_place(job, clock):
     relay, other = job.relay(2), job.rank(3)
-    await_that(lambda: other.is_in("pause"))
+    await_that(other.is_with_relay)
     clock.end_for(relay)
     errors([relay])
     await_that(lambda: job.is_claimed(3))
@@ -440,7 +463,7 @@ def test_an_interrupted_relay_tells_why(job, stop, has_rank_0):
         relay.await_waiting()
         other.await_waiting()
     else:
-        await_that(lambda: other.is_in("pause"))
+        await_that(other.is_with_relay)
     stop.come("host gamma has joined")
     assert errors([relay, other]) == ["host gamma has joined"] * 2
     for text in errors(first):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import select
@@ -16,7 +15,7 @@ import pytest
 
 from distrun.errors import BootstrapError
 from distrun.runtime.rendezvous import within_host
-from distrun.runtime.rendezvous.within_host import PeerInfo, own_peer_info, rendezvous_within_host
+from distrun.runtime.rendezvous.within_host import LocalMeeting, PeerInfo, own_peer_info, rendezvous_within_host
 from distrun.runtime.shared_memory.segment import segment_size
 
 KEY = bytes(range(32))
@@ -55,13 +54,13 @@ def name() -> Iterator[str]:
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
 
 
-def address_of(name: str) -> str:
-    return "\0distrun-" + hashlib.sha256(f"{os.getuid()}:{name}".encode()).hexdigest()[:32]
+def address_of(name: str, key: bytes | None = KEY) -> bytes:
+    return LocalMeeting(name, key).address()
 
 
-def is_open(name: str) -> bool:
+def is_open(name: str, key: bytes | None = KEY) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        return probe.connect_ex(address_of(name)) == 0
+        return probe.connect_ex(address_of(name, key)) == 0
 
 
 def close(meetings: list[list[PeerInfo]]) -> None:
@@ -85,7 +84,7 @@ def test_all_ranks_get_the_descriptors_of_all_whatever_the_order_of_arrival(name
         for peers in met:
             assert select.select([peers[rank].bell], [], [], 0)[0]
     assert len({os.fstat(peer_info.segment).st_ino for peer_info in met[0]}) == size
-    assert not is_open(name)
+    assert not is_open(name, key)
     close(met)
 
 
@@ -101,7 +100,18 @@ def test_descriptors_are_not_inherited(name):
     mine.close()
 
 
-def test_a_process_with_another_key_is_not_let_in_and_the_rendezvous_goes_on(name):
+def test_names_follow_from_the_key(name):
+    assert len({address_of(name, key) for key in (KEY, KEY[::-1], None)}) == 3
+
+
+def let_names_be_without_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes with different keys find each other."""
+    address = LocalMeeting.address
+    monkeypatch.setattr(LocalMeeting, "address", lambda meeting: address(LocalMeeting(meeting.name, None)))
+
+
+def test_a_process_with_another_key_is_not_let_in_and_the_rendezvous_goes_on(name, monkeypatch):
+    let_names_be_without_key(monkeypatch)
     server = Client(name, KEY, 0, 2)
     with pytest.raises(BootstrapError):
         Client(name, KEY[::-1], 1, 2, 5.0).end()
@@ -111,7 +121,8 @@ def test_a_process_with_another_key_is_not_let_in_and_the_rendezvous_goes_on(nam
     close([server.end(), client.end()])
 
 
-def test_a_server_that_does_not_know_the_key_is_not_believed(name):
+def test_a_server_that_does_not_know_the_key_is_not_believed(name, monkeypatch):
+    let_names_be_without_key(monkeypatch)
     server = Client(name, KEY[::-1], 0, 2, 0.5)
     client = Client(name, KEY, 1, 2, 0.5)
     for one in (server, client):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from distrun.runner.doctor.network import verdicts
@@ -44,11 +46,22 @@ def test_a_pair_without_a_connection_names_both_addresses():
     link = verdicts.unreachable("b", "a", tried, ["10.0.0.2"])
     assert link.status is Status.FAILED
     assert link.text == (
-        "b (10.0.0.2) cannot connect to a at 10.0.0.1 (no answer within 3 s), nor at fd00::1 (connection refused)"
+        "b (10.0.0.2) cannot connect to a at 10.0.0.1 (IPv4: no answer within 3 s), nor at fd00::1 (IPv6: connection "
+        "refused)"
     )
     assert (link.source_address, link.target_address) == ("10.0.0.2", "10.0.0.1")
     assert "--network" in link.remedy
     assert "no address" in verdicts.unreachable("b", "a", [], []).text
+
+
+def test_a_family_that_is_closed_is_a_warning_of_a_link_that_works():
+    link = LinkReport("b", "a", Status.OK, "fd00::2", "fd00::1", 1e-4, 1e9, "8 Gbit/s")
+    assert verdicts.with_closed(link, []) == link
+    warned = verdicts.with_closed(link, [("10.0.0.1", "no answer within 4 s")])
+    assert warned.status is Status.WARNING
+    assert warned.text == "8 Gbit/s; but b cannot connect to a at 10.0.0.1 (IPv4: no answer within 4 s)"
+    assert warned.remedy.startswith("open the firewall of a for IPv4 too")
+    assert verdicts.with_closed(replace(link, status=Status.FAILED), [("10.0.0.1", "x")]).status is Status.FAILED
 
 
 def lossy(steady, rate=1e6):

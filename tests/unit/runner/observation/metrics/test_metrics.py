@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import socket
+import threading
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 
 import pytest
 from histories.training import History, played
 
 from distrun.errors import UsageError
+from distrun.runner.observation.metrics import server as metrics_server
 from distrun.runner.observation.metrics.address import parse_address
 from distrun.runner.observation.metrics.consumer import Metrics
 from distrun.runner.observation.metrics.server import Server
@@ -68,6 +74,75 @@ def test_a_server_gives_the_page_of_the_moment_and_nothing_else(server):
     assert get(server, "/metrics?x=1") == "two\n"
     with pytest.raises(urllib.error.HTTPError, match="404"):
         get(server, "/etc/passwd")
+
+
+def asks(server: Server) -> socket.socket:
+    """Return a connection with a server that has accepted it, and waits for its request."""
+    host, port = server.address.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=60)
+    connection.sendall(b"GET ")
+    return connection
+
+
+def test_clients_that_only_connect_are_few_and_disturb_nobody(server):
+    server.page = b"one\n"
+    before = len(os.listdir("/proc/self/fd"))
+    with ExitStack() as clients:
+        for number in range(200):
+            clients.enter_context(asks(server))
+            assert get(server) == "one\n"
+            assert len(os.listdir("/proc/self/fd")) <= before + number + 1 + 16
+        assert threading.active_count() < 50
+
+
+def test_a_client_has_a_deadline_however_busy_it_is(server, monkeypatch):
+    monkeypatch.setattr(metrics_server, "_SECONDS", 0.1)
+    with asks(server) as client:
+        assert client.recv(1) == b""
+    assert get(server) == ""
+
+
+@pytest.mark.parametrize("request_", [b"x" * 10_000, b"\xff\r\n\r\n", b"\r\n\r\n", b"POST /metrics HTTP/1.1\r\n\r\n"])
+def test_nonsense_is_turned_away(server, request_):
+    with asks(server) as client, suppress(OSError):  # it may have been turned away already
+        client.sendall(request_)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100)[:9] in (b"", b"HTTP/1.0 ")
+    assert get(server) == ""
+
+
+def test_where_descriptors_are_scarce_there_are_no_clients(server, monkeypatch):
+    monkeypatch.setattr(metrics_server, "PAUSE", 0.1)
+    scarce = [True]
+    monkeypatch.setattr(metrics_server, "are_scarce", lambda fd: scarce[0])
+    with suppress(ConnectionResetError), asks(server) as client:
+        assert client.recv(1) == b""
+    scarce.clear()
+    scarce.append(False)
+    assert get(server) == ""
+
+
+def test_a_server_without_descriptors_rests(server, monkeypatch):
+    """As at EMFILE: the connection waits in the kernel, and accepting it fails at once, again and again."""
+    tries = []
+
+    class Exhausted:
+        def __init__(self, listener: socket.socket) -> None:
+            self.fileno, self._listener = listener.fileno, listener
+
+        def accept(self) -> tuple[socket.socket, object]:
+            tries.append(None)
+            if len(tries) < 3:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return self._listener.accept()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._listener, name)
+
+    monkeypatch.setattr(metrics_server, "PAUSE", 0.1)
+    monkeypatch.setattr(server, "_listener", Exhausted(server._listener))
+    assert get(server) == ""
+    assert len(tries) == 3
 
 
 def test_an_address_that_is_taken_is_refused(server):

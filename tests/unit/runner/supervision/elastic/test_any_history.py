@@ -63,6 +63,13 @@ class AnyHistory(RuleBasedStateMachine):
         self.cluster.live()
 
     @rule(index=st.integers(0, 20))
+    def a_script_raises_an_exception(self, index):
+        members = [process for process in self.cluster.alive() if process.joined > process.left]
+        if members:
+            self.cluster.fail(members[index % len(members)])
+            self.cluster.live()
+
+    @rule(index=st.integers(0, 20))
     def a_process_leaves(self, index):
         members = [process for process in self.cluster.alive() if process.joined > process.left]
         if members and self.cluster.is_elastic:

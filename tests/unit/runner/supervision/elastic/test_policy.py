@@ -265,6 +265,19 @@ def test_where_nobody_is_enrolled_all_are_started_anew():
     ]
 
 
+def test_the_user_learns_whose_state_is_lost_when_nobody_who_had_it_is_left():
+    job = running("a2b1", 3)
+    for process in job.processes:
+        job.kill(process)
+    job.at(GATHER_TIME)
+    text = "3 ranks start anew: the training state is lost with ranks 0-2 on a and b; 9 of 10 restarts are left"
+    assert text in job.said[-1]
+    for process in job.processes:
+        job.kill(process)
+    job.at(2 * GATHER_TIME)
+    assert "state" not in job.said[-1], "it had none yet"
+
+
 def test_a_rank_that_lost_a_peer_waits_for_the_root_cause():
     job = running(enrolled=False)
     job.now = 10
@@ -703,6 +716,22 @@ def test_a_host_that_is_listed_no_more_is_released_at_a_step_boundary():
     assert job.hear(AgentGone("b", 0)) == []
     assert job.policy.state is State.RUNNING
     assert job.policy.story == []
+
+
+def test_planned_changes_count_where_that_is_asked_for():
+    job = running("a2", 2, max_np=4, discovers=True, max_restarts=1, restart_window=None, counts_changes=True)
+    job.hear(HostsFound({"a": 3}))
+    job.arrive(2)
+    job.leave(0)
+    assert job.begun(job.leave(1)) == [0, 1, 2]
+    job.meet()
+    job.hear(HostsFound({"a": 4}))
+    job.arrive(3)
+    job.leave(0)
+    job.leave(1)
+    job.leave(2)
+    assert job.policy.state is State.ENDING
+    assert job.policy.failure.what == "1 rank joins; all 1 restarts are used up"
 
 
 def test_a_host_is_exchanged_in_one_planned_change():

@@ -1,4 +1,7 @@
-"""Collectives on values outside of training: numbers, arrays, and tensors of any backend in, numpy arrays out."""
+"""Collectives on values outside of training: numbers, arrays, and tensors of any backend in, numpy arrays out.
+
+The room: `tensors` has them with tensors of TensorFlow as results, `logs` finds the numbers in what Keras logs.
+"""
 
 from __future__ import annotations
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
-from torch import distributed as dist
 from torch._C._distributed_c10d import Store
-from torch.distributed import distributed_c10d
 
 from distrun.errors import StallError
 from distrun.host.ranks import list_ranks
 
 _ANSWER_TIME = 10.0  # seconds after its timeout in which the first rank says who is missing
-
-Kind = type[Any]
 
 
 def wait_for_all(store: Store, key: str, rank: int, ranks: Sequence[int], timeout: float, group: str) -> None:
@@ -66,21 +60,3 @@ def _missing(store: Store, key: str, size: int, timeout: float) -> list[int]:
     else:
         return []
     return [rank for rank, each in enumerate(keys) if not store.check([each])]
-
-
-def offer(kind: Kind) -> None:
-    """Have `torch.distributed.monitored_barrier` take groups of `kind`: it refuses all but those of gloo."""
-    theirs = distributed_c10d.monitored_barrier
-    if getattr(theirs, "offers", None) is kind:
-        return
-
-    @functools.wraps(theirs)
-    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        chosen = distributed_c10d._get_default_group() if group is None else group
-        if isinstance(chosen, kind):
-            chosen.monitored_barrier(timeout, wait_all_ranks)
-        else:
-            theirs(group, timeout, wait_all_ranks)
-
-    monitored_barrier.offers = kind  # type: ignore[attr-defined]
-    distributed_c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier

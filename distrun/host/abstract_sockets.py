@@ -1,0 +1,186 @@
+"""Abstract Unix sockets, whose names every user of the machine can read in /proc/net/unix, and may take first.
+
+Which user listens is what the kernel says of the other end of a connection, never what a name says. A socket whose name
+another user has taken gets a longer one with a random end, and who looks for it finds that in the kernel's list.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from distrun.errors import BootstrapError
+
+_CREDENTIALS = struct.Struct("3i")
+_LISTENS = 0x10000  # among the flags in the kernel's list
+_LOOK_EVERY = 1.0  # seconds between two looks into the kernel's list
+_TABLE = "/proc/net/unix"
+# sock_diag(7): struct nlmsghdr, struct unix_diag_req, the size of struct unix_diag_msg, and constants.
+_MESSAGE, _DIAG_REQUEST, _DIAG_ANSWER = struct.Struct("=IHHII"), struct.Struct("=BBHIIIII"), 16
+_SOCK_DIAG, _BY_FAMILY, _SHOW_UID, _UID, _ANY = 4, 20, 0x40, 7, 0xFFFFFFFF
+log = logging.getLogger("distrun")
+
+
+def listen(kind: socket.SocketKind, name: bytes, backlog: int, may_be_longer: bool = True) -> socket.socket:
+    """Return a socket that listens under a name, or, where another user has taken it, under one that begins with it.
+
+    Args:
+        kind: SOCK_STREAM or SOCK_SEQPACKET.
+        name: begins with a 0 byte.
+        backlog: how many connections may wait to be accepted.
+        may_be_longer: whether another name will do.
+
+    Raises:
+        OSError: a process of this user listens there, or the name is taken and no other will do.
+    """
+    made = socket.socket(socket.AF_UNIX, kind)
+    try:
+        try:
+            made.bind(name)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not may_be_longer:
+                raise
+            owner = _owner(kind, name)
+            if owner is not None and owner[1] == os.getuid():
+                raise OSError(error.errno, _taken(owner, name)) from None
+            made.bind(name + b"-" + secrets.token_hex(8).encode())
+            log.warning("%s; this job uses another one", _taken(owner, name))
+        made.listen(backlog)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def connect(kind: socket.SocketKind, name: bytes) -> socket.socket:
+    """Return a connection with a process of this user that listens under a name; does not wait until it is accepted.
+
+    Raises:
+        OSError: nobody listens there, or too many wait to be accepted.
+        BootstrapError: a process of another user listens there.
+    """
+    made = socket.socket(socket.AF_UNIX, kind)
+    try:
+        made.setblocking(False)  # a process that never accepts would let us wait for ever
+        made.connect(name)
+        made.setblocking(True)
+        check_same_user(made)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def listening(prefix: bytes) -> list[bytes]:
+    """Return the names that begin with `prefix` under which somebody listens; none where the kernel does not tell."""
+    return [entry.name for entry in _entries(prefix) if entry.flags & _LISTENS]
+
+
+class _Entry(NamedTuple):
+    """A socket in the kernel's list."""
+
+    flags: int
+    kind: int
+    inode: int
+    name: bytes
+
+
+def _entries(prefix: bytes) -> Iterator[_Entry]:
+    """Yield the sockets whose names begin with `prefix`.
+
+    Num       RefCount Protocol Flags    Type St Inode Path
+    00000000eb5a0a9c: 00000002 00000000 00010000 0001 01 15823 @distrun/1000/5f1c0d6a27b94e83/32021
+    """
+    wanted = "@" + prefix[1:].decode()
+    with suppress(OSError), open(_TABLE, encoding="latin-1") as table:
+        for line in table:
+            fields = line.split()
+            if len(fields) == 8 and fields[7].startswith(wanted):
+                with suppress(ValueError):  # a name with a line break may make any line
+                    name = b"\0" + fields[7][1:].encode("latin-1")
+                    yield _Entry(int(fields[3], 16), int(fields[4], 16), int(fields[6]), name)
+
+
+class Names:
+    """The names under which a process may listen that is looked for again and again."""
+
+    def __init__(self, name: bytes) -> None:
+        """`name`: the one that it has unless another user has taken it."""
+        self._name = name
+        self._look_at = time.monotonic() + _LOOK_EVERY
+
+    def to_try(self) -> list[bytes]:
+        """Return the names to try now: the one, and at most once in a second those that begin with it."""
+        if time.monotonic() < self._look_at:
+            return [self._name]
+        self._look_at = time.monotonic() + _LOOK_EVERY
+        return [self._name, *listening(self._name + b"-")]
+
+
+def peer_process(connection: socket.socket) -> tuple[int, int]:
+    """Return the ids of the process at the other end and of its user."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
+    return pid, uid
+
+
+def check_same_user(connection: socket.socket) -> None:
+    """Raise `BootstrapError` if the other end is not a process of our user."""
+    pid, uid = peer_process(connection)
+    if uid != os.getuid():
+        raise BootstrapError(f"process {pid} of user id {uid} is there, and this process is of user id {os.getuid()}")
+
+
+def describe_taken(kind: socket.SocketKind, name: bytes) -> str:
+    """Return `process 7 of user id 1001 has taken the abstract socket @distrun-0b6c62f2`."""
+    return _taken(_owner(kind, name), name)
+
+
+def _taken(owner: tuple[int, int] | None, name: bytes) -> str:
+    if owner is None:
+        who = "another process"
+    else:
+        who = f"process {owner[0]} of user id {owner[1]}" if owner[0] else f"a process of user id {owner[1]}"
+    return f"{who} has taken the abstract socket @{name[1:].decode()}"
+
+
+def _owner(kind: socket.SocketKind, name: bytes) -> tuple[int, int] | None:
+    """Return the ids of the process that has a name, 0 if it accepts nobody, and of its user; None: unknown."""
+    with socket.socket(socket.AF_UNIX, kind) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(name)
+            return peer_process(probe)
+        except OSError:
+            pass
+    for entry in _entries(name):
+        if (entry.kind, entry.name) == (kind, name) and (uid := _uid(entry.inode)) is not None:
+            return 0, uid
+    return None
+
+
+def _uid(inode: int) -> int | None:
+    """Return the user of a Unix socket, by sock_diag(7); None where the kernel does not tell (before 5.3)."""
+    request = _DIAG_REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_UID, _ANY, _ANY)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+            kernel.settimeout(_LOOK_EVERY)
+            kernel.send(_MESSAGE.pack(_MESSAGE.size + len(request), _BY_FAMILY, 1, 0, 0) + request)
+            answer = kernel.recv(4096)
+    except OSError:
+        return None
+    at, size = _MESSAGE.size + _DIAG_ANSWER, len(answer)
+    while at + 8 <= size:
+        length, kind = struct.unpack_from("=HH", answer, at)
+        if kind == _UID:
+            return int(struct.unpack_from("=I", answer, at + 4)[0])
+        at += max(4, length + 3 & ~3)
+    return None

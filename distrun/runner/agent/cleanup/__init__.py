@@ -1,0 +1,1 @@
+"""Ending and removing what ranks have left: processes, and folders."""

@@ -1,0 +1,67 @@
+"""Checks of what scripts give to a collective, before any rank begins it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from distrun.errors import UsageError
+
+
+class ArgumentError(UsageError, RuntimeError, TypeError):
+    """A collective or a message was given what it cannot take; torch's own backends raise any of these for that."""
+
+
+def check_lists(name: str, argument: object, depth: int) -> None:
+    """Make sure that an argument of the method `name` is a list of tensors, or with depth 2 a list of such lists.
+
+    A tensor is no list of its rows.
+
+    Raises:
+        ArgumentError: it is not so.
+    """
+    if isinstance(argument, Tensor) or not isinstance(argument, Sequence):
+        kind = f"tensor of shape {list(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
+        raise ArgumentError(f"{name}() was given a {kind} where it takes a list of tensors: put it into a list")
+    if depth > 1:
+        for each in argument:
+            check_lists(name, each, depth - 1)
+
+
+def check_single(name: str, tensors: Sequence[object]) -> None:
+    """Make sure that a list for the method `name` has one element.
+
+    Raises:
+        ArgumentError: it has more, or none.
+    """
+    if len(tensors) != 1:
+        raise ArgumentError(f"{name}() was given a list of {len(tensors)} elements: it takes one tensor of each rank")
+
+
+def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
+    """Make sure that tensors are dense and have one dtype.
+
+    Raises:
+        ArgumentError: one of them is not so.
+    """
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.dtype is not dtype:
+            raise ArgumentError(
+                f"a collective was given tensors of {dtype} and of {tensor.dtype}: give inputs and outputs of one dtype"
+            )
+        if tensor.layout is not torch.strided:
+            raise ArgumentError(f"a tensor of layout {tensor.layout} cannot travel by itself: use .to_dense()")
+
+
+def check_one_each(tensors: Sequence[object], size: int) -> None:
+    """Make sure that a list of tensors has one for each of `size` ranks.
+
+    Raises:
+        ArgumentError: it has more, or fewer.
+    """
+    if len(tensors) != size:
+        raise ArgumentError(f"a list of {len(tensors)} tensors does not fit {size} ranks: give one for each")

@@ -1,0 +1,138 @@
+"""How the methods of a process group may be called.
+
+torch and C++ give lists of tensors and an object of options. Scripts may also use the convenience overloads of torch's
+`ProcessGroup`: tensors instead of lists, and what the options hold by position or by name.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllgatherOptions,
+    AllreduceCoalescedOptions,
+    AllreduceOptions,
+    AllToAllOptions,
+    BarrierOptions,
+    BroadcastOptions,
+    GatherOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+    ScatterOptions,
+)
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import profiler
+
+from distrun.torch_distributed.interface.arguments import ArgumentError, check_lists
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_OPTIONS = (
+    AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions, BarrierOptions, BroadcastOptions,
+    GatherOptions, ReduceOptions, ReduceScatterOptions, ScatterOptions,
+)  # fmt: skip
+_ATTRIBUTES = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
+
+
+class Overload:
+    """A convenience overload of a method."""
+
+    def __init__(
+        self,
+        options: type[Any],
+        tensors: Sequence[str],
+        given: Sequence[str],
+        required: Sequence[str] = (),
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        """
+        Args:
+            options: what the method's options are.
+            tensors: the arguments that the method takes, without its options. A tensor that is given where the method
+                takes a list stands for a list of one, and then so do all of them.
+            given: the arguments that the options hold.
+            required: those of them that have no default.
+            renamed: arguments that have another name here than in the method.
+        """
+        self._options = options
+        self._tensors = tensors
+        self._names = (*tensors, *given)
+        self._required = (*tensors, *required)
+        self._renamed = renamed or {}
+
+    def convert(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], lists: int) -> tuple[Any, ...]:
+        """Return the arguments of the method `name` for those of the overload.
+
+        Raises:
+            ArgumentError: these are other ones than it has.
+        """
+        bound = dict(zip(self._names, args, strict=False))
+        named = {self._renamed.get(key, key): value for key, value in kwargs.items()}
+        missing = [each for each in self._required if each not in bound and each not in named]
+        if len(args) > len(self._names) or missing or set(named) - set(self._names) or set(named) & set(bound):
+            raise ArgumentError(
+                f"{name}() was given {len(args)} arguments by position and {list(kwargs)} by name: it takes "
+                f"{', '.join(self._names)}, or {', '.join((*self._tensors, 'opts'))}"
+            )
+        bound |= named
+        options = self._options()
+        for key, attribute in _ATTRIBUTES.items():
+            if bound.get(key) is not None:
+                try:
+                    setattr(options, attribute, bound[key])
+                except TypeError:
+                    raise ArgumentError(
+                        f"{name}() was given {bound[key]!r} as {key!r}: give what torch.distributed takes there"
+                    ) from None
+        tensors = [bound[key] for key in self._tensors]
+        is_single = any(isinstance(tensor, Tensor) for tensor in tensors[:lists])
+        return (*([[tensor] for tensor in tensors] if is_single else tensors), options)
+
+
+def collective(
+    operator: str, title: str, lists: Sequence[int] = (), overload: Overload | None = None
+) -> Callable[[Method], Method]:
+    """Return a decorator of a collective, which checks its arguments and records it for torch's profiler.
+
+    Args:
+        operator: the name of torch's operator, which the profiler shows.
+        title: the name of what the backend does, which the profiler shows too.
+        lists: how deep the lists of tensors are that the first arguments must be.
+        overload: another form in which the method may be called.
+    """
+    names = f"c10d::{operator}", f"distrun:{title}"
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)  # C++ looks at the name of the code, which must not be the method's: see pybind11
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if overload is not None and not (args and isinstance(args[-1], _OPTIONS)) and kwargs.get("opts") is None:
+                kwargs.pop("opts", None)
+                args, kwargs = overload.convert(method.__name__, args, kwargs, len(lists)), {}
+            for depth, argument in zip(lists, args, strict=False):
+                check_lists(method.__name__, argument, depth)
+            if not profiler._is_profiler_enabled:
+                return method(self, *args, **kwargs)
+            with _RecordFunctionFast(names[0]), _RecordFunctionFast(names[1]):
+                return method(self, *args, **kwargs)
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+ALLREDUCE = Overload(AllreduceOptions, ["tensors"], ["op", "timeout"], renamed={"tensor": "tensors"})
+REDUCE = Overload(ReduceOptions, ["tensors"], ["root", "op", "timeout"], ["root"], {"tensor": "tensors"})
+BROADCAST = Overload(BroadcastOptions, ["tensors"], ["root", "timeout"], ["root"], {"tensor": "tensors"})
+_TO_ONE = {"input_tensor": "input_tensors"}
+ALLGATHER = Overload(AllgatherOptions, ["output_tensors", "input_tensors"], ["timeout"], renamed=_TO_ONE)
+GATHER = Overload(GatherOptions, ["output_tensors", "input_tensors"], ["root", "timeout"], ["root"], _TO_ONE)
+_FROM_ONE = {"output_tensor": "output_tensors"}
+SCATTER = Overload(ScatterOptions, ["output_tensors", "input_tensors"], ["root", "timeout"], ["root"], _FROM_ONE)
+_PARTS = {"output": "output_tensors", "input": "input_tensors"}
+REDUCE_SCATTER = Overload(ReduceScatterOptions, ["output_tensors", "input_tensors"], ["op", "timeout"], renamed=_PARTS)
+_SPLITS = ["output", "input", "output_split_sizes", "input_split_sizes"]
+ALL_TO_ALL_SINGLE = Overload(AllToAllOptions, _SPLITS, ["timeout"])
+BARRIER = Overload(BarrierOptions, [], ["timeout"])
