@@ -1,4 +1,4 @@
-"""How many failures of an elastic job are made good, and when ranks that all fail are started again."""
+"""The budget of an elastic job: how many failures are made good, and when ranks that all fail are started again."""
 
 from __future__ import annotations
 
