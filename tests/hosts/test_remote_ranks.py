@@ -195,7 +195,7 @@ def test_no_secret_is_on_a_remote_command_line(distrun, python, alpha):
     job = distrun("-H", "alpha:1", "-x", "TOKEN=hush-hush", *python(code))
     key = job.stdout.wait_for(b"\n").split()[1].decode()
     processes = alpha.processes()
-    assert len(processes) == 2
+    assert len(processes) == 3  # the agent, its guard and the rank
     for process in processes:
         assert key not in " ".join(process.cmdline())
         assert "hush-hush" not in " ".join(process.cmdline())

@@ -195,15 +195,14 @@ class Agent:
     def _start_ranks(self, plan: AgentPlan) -> None:
         self._is_outlived = plan.is_outlived
         environs = (plan.environ, *(rank.environ for rank in (*plan.ranks, *plan.servers)))
-        self._guard.start(
-            next((environ["DISTRUN_JOB"] for environ in environs if "DISTRUN_JOB" in environ), ""), self._commands
-        )
+        job = next((environ["DISTRUN_JOB"] for environ in environs if "DISTRUN_JOB" in environ), "")
+        self._guard.start(job, self._commands)
         if plan.remote:
             cores = machine.count_cores()
             sharing = plan.room or len(plan.ranks) or 1
             plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, sharing))
         plan = replace(plan, environ={**plan.defaults, **plan.environ, **self._guard.mark})
-        if not plan.room:  # an elastic job decides itself what the end of a rank means for the others
+        if job and not plan.room:  # mpirun's ranks meet by themselves, and an elastic job decides what an end means
             self._departures = Departures()
             plan = replace(plan, environ={**plan.environ, **self._departures.environ})
         if self._function is not None:

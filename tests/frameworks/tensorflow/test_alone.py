@@ -185,6 +185,9 @@ def test_variables_are_listed_without_the_numbers_of_their_layers():
 def test_the_keras_face_has_horovods_other_name_too():
     import distrun.keras
     import distrun.tensorflow.keras as other
+    from distrun.keras.values import tensors
 
     assert other.__all__ == distrun.keras.__all__
-    assert all(getattr(other, name) is getattr(distrun.keras, name) for name in other.__all__)
+    assert {name for name in other.__all__ if getattr(other, name) is not getattr(distrun.keras, name)} == {
+        *tensors.__all__
+    }

@@ -5,6 +5,7 @@ A torch that has another one fails here: put it into the right place, and into t
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ FUNCTIONAL = {
     "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_gather_into_tensor_out", "all_reduce",
     "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "all_to_all_single", "batch_p2p_ops", "broadcast",
     "broadcast_", "irecv", "isend", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced",
-    "reduce_scatter_tensor_out", "wait_tensor",
+    "reduce_scatter_tensor_out", "wait_tensor", "_wrap_tensor_autograd",
 }  # fmt: skip
 KEEPING_WORKS = {"_register_work", "_set_forward_pass_work_handle"}
 """Functions of C++ that get a work from Python: `interface.functions` gives them one of C++'s."""
@@ -54,6 +55,7 @@ def test_each_method_of_a_group_is_ours_or_refused_or_needs_nothing_of_us():
 
 
 def test_each_operator_is_served_or_needs_nothing_of_us():
+    importlib.import_module("torch.distributed._functional_collectives")  # which defines more of them
     assert operators("c10d") - set(METHODS) - BY_METHODS == set()
     assert operators("_c10d_functional") - FUNCTIONAL == set()
 

@@ -54,12 +54,13 @@ def of(launcher: SpokenAgent, number: int, kind: FrameKind) -> list[Frame]:
 
 
 def family(job: str) -> list[int]:
-    """All processes of the job but its agent."""
+    """All processes of the job but its agent and the guard of that."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                if f"DISTRUN_JOB={job}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                is_guard = b"distrun-guard" in (entry / "cmdline").read_bytes().split(b"\0")
+                if f"DISTRUN_JOB={job}".encode() in (entry / "environ").read_bytes().split(b"\0") and not is_guard:
                     found.append(int(entry.name))
             except OSError:
                 continue

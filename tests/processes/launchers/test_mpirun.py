@@ -194,7 +194,7 @@ def test_ranks_are_mpiruns(mpirun, python, tmp_path):
     job = mpirun("-np", "2", "--wdir", str(tmp_path), "--no-tag-output", *python(REPORT))
     assert job.wait() == 0, job.stderr.data
     assert sorted(job.stdout.data.decode().splitlines()) == [
-        f"{rank} 2 [] {tmp_path} {rank} 2 {rank} 2 0 127.0.0.1" for rank in (0, 1)
+        f"{rank} 2 ['DISTRUN_AGENT'] {tmp_path} {rank} 2 {rank} 2 0 127.0.0.1" for rank in (0, 1)
     ]
     job.assert_gone()
 
