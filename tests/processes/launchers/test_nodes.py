@@ -41,7 +41,7 @@ def listens(launch: Any) -> bool:
 def failed_alike(*launches: Any) -> list[bytes]:
     """Wait for all launchers and return what each reports; nothing is left of any."""
     statuses = [launch.wait() for launch in launches]
-    assert len(set(statuses)) == 1, statuses
+    assert len(set(statuses)) == 1, (statuses, *(launch.stderr.data.decode() for launch in launches))
     assert statuses[0] != 0
     for launch in launches:
         launch.assert_gone()

@@ -263,11 +263,11 @@ def _():
 @feature("collectives on values")
 def _():
     return {
-        "allreduce": hvd.allreduce(tf.constant([1.0 + RANK, 2.0])).tolist(),
+        "allreduce": hvd.allreduce(tf.constant([1.0 + RANK, 2.0])).numpy().tolist(),
         "sum": float(hvd.allreduce(RANK + 1.0, op=hvd.Sum)),
-        "allgather": hvd.allgather([[RANK]]).ravel().tolist(),
-        "broadcast": hvd.broadcast(tf.Variable([float(RANK)]), root_rank=1).tolist(),
-        "reducescatter": hvd.reducescatter(np.arange(2.0), op=hvd.Sum).tolist(),
+        "allgather": hvd.allgather([[RANK]]).numpy().ravel().tolist(),
+        "broadcast": hvd.broadcast(tf.Variable([float(RANK)]), root_rank=1).numpy().tolist(),
+        "reducescatter": hvd.reducescatter(np.arange(2.0), op=hvd.Sum).numpy().tolist(),
     }
 
 
