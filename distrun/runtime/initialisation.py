@@ -22,7 +22,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int] | R
 
     Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
     Blocks until all ranks have come. Calling it again while initialised registers those of `process_sets` that are not
-    yet, and does nothing else. After `shutdown`, and after a call that has failed, it may be called anew.
+    yet, and does nothing else. After `shutdown`, and after a call that has failed, it may be called again.
 
     Args:
         comm: the world, if it is not the whole job: a list of the job's ranks, whose first becomes rank 0, and so on;

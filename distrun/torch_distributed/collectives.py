@@ -94,7 +94,7 @@ class Collectives(NamedGroup):
 
     @collective("reduce_", "reduce", [1], calls.REDUCE)
     def reduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduce a tensor into that of the rank `opts.rootRank` of the group."""
+        """Reduce a tensor into the tensor of the rank `opts.rootRank` of the group."""
         check_single("reduce", tensors)
         handle = self._reducing.to_root(tensors[0], _op(opts), self._rank == self._root(opts))
         return self._start([handle], tensors, opts)

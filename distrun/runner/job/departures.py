@@ -7,7 +7,7 @@ from collections.abc import Callable
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.supervision import events
 
-_DELAY = 0.5  # seconds: where all ranks end now, nobody has to be told, and else many are told at once
+_DELAY = 0.5  # seconds; by then the job may be over, and otherwise several ranks go in one frame
 
 
 class Departures:

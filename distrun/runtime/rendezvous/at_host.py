@@ -27,7 +27,7 @@ from distrun.runtime.rendezvous.within_host import LocalMeeting
 _PLACE = "relay"
 _MOST_SOCKETS = 250  # that the kernel lets travel together
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between attempts
-_PATIENCE = 1.0  # seconds in which whoever has the relay's name has to listen
+_PATIENCE = 1.0  # seconds within which the process that has the relay's name must listen
 log = logging.getLogger("distrun")
 
 

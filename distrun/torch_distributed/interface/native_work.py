@@ -24,7 +24,7 @@ class PythonWork(Work):
 
 
 def waiting(work: Work) -> Work:
-    """Return a work for C++ that has no future, and whose `wait` raises what that of `work` raises."""
+    """Return a work for C++ that has no future, and whose `wait` raises the errors of `work.wait`."""
     if not isinstance(work, PythonWork):
         return work
     kind = getattr(c10d, "PythonCallbackWork", None)

@@ -50,7 +50,7 @@ class Guard:
         if not descendants.are_listed():  # a guard could not be told from what ranks have left
             return
         command = ["/bin/sh", "-c", _SCRIPT, "distrun-guard", f"{AGENT}={self.mark[AGENT]}"]
-        try:  # opened anew, to block; the sockets of an SSH server cannot be, and there the launcher is not here
+        try:  # opened again, to block; an SSH server's sockets cannot be, and then the launcher is on another host
             launcher = os.open(f"/proc/self/fd/{commands}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             launcher = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
