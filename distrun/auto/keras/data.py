@@ -39,8 +39,13 @@ class Ledger:
         """The rows of a whole batch of all ranks; None if they are not known beforehand."""
         self.digest = 0
         self._parts: list[tuple[Part, int]] = []
-        self.last = Part(0, size, size)
-        """The part of the last step; as if all ranks had as many rows, where TensorFlow alone knows it."""
+        self._last = Part(0, size, size)
+
+    @property
+    def last(self) -> Part:
+        """The part of the last step; before the first one, as if all ranks had as many rows."""
+        in_graph = Part(*last_in_graph().numpy().tolist()) if "tensorflow" in sys.modules else self._last
+        return in_graph if in_graph.total else self._last
 
     def begin(self) -> None:
         """Forget batches that nobody took: another iteration begins."""
@@ -52,9 +57,9 @@ class Ledger:
 
     def take(self) -> Part:
         """Return the part of the batch that comes next."""
-        self.last, digest = self._parts.pop(0)
+        self._last, digest = self._parts.pop(0)
         self.digest = zlib.crc32(digest.to_bytes(8, "little"), self.digest)
-        return self.last
+        return self._last
 
     def seen(self) -> int:
         """Return the digest of the batches that were taken."""
@@ -236,6 +241,16 @@ def digest_in_graph() -> Any:
 
     with tf.init_scope(), tf.device("CPU:0"):
         return tf.Variable(0, dtype=tf.int64, trainable=False)
+
+
+@functools.cache
+def last_in_graph() -> Any:
+    """Return TensorFlow's variable with the part of the last step there, of which Python knows nothing: zeros before
+    the first."""
+    import tensorflow as tf
+
+    with tf.init_scope(), tf.device("CPU:0"):
+        return tf.Variable([0, 0, 0], dtype=tf.int64, trainable=False)
 
 
 def _part_in_graph(total: Any, rank: int, size: int) -> Part:

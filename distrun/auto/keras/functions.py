@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from distrun.auto.keras import metrics, steps
-from distrun.auto.keras.data import DATA, PART, SEEN, Ledger, digest_in_graph
+from distrun.auto.keras.data import DATA, PART, SEEN, Ledger, digest_in_graph, last_in_graph
 from distrun.auto.keras.parts import Part, counts
 from distrun.auto.keras.trial import Trial
 from distrun.keras.choice import CHOSEN
@@ -184,6 +184,7 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Cal
         part = Part(*given[PART])
         digest = digest_in_graph()
         digest.assign(digest * 31 + given[SEEN])
+        last_in_graph().assign(tf.stack([tf.cast(each, tf.int64) for each in part]))
         if world.rank() > 0:
             is_counted = counts(part, world.rank(), world.size())
             kept = [(variable, tf.identity(variable.value)) for variable in metrics.variables_of(model)]

@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from expecting import raises
 from layouts import finish
+from torch._C import _distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
 import distrun
 from distrun import MismatchError, StallError
@@ -121,6 +123,27 @@ def callbacks_that_wait():
     dist.destroy_process_group(slow)
 
 
+def waits_in_cpp():
+    """They end with the group's timeout: the wait of a functional collective, and those of DDP's reducer in a join."""
+    slow, slow_too = [dist.new_group([0, 1], timeout=timedelta(seconds=1)) for _ in range(2)]
+    model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=slow)
+    if RANK == 0:
+        late = torch.ones(3)
+        c10d._register_work(late, dist.all_reduce(late, group=slow_too, async_op=True))
+        with raises(StallError, "allreduce", "within its timeout of 1 s", "not by rank 1"):
+            torch.ops._c10d_functional.wait_tensor(late)
+        with (
+            raises(RuntimeError, "StallError", "within its timeout of 1 s", "not by rank 1"),
+            model.join(divide_by_initial_world_size=False),
+        ):
+            model(torch.ones(1, 2)).sum().backward()
+        STORE.set("waited", "yes")
+    else:
+        STORE.wait(["waited"])
+    for group in (slow, slow_too):
+        dist.destroy_process_group(group)
+
+
 def barriers_that_tell_who_is_missing():
     if RANK == 1:
         STORE.wait(["barrier over"])
@@ -155,6 +178,7 @@ for check in (
     parts_that_do_not_fit,
     operations_that_take_too_long,
     callbacks_that_wait,
+    waits_in_cpp,
     barriers_that_tell_who_is_missing,
     groups_of_a_world_that_was_there_before,
 ):
