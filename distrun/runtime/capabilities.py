@@ -120,6 +120,9 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     with rank 0 write a file of this name on their own host; times are since 1970 in all of them. With our launcher,
     `distrun --timeline` needs no call.
 
+    In Horovod's mode rank 0 alone writes, while the job runs, the file that Horovod's rank 0 does; a call during a
+    timeline ends that and begins the next.
+
     Args:
         file_path: the file that `stop_timeline` writes, compressed if its name ends in .gz.
         mark_cycles: whether arriving decisions of the coordinator are marked.
@@ -127,18 +130,22 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     Raises:
         NotInitializedError: `init` was not called.
         UsageError: the file cannot be written, a timeline is being recorded already, or events are not recorded.
+            In Horovod's mode on rank 0 only.
     """
     from dataclasses import replace
 
     from distrun.runtime import settings, timeline
 
     topology = world.topology()
+    chosen = settings.current()
+    mark_cycles = mark_cycles or chosen.timeline_mark_cycles
+    if chosen.horovod:
+        world.begin_horovods_timeline(os.fspath(file_path), mark_cycles)
+        return
     if timeline.is_recording():
         raise UsageError(
             f"start_timeline({file_path!r}): a timeline is being recorded already: stop_timeline() ends it"
         )
-    chosen = settings.current()
-    mark_cycles = mark_cycles or chosen.timeline_mark_cycles
     timeline.begin(replace(chosen, timeline=os.fspath(file_path), timeline_mark_cycles=mark_cycles), topology)
     world.after_shutdown(timeline.end)
 
@@ -146,13 +153,17 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 def stop_timeline() -> None:
     """Record no more; the first of the ranks that recorded writes the file, and has the others stop, too.
 
-    Runs by itself in `shutdown`, and when the interpreter exits. The other ranks' calls return at once.
+    Runs by itself in `shutdown`, and when the interpreter exits. The other ranks' calls return at once, as do in
+    Horovod's mode those without a timeline.
 
     Raises:
         UsageError: no timeline is being recorded.
     """
     from distrun.runtime import timeline
 
+    if horovod.is_on(os.environ):
+        timeline.end_horovods()
+        return
     if not timeline.is_recording():
         raise UsageError("stop_timeline(): no timeline is being recorded: start_timeline(file) begins one")
     timeline.end()

@@ -16,10 +16,6 @@ from distrun.host.numerals import whole_number
 PREFIX = "DISTRUN_"
 SHIPPED = "DISTRUN_SHIPPED"
 """The variable that says where a host has put what was brought to it; see `distrun.runner.shipping.arrived`."""
-DEPARTURES_FD = "DISTRUN_DEPARTURES_FD"
-"""The variable with two descriptors that tell of ranks that have ended; see `distrun.runtime.bootstrap.departures`."""
-DEPARTURES_MAGIC = b"DRENDED1 "
-"""The beginning of what the first descriptor holds."""
 AGENT = "DISTRUN_AGENT"
 """The variable by which an agent's guard (`distrun.runner.agent.cleanup.guard`) knows what its ranks have started."""
 

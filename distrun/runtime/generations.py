@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from distrun.errors import BootstrapError, JobAbortedError, LaunchError, in_one_line, is_about_lost_rank
+from distrun.host.departures import departure
 from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.elastic.channel import Channel, channel as channel, opened_channel
 from distrun.runtime.elastic.imports import imported
-from distrun.runtime.elastic.messages import Assignment, Ending, Imported, Joined, Raised, Waiting
+from distrun.runtime.elastic.messages import Assignment, Ending, Imported, Joined, Waiting
 from distrun.runtime.operations.call_site import raising_site
 from distrun.tracing import recording
 
@@ -50,7 +51,7 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
         channel.generation = generation
         inits = _inits[generation] = _inits.get(generation, 0) + 1
         try:
-            world = join(os.environ, inits, ranks, channel)
+            world = join(os.environ, inits, ranks, channel, departure(os.environ))
         except (BootstrapError, JobAbortedError) as error:
             over = str(error)
         else:
@@ -72,15 +73,15 @@ def say_ending(error: BaseException | None) -> None:
     if channel is None or (error is not None and is_about_lost_rank(error)):
         return
     with suppress(LaunchError):
-        channel.send(Ending() if error is None else _raised(error))
+        channel.send(Ending() if error is None else _ended_by(error))
 
 
-def _raised(error: BaseException) -> Raised:
+def _ended_by(error: BaseException) -> Ending:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the script may have closed or replaced it
             stream.flush()  # the launcher may end this process before the interpreter does it
     step = 0 if recording.ring is None else recording.ring.steps
-    return Raised(in_one_line(error), raising_site(error), step)
+    return Ending(in_one_line(error), raising_site(error), step)
 
 
 def _apply(assignment: Assignment) -> None:

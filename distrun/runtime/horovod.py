@@ -82,15 +82,15 @@ _HONOURED = {
     "stall_timeout": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",),
     "start_timeout": ("HOROVOD_START_TIMEOUT", "HOROVOD_GLOO_TIMEOUT_SECONDS"),
     "network": ("HOROVOD_GLOO_IFACE",),
-    "timeline": ("HOROVOD_TIMELINE",),
     "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES",),
     "log_level": ("HOROVOD_LOG_LEVEL",),
     "autotune_log": ("HOROVOD_AUTOTUNE_LOG",),
 }
 """For a field of `Settings`, Horovod's variables with that meaning; the first that is set counts."""
 
+TIMELINE = "HOROVOD_TIMELINE"
 _LATER = "DYNAMIC"
-"""Horovod's HOROVOD_TIMELINE where the script will call `start_timeline`: here it may in any case."""
+"""The value of `HOROVOD_TIMELINE` where the script will call `start_timeline`: here it may in any case."""
 
 _WITHOUT_EFFECT = {
     r"CYCLE_TIME": "operations start when the last rank has submitted them, without a cycle to wait for",
@@ -111,10 +111,10 @@ _WITHOUT_EFFECT = {
 }
 """Variables, less HOROVOD_, that change nothing here, and why."""
 
-# Set by launchers, or by who builds Horovod: container images keep the latter.
+# Read elsewhere, set by launchers, or by who builds Horovod: container images keep the latter.
 _NOT_FOR_RUNS = re.compile(
     r"HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC(_TIMEOUT)?|GLOO_RENDEZVOUS_(ADDR|PORT)|STALL_CHECK_DISABLE|LOG_HIDE_TIME"
-    r"|AUTOTUNE"
+    r"|AUTOTUNE|TIMELINE"
     r"|DYNAMIC_PROCESS_SETS|WITH(OUT)?_.*|GPU(_.*)?|(CUDA|ROCM|NCCL|NVTX|DDL|CCL|MPI)_(HOME|INCLUDE|LIB|LINK)"
     r"|ALLOW_MIXED_GPU_IMPL|BUILD_.*|CMAKE|DEBUG|SKIP_COMPILE|(LOCAL_)?VERSION"
 )
@@ -140,14 +140,18 @@ def settings_of(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     if "log_level" in given:
         name, text = given["log_level"]
         given["log_level"] = name, text.lower()  # Horovod's launcher writes it in capitals
-    if environ.get("HOROVOD_TIMELINE") == _LATER:
-        del given["timeline"]
     if "timeline_mark_cycles" in given:
         name = "HOROVOD_TIMELINE_MARK_CYCLES"
         given["timeline_mark_cycles"] = name, "01"[_is_true(name, environ)]
     if environ.get("HOROVOD_LOG_HIDE_TIME"):
         given["log_time"] = "HOROVOD_LOG_HIDE_TIME", "10"[_is_true("HOROVOD_LOG_HIDE_TIME", environ)]
     return given
+
+
+def timeline_file(environ: Mapping[str, str]) -> str:
+    """Return the file of the timeline that `HOROVOD_TIMELINE` asks for; empty: it asks for none, or is not honoured."""
+    file = environ.get(TIMELINE, "") if is_on(environ) else ""
+    return "" if file == _LATER else file
 
 
 def _is_true(name: str, environ: Mapping[str, str]) -> bool:

@@ -16,13 +16,13 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
+from distrun.host.departures import DEPARTURES_FD
 from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
 from distrun.host.numerals import whole_number
 from distrun.runtime import horovod
 from distrun.runtime.contract import (
     AGENT,
-    DEPARTURES_FD,
     PREFIX,
     SERVER,
     SERVER_MEMORY,

@@ -1,14 +1,18 @@
-"""The timeline that this process records by itself: where its environment asks for one, or the script does."""
+"""The timelines that this process records by itself: where its environment asks for one, or the script does."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from distrun.errors import UsageError
 from distrun.runtime.settings import EVENTS, Settings
 from distrun.runtime.topology import Topology
 from distrun.tracing import recording
+from distrun.tracing.horovod_timeline.writer import HorovodTimeline
 from distrun.tracing.parts.recorder import Recorder
 
 _recorder: Recorder | None = None
+_horovods: HorovodTimeline | None = None
 
 
 def begin(chosen: Settings, topology: Topology) -> None:
@@ -24,8 +28,7 @@ def begin(chosen: Settings, topology: Topology) -> None:
     global _recorder
     if _recorder is not None:
         return
-    if recording.ring is None:
-        raise UsageError(f"a timeline needs events, which {EVENTS}=0 leaves out: unset it")
+    _check_events()
     _recorder = Recorder(chosen.timeline_options(), topology.rank, topology.hostname)
 
 
@@ -40,3 +43,31 @@ def end() -> None:
     recorder, _recorder = _recorder, None
     if recorder is not None:
         recorder.stop()
+
+
+def begin_horovods(file: str, mark_cycles: bool, library: str, is_first: Callable[[], bool]) -> None:
+    """Have rank 0 write Horovod's timeline from now on, in place of another such one that it may be writing.
+
+    Args:
+        file, mark_cycles, library, is_first: see `HorovodTimeline`.
+
+    Raises:
+        UsageError: the file cannot be written, or events are not recorded.
+    """
+    global _horovods
+    _check_events()
+    end_horovods()
+    _horovods = HorovodTimeline(file, mark_cycles, library, is_first)
+
+
+def end_horovods() -> None:
+    """Complete Horovod's timeline, if it is being written."""
+    global _horovods
+    timeline, _horovods = _horovods, None
+    if timeline is not None:
+        timeline.end()
+
+
+def _check_events() -> None:
+    if recording.ring is None:
+        raise UsageError(f"a timeline needs events, which {EVENTS}=0 leaves out: unset it")

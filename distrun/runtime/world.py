@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError, in_one_line
-from distrun.runtime import settings
-from distrun.runtime.bootstrap.departures import departures
+from distrun.host.departures import departure
+from distrun.runtime import horovod, settings
 from distrun.runtime.bootstrap.facts import AnyEngine
 from distrun.runtime.bootstrap.join import World, join
 from distrun.runtime.contract import LaunchContract
@@ -97,12 +97,37 @@ def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] 
 
             timeline.begin(chosen, current().topology)
             after_shutdown(timeline.end)
+        if file := horovod.timeline_file(os.environ):
+            try:
+                begin_horovods_timeline(file, chosen.timeline_mark_cycles)
+            except UsageError as error:  # no reason for Horovod's not to train
+                log.error("no timeline is written for %s: %s", horovod.TIMELINE, error)
         if chosen.scalars and (_is_first() or CONTROL_FD in os.environ):  # in an elastic job it may come to be
             from distrun.runtime.scalars import writing
 
             writing.begin(chosen.scalars, _is_first)
             after_shutdown(writing.end)
         return True
+
+
+def begin_horovods_timeline(file: str, mark_cycles: bool) -> None:
+    """Have rank 0 write a timeline of Horovod's form from now on, until this process leaves the job.
+
+    Args:
+        file: its name.
+        mark_cycles: whether arriving decisions of the coordinator are marked.
+
+    Raises:
+        UsageError: the file cannot be written, or events are not recorded.
+    """
+    from distrun.runtime import timeline
+
+    if _is_first() or CONTROL_FD in os.environ:  # in an elastic job it may come to be
+        present = current()
+        # A GPU is busy with an operation for longer than we are.
+        library = "" if present.device.name != "cpu" else "MPI" if present.engine.backend.name == "MPI" else "GLOO"
+        timeline.begin_horovods(file, mark_cycles, library, _is_first)
+        after_shutdown(timeline.end_horovods)
 
 
 def _is_first() -> bool:
@@ -133,7 +158,7 @@ def _join(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str,
             _fail_if_over(channel)
             return
     _inits += 1
-    _world = join({**os.environ, **variables}, _inits, ranks, departures=departures(os.environ))
+    _world = join({**os.environ, **variables}, _inits, ranks, departure=departure(os.environ))
 
 
 def _fail_if_over(channel: Channel) -> None:

@@ -13,6 +13,7 @@ from distrun.runtime.collectives.call import Call, reduction_call
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.settings import current
 from distrun.torch import operations
 
 __all__ = ["sparse_allreduce_async"]
@@ -55,13 +56,14 @@ class SparseHandle(HandleGroup):
         """Wait until the operation is done; its result. Raises as `Handle.wait` does."""
         if self._result is None:
             indices, values, marks = super().wait()
-            self._result = self._reduced(indices.t(), values, len(marks))
+            ranks = self._call.process_set.size() if current().horovod else len(marks)
+            self._result = self._reduced(indices.t(), values, ranks)
         return self._result
 
     __call__ = wait
 
     def _reduced(self, indices: Tensor, values: Tensor, ranks: int) -> Tensor:
-        """`ranks`: those that have not joined, and so count in an average."""
+        """`ranks`: those that count in an average: all that have not joined; in Horovod's mode, these too."""
         dtype, call = values.dtype, self._call
         if dtype in (torch.float16, torch.bfloat16):
             values = values.float()

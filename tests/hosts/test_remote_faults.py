@@ -153,4 +153,5 @@ def test_who_waits_in_init_fails_at_once_when_a_rank_of_another_host_has_ended_w
     code = "import os, sys, distrun\nif os.environ['RANK'] == '1': sys.exit(0)\ndistrun.init()"
     job = distrun("-H", "alpha:1,beta:1", "--start-timeout", "1000", *python(code))
     assert job.wait() == 1
-    assert b"distrun.errors.BootstrapError: rank 1 has ended without calling init()\n" in job.stderr.data
+    assert b"distrun.errors.BootstrapError: rank 1 on beta (pid " in job.stderr.data
+    assert b") exited with code 0 before it joined the others in init()\n" in job.stderr.data

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks
+from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, TellDeparture
 from distrun.runner.supervision.elastic import actions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.events import (
@@ -25,7 +25,7 @@ from distrun.runner.supervision.events import (
     RankStarted,
 )
 from distrun.runner.supervision.policy import State
-from distrun.runtime.elastic.messages import Enrolled, Finished, Joined, Raised, Waiting, Warm
+from distrun.runtime.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting, Warm
 
 ENDED = (State.ENDING, State.FINISHING, State.OVER)
 
@@ -124,7 +124,7 @@ class Cluster:
         """Have a script raise an exception, and its interpreter take its time to exit."""
         if process.is_alive and not process.has_raised:
             process.has_raised, process.left = True, process.generation
-            self.tell(process.number, Raised("ValueError: no more data", "train.py:7 in train", 3))
+            self.tell(process.number, Ending("ValueError: no more data", "train.py:7 in train", 3))
 
     def lose(self, host, is_certain):
         """Cut a host off: its processes die, and the agent is missed."""
@@ -225,6 +225,10 @@ class Cluster:
                 case SignalRanks():
                     for process in self.alive():
                         self.die(process, -action.signum)
+                case TellDeparture():
+                    for process in self.alive():
+                        if max(process.joined, process.left) < process.generation:
+                            self.leave(process, "rank 0 exited with code 0")
                 case actions.ReleaseHost(host):
                     assert not [p for p in self.alive() if p.host == host]
                     self.agents.discard(host)

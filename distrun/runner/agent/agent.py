@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from distrun import __version__
 from distrun.errors import BootstrapError, UsageError
+from distrun.host.departures import Departures
 from distrun.host.endpoints import PORTS, reserve_port
 from distrun.runner.agent.cleanup.guard import Guard
-from distrun.runner.agent.departures import Departures
 from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Ending
 from distrun.runner.agent.launcher_connection import LauncherConnection
@@ -144,7 +144,7 @@ class Agent:
                 self._observation.ask_stacks(frame.process)
             case FrameKind.DEPARTED:
                 if self._departures is not None:
-                    self._departures.add(map(int, frame.payload.split()))
+                    self._departures.tell(frame.payload)
             case FrameKind.KEEPALIVE:
                 pass
             case _:
@@ -196,15 +196,18 @@ class Agent:
         self._is_outlived = plan.is_outlived
         environs = (plan.environ, *(rank.environ for rank in (*plan.ranks, *plan.servers)))
         job = next((environ["DISTRUN_JOB"] for environ in environs if "DISTRUN_JOB" in environ), "")
-        self._guard.start(job, self._commands)
         if plan.remote:
             cores = machine.count_cores()
             sharing = plan.room or len(plan.ranks) or 1
             plan = replace(plan, environ=complete_on_host(plan.environ, os.environ, cores, sharing))
+        files = []
+        if plan.room:
+            from distrun.runner.system import scratch
+
+            files = scratch.prefixes(plan.environ)
+        self._guard.start({"DISTRUN_JOB": job, "DISTRUN_HOSTNAME": plan.host}, self._commands, files)
         plan = replace(plan, environ={**plan.defaults, **plan.environ, **self._guard.mark})
-        if job and not plan.room:  # mpirun's ranks meet by themselves, and an elastic job decides what an end means
-            self._departures = Departures()
-            plan = replace(plan, environ={**plan.environ, **self._departures.environ})
+        self._departures = Departures() if job else None  # mpirun's ranks meet by themselves
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])
         if self._arrived is not None:
@@ -247,9 +250,9 @@ class Agent:
     def _start_rank(self, plan: AgentPlan, rank_plan: RankPlan) -> RankProcess | None:
         if self._arrived is not None and rank_plan.command and not rank_plan.is_server:
             rank_plan = replace(rank_plan, command=self._arrived.command(rank_plan.command, plan))
-        function = None if rank_plan.is_server else self._function
+        function, departures = (None, None) if rank_plan.is_server else (self._function, self._departures)
         try:
-            rank = RankProcess(plan, rank_plan, function)
+            rank = RankProcess(plan, rank_plan, function, departures)
         except StartError as error:
             self._launcher.send(Frame(FrameKind.NOT_STARTED, rank_plan.rank, f"{error.status} {error}".encode()))
             return None
@@ -287,8 +290,6 @@ class Agent:
             self._observation.tell_events(rank)
             if rank_exit.returncode == 0 and rank.events is not None:
                 rank_exit = replace(rank_exit, has_departed=rank.events.is_empty)
-            if self._departures is not None and rank_exit.has_departed:
-                self._departures.add([rank.number])
             if self._elastic is not None:
                 self._elastic.drain(rank)
                 rank_exit = replace(rank_exit, unasked=not self._elastic.is_ending(rank.number))

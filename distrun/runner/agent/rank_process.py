@@ -14,11 +14,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from distrun.host.departures import Departures
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.protocol.frames import FrameKind
 from distrun.runner.system import cpus, descendants
-from distrun.runtime.contract import DEPARTURES_FD
 from distrun.tracing.layout import EVENTS_FD, new_ring_fd
 from distrun.tracing.reader import RingReader
 
@@ -36,13 +36,16 @@ class StartError(Exception):
 class RankProcess:
     """A running rank. Our ends of its pipes do not block."""
 
-    def __init__(self, plan: AgentPlan, rank: RankPlan, function: int | None) -> None:
+    def __init__(
+        self, plan: AgentPlan, rank: RankPlan, function: int | None, departures: Departures | None = None
+    ) -> None:
         """Start the rank.
 
         Args:
             plan: the part of the plan that all ranks of the host share.
             rank: its own part.
             function: descriptor of the pickled function of `distrun.run`, None for an ordinary command.
+            departures: what tells it in init of ranks that have ended; None: nothing does.
 
         Raises:
             StartError: the command or the directory does not exist or may not be used.
@@ -64,7 +67,7 @@ class RankProcess:
         self._scratch: str | None = None
         theirs: list[int] = []
         try:
-            self._process = self._start(plan, rank, function, theirs)
+            self._process = self._start(plan, rank, function, departures, theirs)
         except OSError as error:
             self.close()
             raise _explain(error, plan) from None
@@ -74,7 +77,12 @@ class RankProcess:
         self.pid = self._process.pid
 
     def _start(
-        self, plan: AgentPlan, rank: RankPlan, function: int | None, theirs: list[int]
+        self,
+        plan: AgentPlan,
+        rank: RankPlan,
+        function: int | None,
+        departures: Departures | None,
+        theirs: list[int],
     ) -> subprocess.Popen[bytes]:
         stdout, stderr = self._source(FrameKind.STDOUT, theirs), self._source(FrameKind.STDERR, theirs)
         stdin = self._sink(theirs) if rank.stdin else subprocess.DEVNULL
@@ -101,8 +109,9 @@ class RankProcess:
             inherit = (*inherit, ring, self._question)
             environ[EVENTS_FD] = f"{ring},{self._question}"
             self.events = RingReader(ring)
-        if DEPARTURES_FD in environ:
-            inherit = (*inherit, *map(int, environ[DEPARTURES_FD].split(",")))
+        if departures is not None:
+            inherit = (*inherit, departures.descriptor)
+            environ |= departures.environ
         if rank.is_spare:
             command = spare_command(command, environ, plan.wdir)
             if plan.bind_to != "none":

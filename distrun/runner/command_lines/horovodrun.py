@@ -103,7 +103,7 @@ def _elastic() -> tuple[Flag, ...]:
 
 def _messages() -> tuple[Flag, ...]:
     return (
-        flag("--timeline-filename FILE", Becomes("--timeline {}")),
+        flag("--timeline-filename FILE", Becomes("-x HOROVOD_TIMELINE={}")),
         flag("--timeline-mark-cycles", Becomes("--timeline-mark-cycles")),
         flag("--no-timeline-mark-cycles", Holds("they are not marked")),
         flag("--no-stall-check", Becomes("--stall-warning 0 --stall-timeout 0")),

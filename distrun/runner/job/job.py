@@ -17,7 +17,6 @@ from distrun.runner.connect import stdin
 from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Connector, Starter
 from distrun.runner.job.agents import Agents, usual_starter
-from distrun.runner.job.departures import Departures
 from distrun.runner.job.observing import Observing
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.job.reporter import Reporter
@@ -69,7 +68,7 @@ class Job:
         """
         self._plan = plan
         self._options = options
-        self._queue: SimpleQueue[events.Event] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[events.Event, bool]] = SimpleQueue()  # with whether it has happened here
         self._peers = peers
         # The parts of the plan that this launcher executes.
         self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
@@ -81,7 +80,6 @@ class Job:
         self._agents = Agents(self, self._reporter.log, self._observing.add)
         # mpirun stops its ranks itself when it is asked to; it could not once it is stopped.
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
-        self._departures = Departures(self._agents.broadcast, len(plan.agents) > 1)
         self._time_limit = float("inf")
         self._serve_at = self._suspension.now() + _SERVE_AFTER
         self._starter = starter
@@ -141,17 +139,13 @@ class Job:
 
     def post(self, event: events.Event) -> None:
         """Tell the decider, and those of the other nodes, what has happened here (any thread, and signal handlers)."""
-        if self._peers is not None:
-            failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
-            last_words = [] if failed is None else self._reporter.stderr_tails.lines(failed)
-            self._peers.tell(event, b"\n".join(last_words))
-        self._queue.put(event)
+        self._queue.put((event, True))
 
     def hear(self, news: News) -> None:
         """Tell the decider what has happened on another node (the thread of `peers`)."""
         if isinstance(news.event, events.RankExited) and news.last_words:
             self._reporter.stderr_tails.record(news.event.rank, news.last_words)
-        self._queue.put(news.event)
+        self._queue.put((news.event, False))
 
     # --- the decider
 
@@ -213,17 +207,15 @@ class Job:
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:
-            due = min(self._time_limit, self._serve_at, self._departures.due)
+            due = min(self._time_limit, self._serve_at)
             if self._policy.deadline is not None:
                 due = min(due, self._policy.deadline)
             event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
-                self._departures.note(event, self._suspension.now())
                 if not self._stop_or_go_on(event):
                     self._act(self._policy.handle(event, self._suspension.now()))
             now = self._suspension.now()
-            self._departures.tell(now)
             if now >= self._serve_at:
                 self._serve_at = float("inf")
                 self._observing.serve()
@@ -235,9 +227,14 @@ class Job:
     def _next_event(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> events.Event | None:
         """Return the next event; None when the deadline, a time of the clock, comes first."""
         try:
-            return self._queue.get(timeout=None if deadline == float("inf") else max(0.0, deadline - clock()))
+            event, is_ours = self._queue.get(timeout=None if deadline == float("inf") else max(0.0, deadline - clock()))
         except Empty:
             return None
+        if is_ours and self._peers is not None:  # only now: what follows from it elsewhere must not be heard before it
+            failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
+            last_words = [] if failed is None else self._reporter.stderr_tails.lines(failed)
+            self._peers.tell(event, b"\n".join(last_words))
+        return event
 
     def _judged(self, event: events.Event | None) -> events.Event | None:
         """Return the event; that an mpirun ends as if all were well though it has lost a host is a failure."""
@@ -287,6 +284,9 @@ class Job:
                 self._move_server(action)
             case actions.SignalRanks(signum):
                 self._agents.broadcast(Frame.number(FrameKind.SIGNAL, signum))
+            case actions.TellDeparture(rank):
+                text = f"{self._reporter.name_with_pid(rank)} exited with code 0 before it joined the others in init()"
+                self._agents.broadcast(Frame(FrameKind.DEPARTED, payload=text.encode()))
             case actions.FinishAgents(grace):
                 self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
             case actions.CleanUpAfter(host):

@@ -68,10 +68,10 @@ class Peers:
         self._thread.start()
 
     def tell(self, event: events.Event, last_words: bytes = b"") -> None:
-        """Tell the other nodes what has happened here (any thread). What concerns nobody else is not told."""
+        """Tell the other nodes what has happened here, before `close`. What concerns nobody else is not told."""
         if isinstance(event, events.SignalReceived):
             event = replace(event, host=self.here)
-        if is_told(event):
+        if is_told(event) and not self._is_closed:
             self._post(News(self.here, event, last_words))
 
     def await_told(self) -> None:

@@ -54,7 +54,7 @@ class FrameKind(IntEnum):
     OBSERVE = 10
     """Tell what the ranks do, and use, from now on: JSON, `interval` in seconds; 0: no longer."""
     DEPARTED = 11
-    """Ranks, perhaps of other hosts, that have ended well without calling init; payload: their numbers, `1 5`."""
+    """A rank, perhaps of another host, has ended well before it joined the others; payload: a sentence that says so."""
 
     STARTED = 16
     """A rank runs; payload: its process id, and the CPUs that it is bound to, if it is: `4711 0-3,8`."""

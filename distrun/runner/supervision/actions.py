@@ -47,6 +47,13 @@ class SignalRanks:
 
 
 @dataclass(frozen=True)
+class TellDeparture:
+    """Action: tell ranks that wait in init that this one, which has ended well, cannot join them any more."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
 class FinishAgents:
     """Action: have the agents end what the ranks left behind, and leave."""
 
@@ -68,5 +75,13 @@ class CleanUpAfter:
 
 if TYPE_CHECKING:
     Action = (
-        StartRanks | RestartServer | MoveServer | SignalRanks | FinishAgents | KillAgents | CleanUpAfter | ElasticAction
+        StartRanks
+        | RestartServer
+        | MoveServer
+        | SignalRanks
+        | TellDeparture
+        | FinishAgents
+        | KillAgents
+        | CleanUpAfter
+        | ElasticAction
     )

@@ -30,6 +30,7 @@ from distrun.runner.supervision.actions import (
     RestartServer,
     SignalRanks,
     StartRanks,
+    TellDeparture,
 )
 from distrun.runner.supervision.connecting import Connecting
 from distrun.runner.supervision.failure import Failure
@@ -110,6 +111,7 @@ class Policy:
         self._heard_of_signal = False
         """Whether another launcher's signal has ended the job, and ours, which is likely to come too, has not come."""
         self._lost_peer_failure: Failure | None = None
+        self._has_told_departure = False
 
     @property
     def status(self) -> int:
@@ -220,7 +222,13 @@ class Policy:
             if self._may_restart(event.rank):
                 self._restarted += 1
                 return [RestartServer(event.rank, failure.what, self._restarted)]
-        return self._rank_gone(event.rank, failure, event.lost_peer, now)
+        told = self._tell_departure(event.rank) if event.exit.has_departed else []
+        return [*told, *self._rank_gone(event.rank, failure, event.lost_peer, now)]
+
+    def _tell_departure(self, rank: int) -> list[Action]:
+        """Tell the ranks that wait in init of the first that cannot join them any more."""
+        has_told, self._has_told_departure = self._has_told_departure, True
+        return [] if has_told else [TellDeparture(rank)]
 
     def _may_restart(self, rank: int) -> bool:
         """Whether a process that has failed is a server that is to be started anew."""

@@ -47,9 +47,18 @@ def remove_all(environ: Mapping[str, str]) -> None:
         environ: the variables of its processes, with DISTRUN_JOB and DISTRUN_HOSTNAME; nothing is done without.
     """
     if "DISTRUN_JOB" in environ:
-        for folder in _folders(environ):
-            for path in folder.glob(f"{_prefix(environ)}*"):
+        for prefix in map(Path, prefixes(environ)):
+            for path in prefix.parent.glob(f"{prefix.name}*"):
                 remove(str(path))
+
+
+def prefixes(environ: Mapping[str, str]) -> list[str]:
+    """Return what the paths of these folders may begin with.
+
+    Args:
+        environ: see `remove_all`.
+    """
+    return [str(folder / _prefix(environ)) for folder in _folders(environ)]
 
 
 def _folders(environ: Mapping[str, str]) -> Iterator[Path]:

@@ -9,7 +9,8 @@ nothing. More than two are combined in pairs, rank 0's with rank 1's and so on, 
 where their number is odd, the last one waits for the next round. (S. Maleki, M. Musuvathi, T. Mytkowicz et al.:
 Scaling Distributed Training with Adaptive Summation, MLSys 2021.)
 
-Each tensor is combined by itself. All arithmetic is in float32 at least, the dot products in float64.
+Each tensor is combined by itself. All arithmetic is in float32 at least, the dot products in float64. Horovod adds up
+short gradients as they are: `HOROVODS_LEAST_SQUARE` is where that begins.
 
 Every rank is sent its slice of all ranks' arrays, combines the slices, and sends all others the result; the dot
 products, to which every slice contributes, are summed up once in each round. So a rank sends and receives about twice
@@ -31,6 +32,9 @@ from distrun.runtime.operations.reduction import Sum, reduction
 from distrun.runtime.operations.request import Request
 from distrun.tensor_fusion.packing import unpack
 
+HOROVODS_LEAST_SQUARE = 1e-8
+"""The square of a gradient's length below which Horovod takes the gradient with weight 1."""
+
 
 def adasum(
     backend: Backend,
@@ -39,6 +43,7 @@ def adasum(
     request: Request,
     counts: Sequence[int],
     averages_hosts: bool,
+    least_square: float,
     what: str,
 ) -> None:
     """Combine `inputs` over the ranks into `outputs`.
@@ -50,6 +55,7 @@ def adasum(
         request: its element type is a floating-point one.
         counts: the number of elements of each tensor in the long array.
         averages_hosts: whether the ranks of a host are averaged first, so that only hosts are combined by the formula.
+        least_square: gradients whose length has a smaller square are taken with weight 1.
         what: names the operation in error messages.
     """
     element = ELEMENT_TYPES[request.dtype]
@@ -62,13 +68,18 @@ def adasum(
         vectors = [np.add.reduce([vectors[rank] for rank in ranks]) / len(ranks) for ranks in backend.host_ranks]
     first = bounds[backend.rank]
     tensors = list(_pieces(counts, first, bounds[backend.rank + 1]))
-    combined = _narrowed(_combine_all(backend, vectors, tensors, len(counts), what), element, request.postscale)
-    gathered, _ = backend.allgather(combined, what)
+    combined = _combine_all(backend, vectors, tensors, len(counts), least_square, what)
+    gathered, _ = backend.allgather(_narrowed(combined, element, request.postscale), what)
     unpack(gathered, outputs)
 
 
 def _combine_all(
-    backend: Backend, vectors: list[Flat], tensors: Sequence[tuple[int, slice]], count: int, what: str
+    backend: Backend,
+    vectors: list[Flat],
+    tensors: Sequence[tuple[int, slice]],
+    count: int,
+    least_square: float,
+    what: str,
 ) -> Flat:
     """Return the slices of all ranks combined in rounds. `count` tensors have parts in them or in other slices."""
     total = reduction("float64", Sum, backend.size, 1.0, 1.0)
@@ -85,18 +96,16 @@ def _combine_all(
         for (a, b), row in zip(pairs, products, strict=True):
             result = np.empty_like(a)
             for tensor, part in tensors:
-                weight_of_a, weight_of_b = _weights(*row[tensor])
+                product, *squares = row[tensor]
+                weight_of_a, weight_of_b = (_weight(product, square, least_square) for square in squares)
                 result[part] = a.dtype.type(weight_of_a) * a[part] + a.dtype.type(weight_of_b) * b[part]
             combined.append(result)
         vectors = [*combined, *vectors[2 * len(pairs) :]]
     return vectors[0]
 
 
-def _weights(product: float, square_of_a: float, square_of_b: float) -> tuple[float, float]:
-    return (
-        1.0 - product / (2.0 * square_of_a) if square_of_a else 1.0,
-        1.0 - product / (2.0 * square_of_b) if square_of_b else 1.0,
-    )
+def _weight(product: float, square: float, least_square: float) -> float:
+    return 1.0 - product / (2.0 * square) if square and square >= least_square else 1.0
 
 
 def _dot(a: Flat, b: Flat) -> float:

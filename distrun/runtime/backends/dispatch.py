@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from distrun.runtime import settings
-from distrun.runtime.backends.adasum import adasum
+from distrun.runtime.backends.adasum import HOROVODS_LEAST_SQUARE, adasum
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.operations.handle import Flat, Handle, describe
@@ -96,7 +96,8 @@ def _allreduce(backend: Backend, handles: Sequence[Handle], what: str) -> None:
     if request.op is Adasum:
         counts = [math.prod(shape) for handle in handles for shape in handle.request.shapes]
         averages_hosts = settings.current().adasum == settings.HIERARCHICAL
-        adasum(backend, inputs, outputs, request, counts, averages_hosts, what)
+        least_square = HOROVODS_LEAST_SQUARE if settings.current().horovod else 0.0
+        adasum(backend, inputs, outputs, request, counts, averages_hosts, least_square, what)
     else:
         if len(handles) > 1 and backend.quantisation_of(request):  # each tensor by its own size
             request = request._replace(shapes=tuple(shape for handle in handles for shape in handle.request.shapes))

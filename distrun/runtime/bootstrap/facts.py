@@ -46,10 +46,11 @@ class Facts:
     settings: Settings
     meeting: Meeting
     interruption: Interruption | None
+    """Ends the wait for the others, and the world later on."""
+    ends_meeting: Interruption | None
+    """Ends the wait for the others."""
     ranks: tuple[int, ...] = ()
     """The job's ranks that make up the world, if not all do."""
-    departures: Interruption | None = None
-    """Tells of ranks of the job that cannot come any more."""
 
     def join_local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
         """Meet the ranks of this host; returns when all have come.
@@ -65,11 +66,6 @@ class Facts:
         meeting, timeout = self.local_meeting(), self.settings.start_timeout
         peers = rendezvous_within_host(meeting.name, meeting.key, own, len(ranks), timeout, self.ends_meeting)
         return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
-
-    @property
-    def ends_meeting(self) -> Interruption | None:
-        """The interruption of the wait for the others; when they have met, all have called init."""
-        return self.interruption or self.departures
 
     def local_meeting(self) -> LocalMeeting:
         """Return the meeting of the ranks of this host."""

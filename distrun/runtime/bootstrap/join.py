@@ -15,7 +15,7 @@ from distrun.runtime.bootstrap.meeting import Meeting
 from distrun.runtime.bootstrap.one_host import connect_on_one_host
 from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices import Device
-from distrun.runtime.elastic.interruption import Interruption
+from distrun.runtime.elastic.interruption import Either, Interruption
 from distrun.runtime.environments import Environment
 from distrun.runtime.settings import Settings, unknown
 from distrun.runtime.topology import Topology
@@ -44,7 +44,7 @@ def join(
     inits: int,
     ranks: Sequence[int] | None = None,
     interruption: Interruption | None = None,
-    departures: Interruption | None = None,
+    departure: Interruption | None = None,
 ) -> World:
     """Join the job that this process was started in; returns when all ranks have.
 
@@ -54,7 +54,7 @@ def join(
             must not meet it.
         ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
         interruption: what ends the wait for the others before its time, and the world later on.
-        departures: what ends the wait for the others only, where all ranks of the job make up the world.
+        departure: what ends the wait for the others only, where all ranks of the job make up the world.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -72,7 +72,8 @@ def join(
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus, environment.slot())
-    facts = Facts(environment, topology, device, settings, meeting, interruption, departures=departures)
+    ends_meeting = Either(interruption, departure) if interruption and departure else interruption or departure
+    facts = Facts(environment, topology, device, settings, meeting, interruption, ends_meeting)
     if topology.size <= topology.local_size:
         return World(topology, device, connect_on_one_host(facts), meeting.generation)
     engine, (cross_rank, cross_size) = connect_across_hosts(facts)
@@ -103,5 +104,5 @@ def _join_some(
     place, size = ranks.index(job.rank), len(ranks)
     topology = Topology(place, size, place, size, 0, 1, job.hostname)
     device = devices.bind(job, environ, settings.share_gpus, environment.slot())
-    facts = Facts(environment, topology, device, settings, meeting, interruption, ranks)
+    facts = Facts(environment, topology, device, settings, meeting, interruption, interruption, ranks)
     return World(topology, device, connect_on_one_host(facts), meeting.generation)

@@ -22,6 +22,22 @@ class Interruption(Protocol):
         """The reason to wait no longer; None while there is none."""
 
 
+class Either:
+    """Two interruptions as one."""
+
+    def __init__(self, first: Interruption, second: Interruption) -> None:
+        self._both = first, second
+        self._poll = select.epoll()  # readable itself while one of those in it is
+        for each in self._both:
+            self._poll.register(each.stop_fd, select.EPOLLIN)
+        self.stop_fd = self._poll.fileno()
+
+    @property
+    def interruption(self) -> str | None:
+        """The reason of the first that has one."""
+        return self._both[0].interruption or self._both[1].interruption
+
+
 def stop_descriptors(interruption: Interruption | None) -> tuple[int, ...]:
     """Return the descriptors to watch while waiting."""
     return () if interruption is None else (interruption.stop_fd,)

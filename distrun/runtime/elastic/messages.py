@@ -123,17 +123,11 @@ class Finished:
 
 @dataclass(frozen=True)
 class Ending:
-    """From a member: its script has come to its end without an error, and the interpreter is about to exit. The status
-    is not known yet: it may have been `sys.exit(3)`."""
+    """From a member: its script has come to its end, and the interpreter is about to exit, which may take a while."""
 
-
-@dataclass(frozen=True)
-class Raised:
-    """From a member: an exception that is not about a lost rank has ended its script, so it takes part in no generation
-    any more. The interpreter is about to exit, which may take a while."""
-
-    error: str
-    """`RuntimeError: out of data`, without line ends."""
+    error: str = ""
+    """The exception that has ended it, `RuntimeError: out of data`, so that it takes part in no generation any more;
+    empty: none has, and the status is not known yet, for it may have been `sys.exit(3)`."""
     site: str = ""
     """The line of the script that raised it: `train.py:19 in train`; empty: it is not known."""
     step: int = 0
@@ -172,7 +166,6 @@ Message = (
     | Enrolled
     | Finished
     | Ending
-    | Raised
     | Report
     | Verdict
 )
@@ -181,7 +174,7 @@ _KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         *(Preload, Activate, Assignment, Prepare, Warm, Waiting, Joined, Imported, Enrolled, Finished, Ending),
-        *(Raised, Activated, Report, Verdict),
+        *(Activated, Report, Verdict),
     )
 }
 

@@ -266,3 +266,17 @@ def test_ranks_that_fail_in_the_same_place_each_time_end_the_job(distrun, python
     assert job.wait() == 1
     assert b"the ranks of 3 generations in a row have failed so (RuntimeError at " in job.stderr.data
     job.assert_gone()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("spares", ["0", "1"])
+def test_who_waits_in_init_fails_at_once_when_another_rank_has_ended_before(distrun, python, spares):
+    code = "import os, sys, distrun\nif os.environ['RANK'] == '1': sys.exit(0)\ndistrun.init()"
+    job = distrun("--elastic", "--spares", spares, "-np", "2", "--start-timeout", "1000", *python(code))
+    assert job.wait() == 1
+    assert re.search(
+        rb"rank 0 on localhost \(pid \d+\) cannot go on, since another rank has ended already: rank 1 on localhost "
+        rb"\(pid \d+\) exited with code 0 before it joined the others in init\(\)\n",
+        job.stderr.data,
+    )
+    job.assert_gone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import signal
 import subprocess
 
@@ -179,10 +180,11 @@ def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
 
 
 def test_who_waits_in_init_fails_at_once_when_another_rank_has_ended_without_calling_it(distrun, python):
-    code = "import os, sys, distrun\nif os.environ['RANK'] in '13': sys.exit(0)\ndistrun.init()"
-    job = distrun("-np", "4", "--start-timeout", "1000", *python(code))
+    code = "import os, sys, distrun\nif os.environ['RANK'] == '2': sys.exit(0)\ndistrun.init()"
+    job = distrun("-np", "3", "--start-timeout", "1000", *python(code))
     assert job.wait() == 1
-    assert b"distrun.errors.BootstrapError: ranks 1, 3 have ended without calling init()\n" in job.stderr.data
+    text = rb"distrun\.errors\.BootstrapError: rank 2 on localhost \(pid \d+\) exited with code 0 before it joined the "
+    assert re.search(text + rb"others in init\(\)\n", job.stderr.data)
     job.assert_gone()
 
 
@@ -222,9 +224,11 @@ def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python
     job.assert_gone()
 
 
-def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(distrun, python):
-    job = distrun("-np", "2", *python(DAEMON + SLEEP))
+@pytest.mark.parametrize("options", one_in_gate((), ("--elastic",), chosen=1))
+def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(distrun, python, tmp_path, options):
+    job = distrun(*options, "-np", "2", *python(DAEMON + SLEEP))
     job.stdout.wait_for(b"ready", 2)
+    assert len(list((tmp_path / "tmp").glob("dr-*"))) == 2 * len(options)  # the folders of an elastic job's ranks
     family, both = job.family(), [job.process, job.agent()]
     assert len(family) == 6
     for process in both:

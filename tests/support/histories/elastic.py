@@ -7,7 +7,7 @@ from distrun.runner.supervision.elastic.actions import BeginGeneration, Say
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.events import HostReady, ProcessSaid, RankExited, RankStarted
-from distrun.runtime.elastic.messages import Enrolled, Finished, Joined, Raised, Waiting
+from distrun.runtime.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting
 
 GRACE = 5.0
 START_TIMEOUT = 60.0
@@ -57,7 +57,7 @@ class History:
 
     def raise_error(self, process, site="train.py:7 in train", step=3):
         """The script of a process has raised an exception; the process has yet to exit."""
-        return self.hear(ProcessSaid(process, Raised("ValueError: no more data", site, step)))
+        return self.hear(ProcessSaid(process, Ending("ValueError: no more data", site, step)))
 
     def finish(self, process):
         return self.hear(ProcessSaid(process, Finished()))

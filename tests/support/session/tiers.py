@@ -55,6 +55,7 @@ FOLDERS = (
     Folder("frameworks/horovod", "full", "frameworks", 95, ("torch", "tensorflow", "keras", "elastic", "public")),
     Folder("frameworks/jax", "full", "frameworks", 80, ("jax", "graphs")),
     Folder("frameworks/keras", "full", "frameworks", 130, ("keras", "graphs")),
+    Folder("frameworks/reports", "full", "frameworks", 5, ("torch_distributed", "torch", "elastic", "auto")),
     Folder("frameworks/servers", "full", "frameworks", 20, ("servers", "torch", "keras")),
     Folder("frameworks/tensorflow", "full", "frameworks", 105, ("tensorflow", "graphs")),
     Folder("frameworks/torch", "full", "frameworks", 160, ("torch", "outer_steps", "checkpoint")),

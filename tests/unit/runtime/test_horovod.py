@@ -57,8 +57,7 @@ def _forget():
         ({"LOG_LEVEL": "ERROR"}, {"log_level": "error"}),
         ({"LOG_HIDE_TIME": "0"}, {"log_time": True}),
         ({"LOG_HIDE_TIME": "1"}, {"log_time": False}),
-        ({"TIMELINE": "t.json", "TIMELINE_MARK_CYCLES": "1"}, {"timeline": "t.json", "timeline_mark_cycles": True}),
-        ({"TIMELINE": "DYNAMIC"}, {}),
+        ({"TIMELINE": "t.json", "TIMELINE_MARK_CYCLES": "1"}, {"timeline_mark_cycles": True}),
         ({"FUSION_THRESHOLD": "", "CYCLE_TIME": "5"}, {}),
     ],
 )
@@ -66,6 +65,12 @@ def test_a_variable_of_horovods_sets_the_field_of_that_meaning_in_its_mode_only(
     environ = {f"HOROVOD_{name}": text for name, text in variables.items()}
     assert Settings.of({**ON, **environ}) == replace(Settings(horovod=True), **fields)
     assert Settings.of(environ) == Settings()
+
+
+@pytest.mark.parametrize(("value", "file"), [("t.json", "t.json"), ("DYNAMIC", ""), ("", "")])
+def test_horovods_timeline_has_a_file_unless_the_script_starts_it(value, file):
+    assert horovod.timeline_file({**ON, "HOROVOD_TIMELINE": value}) == file
+    assert horovod.timeline_file({"HOROVOD_TIMELINE": value}) == horovod.timeline_file(ON) == ""
 
 
 def test_a_variable_of_ours_wins_over_horovods():
@@ -84,7 +89,15 @@ def test_what_changes_nothing_is_told_with_the_reason_in_horovods_mode_only():
         "HOROVOD_NUM_NCCL_STREAMS": "2",
         "HOROVOD_FUSION_TRESHOLD": "5",
     }
-    silent = ["FUSION_THRESHOLD", "RANK", "LOCAL_SIZE", "GPU_OPERATIONS", "WITH_PYTORCH", "STALL_CHECK_DISABLE"]
+    silent = [
+        "FUSION_THRESHOLD",
+        "RANK",
+        "LOCAL_SIZE",
+        "GPU_OPERATIONS",
+        "WITH_PYTORCH",
+        "STALL_CHECK_DISABLE",
+        "TIMELINE",
+    ]
     told = horovod.without_effect({**ON, **environ, **{f"HOROVOD_{name}": "1" for name in silent}})
     assert [line.partition(" ")[0] for line in told] == sorted(environ)
     assert told[1].startswith("HOROVOD_FUSION_TRESHOLD changes nothing: Horovod has no variable of this name")

@@ -2,13 +2,14 @@
 
 An agent ends what is left when its launcher is gone, and a launcher does it when an agent is. Where both are killed at
 once, the kernel ends the ranks, but not what these have started in sessions of their own. The guard does, by a variable
-in their environment that no other agent gives its ranks.
+in their environment that no other agent gives its ranks, and deletes the temporary files of an elastic job.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from distrun.runner.system import descendants
@@ -17,18 +18,20 @@ from distrun.runtime.contract import AGENT
 # The end of stdin without a line is the agent's. What its launcher, if it is here, writes to the agent can be read from
 # descriptor 1, whose end is the launcher's: one that lives ends what is left itself, and this shell with it.
 # A process may fork between being listed and being killed, so they are killed until none is left, for 5 seconds at
-# most. The mark of the processes is $1.
+# most. The mark of the processes is $1; the paths of temporary files begin with one of the other arguments.
 _SCRIPT = """
 read -r word && exit
 while read -r word <&1; do :; done
 rounds=100
 while [ $rounds -gt 0 ]; do
     pids=$(grep -lsF -- "$1" /proc/[0-9]*/environ | tr -dc '0-9\\n')
-    [ -n "$pids" ] || exit
+    [ -n "$pids" ] || break
     kill -9 $pids
     rounds=$((rounds - 1))
     sleep 0.05
 done
+shift
+for prefix; do rm -rf -- "$prefix"*; done
 """
 
 
@@ -40,16 +43,17 @@ class Guard:
         """The variable that all ranks have to get."""
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, job: str, commands: int) -> None:
+    def start(self, whose: Mapping[str, str], commands: int, files: Iterable[str] = ()) -> None:
         """Start it, if that is possible.
 
         Args:
-            job: the name of the job, by which a launcher that has lost this process knows what to end here.
+            whose: variables by which a launcher that has lost this process knows what to end here, the guard included.
             commands: the descriptor from which this process reads what its launcher says.
+            files: what the paths of temporary files begin with.
         """
         if not descendants.are_listed():  # a guard could not be told from what ranks have left
             return
-        command = ["/bin/sh", "-c", _SCRIPT, "distrun-guard", f"{AGENT}={self.mark[AGENT]}"]
+        command = ["/bin/sh", "-c", _SCRIPT, "distrun-guard", f"{AGENT}={self.mark[AGENT]}", *files]
         try:  # opened again, to block; an SSH server's sockets cannot be, and then the launcher is on another host
             launcher = os.open(f"/proc/self/fd/{commands}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -61,7 +65,7 @@ class Guard:
                 stdout=launcher,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
-                env={"PATH": os.environ.get("PATH", os.defpath), "DISTRUN_JOB": job},
+                env={"PATH": os.environ.get("PATH", os.defpath), **whose},
                 start_new_session=True,
             )
 

@@ -113,8 +113,7 @@ def host_variables(
 
 def _without_timeline(request: LaunchRequest, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables by which ranks do not write a timeline of their own where the launcher does."""
-    names = (TIMELINE, "HOROVOD_TIMELINE") if request.writes_timeline else ()
-    return {name: "" for name in names if variables.get(name)}
+    return {TIMELINE: ""} if request.writes_timeline and variables.get(TIMELINE) else {}
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:

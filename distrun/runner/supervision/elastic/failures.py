@@ -101,14 +101,14 @@ class Failures(Decisions):
             self._workforce.barring.failed(process.host, process.slot, now)
         return self._broken(failure, sentence, [process], now)
 
-    def _raised(self, process: Process, raised: messages.Raised, now: float) -> list[Action]:
+    def _raised(self, process: Process, ending: messages.Ending, now: float) -> list[Action]:
         """Go on without a member whose script has raised an exception, before it has exited.
 
         Where the job would end by that, the exit is waited for: until then the process may save what it has.
         """
-        at = f" at {raised.site}" if raised.site else ""
-        place = f"{raised.error.partition(':')[0]}{at}, after {wording.count(raised.step, 'step')}" if at else ""
-        failure = Failure(process.number, 1, f"raised {raised.error}{at}", RankExit(1), place)
+        at = f" at {ending.site}" if ending.site else ""
+        place = f"{ending.error.partition(':')[0]}{at}, after {wording.count(ending.step, 'step')}" if at else ""
+        failure = Failure(process.number, 1, f"raised {ending.error}{at}", RankExit(1), place)
         sentence = f"{wording.described(process)} {failure.what}"
         if self._budget.left(now) > 0:
             self._processes.fail(process.number, now + self._grace)

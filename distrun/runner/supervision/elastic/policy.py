@@ -153,7 +153,10 @@ class ElasticPolicy(Failures):
 
     def _process_exited(self, event: events.RankExited, now: float) -> list[Action]:
         failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
-        return self._gone(event.rank, failure, event.lost_peer, now)
+        # No other process takes the place of a member that ends well: those that wait to meet it wait in vain.
+        is_missed = event.rank in self._processes.unjoined and not event.exit.failed
+        actions = self._gone(event.rank, failure, event.lost_peer, now)
+        return [*actions, *self._tell_departure(event.rank)] if is_missed else actions
 
     def _said(self, process: Process, message: messages.Message, now: float) -> list[Action]:
         number, is_member = process.number, process.role is Role.MEMBER
@@ -185,10 +188,10 @@ class ElasticPolicy(Failures):
                 self._unheard.discard(number)
                 if self.state in (State.RUNNING, State.SETTLING):
                     self._complain(process, reason, now)
-            case messages.Ending() if is_member:
+            case messages.Ending(error="") if is_member:
                 process.is_ending = True
                 self._processes.ending.add(number)
-            case messages.Raised() if is_member:
+            case messages.Ending() if is_member:
                 return self._raised(process, message, now)
             case messages.Finished() if is_member:
                 return self._ended_well(process, now)

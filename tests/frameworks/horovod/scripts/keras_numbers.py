@@ -1,4 +1,4 @@
-"""Learning rates, metrics and gradients of Keras in numbers: each case by two ranks, and by Horovod's formula."""
+"""Learning rates, metrics and gradients of Keras in numbers: each case by the ranks, and by Horovod's formula."""
 
 import horovod.tensorflow as tf_hvd
 import horovod.tensorflow.keras as hvd
@@ -22,13 +22,20 @@ class Rates(tf.keras.callbacks.Callback):
         self.seen.append(float(np.asarray(self.model.optimizer.learning_rate)))
 
 
-def fit(*callbacks):
-    """Train for 3 epochs of 2 batches; return the rates of the batches, and the history."""
-    model = tf.keras.Sequential([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
-    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(RATE)), "mse")
+def fit(*callbacks, rate=RATE, momentum=0.0, **options):
+    """Train for 3 epochs of 2 batches; return the rates of the batches, the history, and the weights."""
+    layer = tf.keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    model = tf.keras.Sequential([tf.keras.layers.Input((2,)), layer])
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(rate, momentum=momentum), **options), "mse")
     rates, data = Rates(), (np.full((8, 2), 1.0 + RANK, "f"), np.ones((8, 1), "f"))
     history = model.fit(*data, batch_size=4, epochs=EPOCHS, verbose=0, callbacks=[*callbacks, rates]).history
-    return rates.seen, history
+    return rates.seen, history, np.asarray(layer.kernel).ravel()
+
+
+def gradient(weights, op=tf_hvd.Average):
+    """The gradient of the mean squared error of each rank's rows, which are [1 + rank, 1 + rank], and its reduction."""
+    each = [2 * ((1.0 + rank) * weights.sum() - 1) * (1.0 + rank) * np.ones(2) for rank in range(SIZE)]
+    return sum(each) / (SIZE if op == tf_hvd.Average else 1)
 
 
 def schedule(multiplier, staircase, start=0, end=None):
@@ -45,7 +52,7 @@ def schedule(multiplier, staircase, start=0, end=None):
 for multiplier in (0.5, 2, lambda epoch: 1 / (1 + epoch)):
     for staircase in (True, False):
         for start, end in ((0, None), (1, None), (0, 2), (1, 2)):
-            seen, _ = fit(
+            seen, _, _ = fit(
                 hvd.callbacks.LearningRateScheduleCallback(
                     RATE, multiplier, start_epoch=start, end_epoch=end, staircase=staircase, steps_per_epoch=STEPS
                 )
@@ -53,17 +60,39 @@ for multiplier in (0.5, 2, lambda epoch: 1 / (1 + epoch)):
             case = multiplier, staircase, start, end
             assert np.allclose(seen, schedule(multiplier, staircase, start, end)), (case, seen)
 
+alone = hvd.allgather(np.array([fit()[1]["loss"]])).numpy()
+assert not np.array_equal(alone[0], alone[1])
+assert np.allclose(fit(hvd.callbacks.MetricAverageCallback())[1]["loss"], alone.mean(0))
+
 for warmup in (1, 2):
-    seen, history = fit(
-        hvd.callbacks.MetricAverageCallback(), hvd.callbacks.LearningRateWarmupCallback(RATE, warmup_epochs=warmup)
-    )
+    seen, _, _ = fit(hvd.callbacks.LearningRateWarmupCallback(RATE, warmup_epochs=warmup))
     rises = [(epoch + (batch + 1) / STEPS) * (SIZE - 1) / warmup + 1 for epoch, batch in MOMENTS]
     assert np.allclose(seen, [RATE * min(rise / SIZE, 1) for rise in rises]), (warmup, seen)
-    losses = np.asarray(hvd.allgather(np.array([history["loss"]])))
-    assert np.array_equal(losses[0], losses[1])
+
+# Momentum is corrected in the step at which the rate changes: it is multiplied by what the rate is multiplied by.
+for multiplier in (0.5, 3.0):
+    _, _, found = fit(
+        hvd.callbacks.LearningRateScheduleCallback(0.01, multiplier, steps_per_epoch=STEPS), rate=0.01, momentum=0.9
+    )
+    weights, velocity, before = np.ones(2), np.zeros(2), 0.01
+    for epoch, _ in MOMENTS:
+        rate = 0.01 * multiplier**epoch
+        velocity = 0.9 * rate / before * velocity - rate * gradient(weights)
+        weights, before = weights + velocity, rate
+    assert np.allclose(found, weights), (multiplier, found, weights)
+
+# Passes: the gradients of several batches are added up, or averaged, and then reduced.
+for op in (tf_hvd.Average, tf_hvd.Sum):
+    for is_average in (False, True):
+        options = {"op": op, "backward_passes_per_step": 2, "average_aggregated_gradients": is_average}
+        _, _, found = fit(rate=0.01, **options)
+        weights = np.ones(2)
+        for _ in range(len(MOMENTS) // 2):
+            weights = weights - 0.01 * gradient(weights, op) * (1 if is_average else 2)
+        assert np.allclose(found, weights), (options, found, weights)
 
 # Gradients: the average or the sum over the ranks, divided before and after adding up, local ones by the ranks.
-for op, expected in ((tf_hvd.Average, 3.0), (tf_hvd.Sum, 6.0)):
+for op in (tf_hvd.Average, tf_hvd.Sum):
     for factor in (1.0, 2.0) if op == tf_hvd.Average else (1.0,):
         for is_scaled in (True, False):
             shared, own = tf.Variable([1.0]), tf.Variable([2.0])
@@ -74,5 +103,10 @@ for op, expected in ((tf_hvd.Average, 3.0), (tf_hvd.Sum, 6.0)):
             )
             tape.register_local_source(own)
             found = [gradient.numpy().tolist() for gradient in tape.gradient(loss, [shared, own])]
-            assert found == [[expected], [(2.0 + 2 * RANK) / (SIZE if is_scaled else 1)]], (op, factor, found)
+            total = sum(2.0 + 2 * rank for rank in range(SIZE))
+            expected = [
+                [total / (SIZE if op == tf_hvd.Average else 1)],
+                [(2.0 + 2 * RANK) / (SIZE if is_scaled else 1)],
+            ]
+            assert np.allclose(found, expected), (op, factor, found)
 print("all as computed")

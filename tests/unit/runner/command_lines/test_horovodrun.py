@@ -38,7 +38,10 @@ def ours(line):
             "--stall-warning 5 --stall-timeout 9 cmd",
         ),
         ("--log-level DEBUG --log-without-timestamp cmd", "-x DISTRUN_LOG_LEVEL=debug -x DISTRUN_LOG_TIME=0 cmd"),
-        ("--timeline-filename t.json --timeline-mark-cycles cmd", "--timeline t.json --timeline-mark-cycles cmd"),
+        (
+            "--timeline-filename t.json --timeline-mark-cycles cmd",
+            "-x HOROVOD_TIMELINE=t.json --timeline-mark-cycles cmd",
+        ),
         ("--autotune --autotune-log-file f cmd", "--autotune --autotune-log-file f cmd"),
         ("--slots-per-host 4 --hierarchical-allreduce cmd", "--slots 4 cmd"),
         ("--binding-args=-bind-to=socket cmd", "--bind-to socket cmd"),
@@ -123,7 +126,7 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(config):
     )
     assert " ".join(translation.arguments) == (
         "--horovod --launcher mpirun -x DISTRUN_FUSION_THRESHOLD=1048576 -x DISTRUN_BUCKET_BYTES=1048576 "
-        "--timeline t.json --timeline-mark-cycles "
+        "-x HOROVOD_TIMELINE=t.json --timeline-mark-cycles "
         "--stall-warning 30 -x DISTRUN_LOG_LEVEL=info -x DISTRUN_LOG_TIME=1 --stall-warning 9 cmd"
     )
     assert "--cycle-time-ms 3.5" in translation.told()
@@ -161,7 +164,7 @@ logging: {level: INFO, with_timestamp: true, hide_timestamp: true}
 def test_every_key_of_a_configuration_file_of_any_version_of_horovodrun_is_taken(config):
     arguments = translate(PROGRAM, ["--config-file", config(EVERY_KEY), "cmd"]).arguments
     assert "--launcher" not in arguments
-    assert {"DISTRUN_CACHE_CAPACITY=2048", "DISTRUN_LOG_TIME=0", "t.json"} < set(arguments)
+    assert {"DISTRUN_CACHE_CAPACITY=2048", "DISTRUN_LOG_TIME=0", "HOROVOD_TIMELINE=t.json"} < set(arguments)
 
 
 def test_an_empty_configuration_file_says_nothing(config):

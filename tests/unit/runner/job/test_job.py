@@ -16,6 +16,7 @@ from distrun.host.interfaces import Interface
 from distrun.runner.connect.connector import Connector
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions
+from distrun.runner.nodes.messages import News
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.planner import make_plan
@@ -24,7 +25,7 @@ from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
 from distrun.runner.protocol.handshake import HostError, HostInfo
-from distrun.runner.supervision.events import HostReady, HostRefused
+from distrun.runner.supervision.events import AgentGone, HostReady, HostRefused, RankExited
 from distrun.runner.system.fan_out import MAX_THREADS
 
 DEADLINE = 60.0  # seconds
@@ -52,12 +53,14 @@ class SimulatedAgent:
                 os.write(self._writer, Frame(FrameKind.GONE, payload=b"0 0").encode())
                 os.close(self._writer)
 
+    status = 0
+
     def _run(self, plan: AgentPlan) -> None:
         for rank in plan.ranks:
             line = f"{rank.environ['RANK']} {rank.environ['MASTER_PORT']}\n".encode()
             said = (Frame.number(FrameKind.STARTED, 1, rank.rank), Frame(FrameKind.STDOUT, rank.rank, line))
             os.write(self._writer, b"".join(frame.encode() for frame in said))
-            os.write(self._writer, Frame(FrameKind.EXITED, rank.rank, RankExit(0).encode()).encode())
+            os.write(self._writer, Frame(FrameKind.EXITED, rank.rank, RankExit(self.status).encode()).encode())
 
     def end_of_life(self) -> tuple[str, int]:
         return "left", 0
@@ -207,3 +210,31 @@ def test_a_host_that_is_ready_too_late_does_not_keep_the_launch():
     outcome = Job(made_plan(2), JobOptions(start_timeout=0.2, notes=False), Collected(), err, Late()).run()
     assert outcome.status == 2
     assert "host1" in outcome.failure_report  # and host0 too, if it was not ready either
+
+
+def test_what_follows_on_another_node_from_a_failure_here_is_not_taken_for_the_failure():
+    class Failing(SimulatedAgent):
+        status = 1
+
+    class Starter(Simulation):
+        def start(self, plan, on_step):
+            return Failing(), ""
+
+    class Other:
+        """The launcher of host1, which hears of the failure and ends its rank before anything else happens here."""
+
+        here = "host0"
+
+        def start(self, hear):
+            self._hear = hear
+
+        def tell(self, event, last_words=b""):
+            if event == RankExited(0, RankExit(1)):
+                self._hear(News("host1", RankExited(1, RankExit(-15))))
+                self._hear(News("host1", AgentGone("host1", 0)))
+
+        def close(self):
+            pass
+
+    outcome = Job(made_plan(2), JobOptions(notes=False), Collected(), Collected(), Starter(), Other()).run()
+    assert (outcome.status, outcome.failure.rank) == (1, 0)

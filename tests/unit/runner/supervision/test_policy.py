@@ -15,6 +15,7 @@ from distrun.runner.supervision.actions import (
     RestartServer,
     SignalRanks,
     StartRanks,
+    TellDeparture,
 )
 from distrun.runner.supervision.events import (
     AgentGone,
@@ -40,13 +41,22 @@ TICK = None  # only time passes
 STARTED = [(0, RankStarted(rank, 100 + rank), []) for rank in range(2)]
 
 
-def ended(rank, code=0, lost_peer=False):
-    return RankExited(rank, RankExit(code), lost_peer)
+def ended(rank, code=0, lost_peer=False, **how):
+    return RankExited(rank, RankExit(code, **how), lost_peer)
 
 
 # name: (steps of (time, event, actions expected), exit status, rank of the failure)
 HISTORIES = {
     "all ranks end well": ([(1, ended(0), []), (2, ended(1), [FinishAgents(GRACE)]), (2, BYE, [])], 0, None),
+    "ranks that end before they join: others learn of the first": (
+        [
+            (1, ended(1, has_departed=True), [TellDeparture(1)]),
+            (2, ended(0, has_departed=True), [FinishAgents(GRACE)]),
+            (2, BYE, []),
+        ],
+        0,
+        None,
+    ),
     "a rank fails and its peer obeys": (
         [(1, ended(1, 42), [TERM]), (2, ended(0, -15), [FinishAgents(4.0)]), (2, BYE, [])],
         42,

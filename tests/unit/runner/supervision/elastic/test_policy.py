@@ -8,7 +8,7 @@ import pytest
 from histories.elastic import GRACE, START_TIMEOUT, History, running
 
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, SignalRanks
+from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, SignalRanks, TellDeparture
 from distrun.runner.supervision.elastic.actions import (
     ActivateSpares,
     BeginGeneration,
@@ -37,6 +37,7 @@ from distrun.runner.supervision.events import (
     SignalReceived,
     TimeUp,
 )
+from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
 from distrun.runtime.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 
@@ -901,6 +902,34 @@ def test_ranks_that_exit_with_status_0_are_not_replaced(enrolled):
         assert job.exit(process, 0) == []
     assert job.exit(1, 0) == [FinishAgents(GRACE)]
     assert job.policy.status == 0
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_members_that_wait_to_meet_one_that_has_ended_well_learn_it_and_fail(generation):
+    job = started_anew(generation)
+    missing, other, _ = job.processes
+    assert job.exit(missing, 0) == [TellDeparture(missing)]
+    assert job.leave(other, "rank 0 exited with code 0") == [TERM]
+    assert job.policy.failure == Failure(
+        other, 1, "cannot go on, since another rank has ended already: rank 0 exited with code 0"
+    )
+
+
+def test_members_that_have_met_one_that_has_ended_well_do_not_learn_it():
+    job = running("a3", 3)
+    assert job.exit(2, 0) == []
+
+
+def started_anew(generation):
+    """Return a job whose generation of three ranks has begun and not met."""
+    job = History("a3", 3)
+    job.at(0.0)
+    job.hear(HostReady("a"))
+    while job.generation.number < generation:
+        for process in job.processes:
+            job.kill(process)
+        job.at(job.now + GATHER_TIME)
+    return job
 
 
 def test_who_waits_for_others_that_have_ended_well_fails():

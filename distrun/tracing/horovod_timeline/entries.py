@@ -1,0 +1,130 @@
+"""The events of a ring as Horovod's timeline names them, one JSON object each.
+
+A tensor is a process of the trace, with nested pairs of B and E:
+
+    {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.loss"}}
+    {"name": "process_sort_index", "ph": "M", "pid": 1, "args": {"sort_index": 1}}
+    {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 120, "pid": 1}
+    {"ph": "E", "ts": 480, "pid": 1}
+    {"ph": "B", "name": "ALLREDUCE", "ts": 480, "pid": 1, "args": {"bytes": 4}}
+    {"ph": "B", "name": "GLOO_ALLREDUCE", "ts": 480, "pid": 1}
+    {"ph": "E", "ts": 520, "pid": 1}
+    {"ph": "E", "ts": 520, "pid": 1}
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from distrun.tracing import layout
+from distrun.tracing.reader import Event
+
+_ACTIVITIES = {
+    "allreduce": "ALLREDUCE",
+    "allgather": "ALLGATHER",
+    "broadcast": "BCAST",
+    "alltoall": "ALLTOALL",
+    "reducescatter": "REDUCESCATTER",
+    "barrier": "",
+}
+"""For each kind of operation that Horovod's timeline shows: its activity, less the library that does it."""
+
+_UNNAMED = "unnamed"
+
+
+@dataclass
+class _Tensor:
+    """A process of the trace."""
+
+    kind: str
+    number: int
+    ended: int = 0
+    """When its last operation ended."""
+
+
+class HorovodEntries:
+    """Makes the entries of a timeline of one rank, from its events in their order."""
+
+    def __init__(self, begin: int, library: str, mark_cycles: bool) -> None:
+        """
+        Args:
+            begin: the time from which the trace counts; nothing that began before is shown.
+            library: what the activities begin with, "GLOO" or "MPI"; empty: it is not known when they are done.
+            mark_cycles: whether arriving decisions of the coordinator are marked.
+        """
+        self._begin = begin
+        self._library = library
+        self._mark_cycles = mark_cycles
+        self._tensors: dict[tuple[int, int], _Tensor | None] = {}  # by process set and number of the name
+        self._numbers = itertools.count(1)
+
+    def of(self, recorded: Iterable[Event], names: Sequence[str]) -> Iterator[str]:
+        """Return the entries of events; `names` are those of the same ring."""
+        for event in recorded:
+            if event.kind == layout.CYCLE and self._mark_cycles and event.begin >= self._begin:
+                yield f'{{"ph": "i", "name": "CYCLE_START", "ts": {self._at(event.begin)}, "s": "g"}}'
+            elif event.kind == layout.DONE and event.begin >= self._begin and event.name < len(names):
+                yield from self._operation(event, names[event.name])
+
+    def _operation(self, event: Event, label: str) -> Iterator[str]:
+        key = event.process_set, event.name
+        if key not in self._tensors:
+            kind, name = _kind_and_name(label)
+            if kind not in _ACTIVITIES:
+                self._tensors[key] = None
+                return
+            tensor = _Tensor(kind, next(self._numbers))
+            if name is None:  # several may be under way at once: each is a process of its own, as with Horovod
+                name = f"noname.{tensor.number}"
+            else:
+                self._tensors[key] = tensor
+            yield from _head(f"{kind}.{name}", tensor.number)
+        elif (known := self._tensors[key]) is not None:
+            tensor = known
+        else:
+            return
+        yield from self._phases(event, tensor)
+
+    def _phases(self, event: Event, tensor: _Tensor) -> Iterator[str]:
+        kind = tensor.kind.upper()
+        end = f'"pid": {tensor.number}}}'
+        began, ended = self._at(event.begin), self._at(event.end)
+        # The rank may have submitted it again before its end was recorded.
+        submitted = max(event.submitted, tensor.ended)
+        tensor.ended = event.end
+        if event.submitted and self._begin <= submitted <= event.begin:
+            yield f'{{"ph": "B", "name": "NEGOTIATE_{kind}", "ts": {self._at(submitted)}, {end}'
+            yield f'{{"ph": "E", "ts": {began}, {end}'
+        tensors = f', "tensors": {event.fused}' if event.fused > 1 else ""
+        args = f'"args": {{"bytes": {event.value}{tensors}}}'
+        yield f'{{"ph": "B", "name": "{kind}", "ts": {began}, {end[:-1]}, {args}}}'
+        activity = _ACTIVITIES[tensor.kind]
+        if activity and self._library:
+            yield f'{{"ph": "B", "name": "{self._library}_{activity}", "ts": {began}, {end}'
+            yield f'{{"ph": "E", "ts": {ended}, {end}'
+        yield f'{{"ph": "E", "ts": {ended}, {end}'
+
+    def _at(self, time: int) -> int:
+        """Return a time in microseconds of the trace."""
+        return (time - self._begin) // 1000
+
+
+def _head(name: str, number: int) -> Iterator[str]:
+    """Return the entries that name a tensor."""
+    yield json.dumps({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
+    yield json.dumps({"name": "process_sort_index", "ph": "M", "pid": number, "args": {"sort_index": number}})
+
+
+def _kind_and_name(label: str) -> tuple[str, str | None]:
+    """Return the kind and the name in a label such as `allreduce 'loss'`; the name is None in `unnamed allreduce`."""
+    kind, _, name = label.partition(" ")
+    if kind == _UNNAMED:
+        return name, None
+    try:
+        return kind, str(ast.literal_eval(name))
+    except (SyntaxError, ValueError):  # a long label has been cut
+        return kind, name[1:]

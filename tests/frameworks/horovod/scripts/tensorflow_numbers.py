@@ -1,0 +1,149 @@
+"""Collectives and gradients of TensorFlow in numbers: each case by the ranks, and by Horovod's formula."""
+
+import horovod.tensorflow as hvd
+import numpy as np
+import tensorflow as tf
+
+hvd.init()
+RANK, SIZE = hvd.rank(), hvd.size()
+OPS = {
+    hvd.Sum: lambda arrays: arrays.sum(0),
+    hvd.Average: lambda arrays: arrays.sum(0) / len(arrays),
+    hvd.Min: lambda arrays: arrays.min(0),
+    hvd.Max: lambda arrays: arrays.max(0),
+    hvd.Product: lambda arrays: arrays.prod(0),
+}
+
+
+def theirs(rank, dtype=tf.float64, shape=(6,)):
+    return (np.arange(np.prod(shape)).reshape(shape) % 4 + rank + 1).astype(dtype.as_numpy_dtype)
+
+
+def reduced(op, dtype, arrays, prescale=1.0, postscale=1.0):
+    """The result by Horovod's formula: postscale * op(prescale * array of each rank)."""
+    return (OPS[op](np.stack(arrays).astype("d") * prescale) * postscale).astype(dtype.as_numpy_dtype)
+
+
+def same(found, expected):
+    found = tf.convert_to_tensor(found).numpy()
+    return found.dtype == expected.dtype and np.allclose(found, expected, 1e-6, 0)
+
+
+for dtype in (tf.int32, tf.int64, tf.float16, tf.float32, tf.float64):
+    arrays = [theirs(rank, dtype) for rank in range(SIZE)]
+    for op in OPS:
+        assert same(hvd.allreduce(tf.constant(arrays[RANK]), op=op), reduced(op, dtype, arrays)), (dtype, op)
+    if dtype.is_floating:
+        for factors in ((0.5, 1.0), (1.0, 0.25), (2.0, 0.5)):
+            scaled = dict(zip(("prescale_factor", "postscale_factor"), factors, strict=True))
+            for op in (hvd.Sum, hvd.Average):
+                expected = reduced(op, dtype, arrays, *factors)
+                assert same(hvd.allreduce(tf.constant(arrays[RANK]), op=op, **scaled), expected), (dtype, op, factors)
+                assert same(hvd.grouped_allreduce([tf.constant(arrays[RANK])] * 2, op=op, **scaled)[1], expected)
+
+# Of what is divided unevenly the first ranks get one more; its gradient is that of Sum times the ranks.
+for length in (SIZE, 2 * SIZE + 1, 3 * SIZE - 1):
+    starts = [length // SIZE * rank + min(rank, length % SIZE) for rank in range(SIZE + 1)]
+    arrays = [theirs(rank, shape=(length, 2)) for rank in range(SIZE)]
+    for op, times in ((hvd.Sum, SIZE), (hvd.Average, 1)):
+        given = tf.constant(arrays[RANK])
+        with tf.GradientTape() as tape:
+            tape.watch(given)
+            part = hvd.reducescatter(given, op=op)
+            loss = tf.reduce_sum(part) * (RANK + 1.0)
+        assert same(part, reduced(op, tf.float64, arrays)[starts[RANK] : starts[RANK + 1]]), (length, op)
+        rows = [rank + 1.0 for rank in range(SIZE) for _ in range(starts[rank], starts[rank + 1])]
+        assert same(tape.gradient(loss, given), np.repeat(rows, 2).reshape(length, 2) * times), (length, op)
+rows = [theirs(rank, shape=(rank + 1, 2)) for rank in range(SIZE)]
+assert same(hvd.allgather(tf.constant(rows[RANK])), np.concatenate(rows))
+received, splits = hvd.alltoall(tf.repeat(tf.range(SIZE) + 10 * RANK, RANK + 1), splits=tf.repeat(RANK + 1, SIZE))
+assert splits.numpy().tolist() == [rank + 1 for rank in range(SIZE)]
+assert received.numpy().tolist() == [RANK + 10 * rank for rank in range(SIZE) for _ in range(rank + 1)]
+
+
+# Adasum of two, from the left of a tree of powers of two to its top. Horovod gives short gradients weight 1.
+def pair(a, b):
+    product, squares = (a * b).sum(), ((a * a).sum(), (b * b).sum())
+    weights = [1 - product / square * 0.5 if square >= 1e-8 else 1 for square in squares]
+    return weights[0] * a + weights[1] * b
+
+
+def adasum(arrays):
+    while len(arrays) > 1:
+        arrays = [pair(a, b) for a, b in zip(arrays[::2], arrays[1::2], strict=True)]
+    return arrays[0]
+
+
+if SIZE & (SIZE - 1) == 0:
+    for length in (1.0, 1e-6):
+        arrays = [np.random.default_rng(rank).normal(size=(2, 3)) * length for rank in range(SIZE)]
+        assert np.allclose(hvd.allreduce(tf.constant(arrays[RANK]), op=hvd.Adasum) / length, adasum(arrays) / length)
+
+
+# Slices: those of all ranks in a row; of Average the values are divided by the ranks.
+def slices(rank):
+    return tf.IndexedSlices(tf.ones((3, 2)) * (rank + 1.0), tf.constant([0, rank + 1, 0]), tf.constant([SIZE + 2, 2]))
+
+
+whole = [tf.convert_to_tensor(slices(rank)).numpy() for rank in range(SIZE)]
+for op in (hvd.Sum, hvd.Average):
+    found = hvd.allreduce(slices(RANK), op=op)
+    assert found.values.shape[0] == 3 * SIZE
+    assert same(found, reduced(op, tf.float32, whole)), op
+    for factors in ((0.5, 1.0), (1.0, 0.25)):
+        found = hvd.allreduce(slices(RANK), op=op, prescale_factor=factors[0], postscale_factor=factors[1])
+        assert same(found, reduced(op, tf.float32, whole, *factors)), (op, factors)
+
+# Gradients, dense and sparse, by a tape and by an optimizer of TensorFlow 1.
+for op in (hvd.Average, hvd.Sum):
+    for is_dense in (False, True):
+        for factor in (1.0, 4.0) if op == hvd.Average else (1.0,):
+            options = {"op": op, "sparse_as_dense": is_dense, "gradient_predivide_factor": factor}
+            table, bias = tf.Variable(tf.ones((SIZE + 2, 2))), tf.Variable(tf.ones(2))
+
+            def loss(table=table, bias=bias):
+                rows = tf.gather(table, [0, RANK + 1, 0])
+                return (RANK + 1.0) * (tf.reduce_sum(rows) + tf.reduce_sum(bias))
+
+            with tf.GradientTape() as tape:
+                value = loss()
+            of_table, of_bias = hvd.DistributedGradientTape(tape, **options).gradient(value, [table, bias])
+            assert isinstance(of_table, tf.IndexedSlices) is not is_dense
+            sums = reduced(op, tf.float32, whole)
+            biases = reduced(op, tf.float32, [np.full(2, rank + 1.0, "f") for rank in range(SIZE)])
+            assert same(of_table, sums), options
+            assert same(of_bias, biases), options
+            plain = tf.compat.v1.train.GradientDescentOptimizer(0.5)
+            hvd.DistributedOptimizer(plain, **options).minimize(loss, var_list=[table, bias])
+            assert same(table, 1 - sums * np.float32(0.5)), options
+            assert same(bias, 1 - biases * np.float32(0.5)), options
+
+# Several passes: gradients are added up, or averaged, and reduced in the last of them.
+for is_average in (False, True):
+    variable = tf.Variable([1.0])
+    optimizer = hvd.DistributedOptimizer(
+        tf.compat.v1.train.GradientDescentOptimizer(0.5),
+        backward_passes_per_step=2,
+        average_aggregated_gradients=is_average,
+    )
+    for step in range(2):
+        optimizer.minimize(lambda: tf.reduce_sum(variable) * (RANK + 1.0 + step), var_list=[variable])  # noqa: B023
+    total = sum((rank + 1) + (rank + 2) for rank in range(SIZE)) / SIZE / (2 if is_average else 1)
+    assert same(variable, np.array([1 - 0.5 * total], "f")), is_average
+
+# Compressors: floating-point tensors in half precision; nothing is rounded within a host.
+narrow, context = hvd.Compression.fp16.compress(tf.constant([0.1, 3.3]))
+assert same(narrow, np.array([0.1, 3.3], np.float16))
+assert same(hvd.Compression.fp16.decompress(narrow, context), np.array([0.1, 3.3], np.float16).astype("f"))
+found = hvd.allreduce(tf.constant([0.1, 3.3]) * (RANK + 1.0), compression=hvd.Compression.fp16, op=hvd.Sum)
+assert same(found, np.array([0.1, 3.3], "f") * np.float32(sum(range(1, SIZE + 1))))
+
+# SyncBatchNormalization, where ranks have equally many rows: the mean and the variance of all of them.
+rows = [np.random.default_rng(rank).normal(3, 2, size=(4, 3)).astype("f") for rank in range(SIZE)]
+layer = hvd.SyncBatchNormalization(momentum=0.9, epsilon=1e-3)
+result = layer(tf.constant(rows[RANK]), training=True)
+mean, variance = np.concatenate(rows).mean(0), np.concatenate(rows).var(0)
+assert np.allclose(result, (rows[RANK] - mean) / np.sqrt(variance + 1e-3), 1e-4, 1e-4)
+assert np.allclose(layer.moving_mean, 0.1 * mean, 1e-4)
+assert np.allclose(layer.moving_variance, 0.9 + 0.1 * variance, 1e-4)
+print("all as computed")

@@ -1,0 +1,63 @@
+"""A rank that has ended before it joined the others, as an agent tells it and ranks learn it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from distrun.errors import BootstrapError
+from distrun.host.departures import DEPARTURES_FD, Departures, departure
+from distrun.runtime.elastic.interruption import Either
+from distrun.runtime.rendezvous.within_host import rendezvous_within_host
+
+SENTENCE = "rank 2 on a (pid 7) exited with code 0"
+
+
+@pytest.fixture
+def agent():
+    return Departures()
+
+
+def test_the_first_sentence_is_read_again_and_again(agent):
+    found, other = departure(agent.environ), departure(agent.environ)
+    assert found.interruption is None
+    agent.tell(SENTENCE.encode())
+    agent.tell(b"rank 3")
+    assert [found.interruption, found.interruption, other.interruption] == [SENTENCE] * 3
+
+
+def test_an_agent_that_is_gone_ends_the_wait_too(agent):
+    found = departure(agent.environ)
+    agent._ours.close()
+    assert found.interruption == "the agent on this host is gone"
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+@pytest.mark.parametrize("position", [0, 1])
+def test_who_waits_in_init_learns_it_at_once(agent, position, is_elastic):
+    found, other, raised = departure(agent.environ), Departures(), []
+    if is_elastic:
+        found = Either(departure(other.environ), found)
+
+    def meet():
+        try:
+            rendezvous_within_host(f"{os.getpid()}", b"key", position, 3, 1000.0, found)
+        except BootstrapError as error:
+            raised.append(str(error))
+
+    waiting = threading.Thread(target=meet)
+    waiting.start()
+    agent.tell(SENTENCE.encode())
+    waiting.join(60)
+    assert raised == [SENTENCE]
+
+
+def test_a_descriptor_that_is_closed_or_something_else_by_now_tells_nothing(agent):
+    with socket.socket() as other:
+        descriptor, _, inode = agent.environ[DEPARTURES_FD].partition(":")
+        for value in ("", "7", "x:y", f"{descriptor}:", f"{other.fileno()}:{inode}", f"999999:{inode}"):
+            assert departure({DEPARTURES_FD: value}) is None
+    assert departure({}) is None
