@@ -7,10 +7,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from shell import wait_until
 
@@ -35,7 +36,7 @@ def _cluster() -> Iterator[Any]:
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_agent_register_timeout_ms", "240000")  # a node whose agent starts later than that ends itself
         try:
-            made = _two_nodes() or _two_nodes()
+            made = _two_nodes(folder) or _two_nodes(folder)
             assert made, "Ray has not started a cluster in two tries"
             ray.init(address=made.address, log_to_driver=False)
             yield made
@@ -46,8 +47,11 @@ def _cluster() -> Iterator[Any]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _two_nodes() -> Any:
-    """Return a cluster of two nodes; None if one of them has not registered, as happens on a very busy machine."""
+def _two_nodes(folder: str) -> Any:
+    """Return a cluster of two nodes; None if one of them has not registered, as happens on a very busy machine.
+
+    Ray forgets the processes of such a node: they are those that have the folder on their command line.
+    """
     from ray.cluster_utils import Cluster
 
     made = Cluster()
@@ -58,6 +62,10 @@ def _two_nodes() -> Any:
         if "timed out during startup" not in str(error):
             raise
         made.shutdown()
+        for process in psutil.process_iter(["cmdline"]):
+            if any(folder in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         return None
     return made
 

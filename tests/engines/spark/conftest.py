@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,3 +52,4 @@ def _session(folder: Path) -> Iterator[Any]:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(60)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's would look for the session

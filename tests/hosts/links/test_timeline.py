@@ -69,4 +69,3 @@ def test_hosts_are_on_one_clock(distrun, python, tmp_path, request, first, other
         if event["tid"] == 1 and event["pid"] == 5_000_000:
             on_training[event["name"]] += event["dur"]
     assert max(on_training, key=on_training.get) == "waiting for rank 1"
-    assert on_training["waiting for rank 1"] > 1e6

@@ -159,7 +159,7 @@ def test_adasum_of_equal_gradients_is_their_average(small_pieces, algorithm):
     def work(backend):
         array = np.arange(1.0, 901.0, dtype=np.float32)
         request = Request("allreduce", "it", "float32", ((900,),), op=Adasum)
-        adasum(backend, [array], [array], request, [900], False, "it")
+        adasum(backend, [array], [array], request, [900], False, 0.0, "it")
         return array
 
     results = job.run(work)
