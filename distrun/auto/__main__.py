@@ -44,7 +44,11 @@ def main(arguments: list[str]) -> int:
         randomness.begin()
         frameworks.watch()
     try:
-        running.run(program)
+        try:
+            running.run(program)
+        finally:
+            if job.current.is_copy:  # a copy that tries a step has left the loop
+                os._exit(1)
     except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, running.__file__, "<frozen runpy>"):

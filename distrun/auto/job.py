@@ -23,10 +23,13 @@ class AutoJob:
     is_in_keras: bool = False
     """Whether Keras is training: on its torch backend, the room of torch then leaves torch as it is."""
 
+    is_copy: bool = False
+    """Whether this process is a copy of a rank that tries a step alone, and ends after it."""
+
     @property
     def is_shared(self) -> bool:
         """Whether there are several ranks; a world of one runs the script as it is."""
-        return distrun.is_initialized() and distrun.size() > 1
+        return not self.is_copy and distrun.is_initialized() and distrun.size() > 1
 
 
 current = AutoJob()

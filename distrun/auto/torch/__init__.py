@@ -1,11 +1,12 @@
 """Zero-line mode for PyTorch: what is changed in torch so that a plain script trains on all ranks.
 
 The room: `install` puts the changes in place. `loaders` gives each rank its part of every batch (cut by `parts`) once
-`samples` has found that all have the same data, `optimizers` gives all ranks the same weights and has gradients
+`trial.samples` has found that all have the same data, `optimizers` gives all ranks the same weights and has gradients
 averaged, `backward` weighs them. What a loss is to that of the whole batch is found out by `losses`: `graph` takes it
-apart and `agreement` compares the ranks'; `statistics` finds what its graph does not show. `reading` gives the script
-the loss of the whole batch, `normalization` normalises it as one, `generators` keeps streams of random numbers,
-`saving` lets rank 0 write, `own` refuses what distributes by itself, and `session` is the state that all of them share.
+apart and `agreement` compares the ranks'; `statistics` finds what its graph does not show, and `trial` compares some
+steps with what one process does. `reading` gives the script the loss of the whole batch, `normalization` normalises it
+as one, `generators` keeps streams of random numbers, `saving` lets rank 0 write, `own` refuses what distributes by
+itself, and `session` is the state that all of them share.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from torch import Tensor
 import distrun.torch as distrun_torch
 from distrun.auto import files
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import graph, losses, optimizers, statistics
+from distrun.auto.torch import graph, losses, optimizers, statistics, trial
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session, is_shared
 
@@ -40,6 +40,7 @@ def _backward(tensors: Any, *arguments: Any, **options: Any) -> None:
     if not is_shared() or session.in_backward:  # a checkpoint computes some gradients by itself
         _plain_backward(tensors, *arguments, **options)
         return
+    trial.before_backward()
     _before(_list_of(tensors))
     session.in_backward = True
     try:
@@ -174,7 +175,8 @@ def _is_of_batch(root: Tensor, part: Part, by_weights: bool) -> bool:
     the other ranks; those of a sum by the samples are."""
     if root.grad_fn is None or root.numel() != 1 or root.dim() > 1:
         return False
-    taken = graph.parts(root.grad_fn)
+    with torch._C._DisableTorchDispatch():
+        taken = graph.parts(root.grad_fn)
     if any(each.node.name() in _OF_ONE for each in taken.reductions):
         return False
     is_sum = all(name in _PLAIN_SUMS for name in taken.signature)  # not by the divisor: a mean over one sample has 1

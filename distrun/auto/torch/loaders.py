@@ -23,9 +23,10 @@ from torch.utils.data.distributed import DistributedSampler
 import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import generators, optimizers, samples, statistics
+from distrun.auto.torch import generators, optimizers, statistics, trial
 from distrun.auto.torch.parts import Part, cut, pooled
 from distrun.auto.torch.session import current as session, is_shared
+from distrun.auto.torch.trial import samples
 
 _SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
 _EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
@@ -142,6 +143,7 @@ class Batches:
         return getattr(self._iterator, name)
 
     def __next__(self) -> Any:
+        trial.finish()
         if self._sharding.batches:
             statistics.end()
         try:
@@ -161,7 +163,7 @@ class Batches:
         optimizers.prepare()
         if session.is_first_batch:
             statistics.begin(batch, self._part, has_new_optimizer)
-        return batch
+        return trial.begin(batch, self._part, has_new_optimizer, optimizers.compare)
 
     def _end(self) -> None:
         statistics.end()
@@ -181,6 +183,7 @@ class Batches:
 
     def __del__(self) -> None:
         if getattr(self, "_part", None) is not None and session.part is self._part:
+            trial.end()
             session.lose_part()
             statistics.end()
             generators.of_torch.use(own=False)
@@ -192,6 +195,7 @@ def _takes_one_batch(caller: FrameType) -> bool:
 
 
 def _iterate(loader: DataLoader[Any]) -> Any:
+    trial.end()
     if not is_shared():
         return _plain_iter(loader)
     global _number

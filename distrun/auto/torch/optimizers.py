@@ -15,7 +15,7 @@ import distrun.torch as distrun_torch
 from distrun.auto import weights
 from distrun.auto.announcing import announce
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import generators, reading
+from distrun.auto.torch import generators, reading, trial
 from distrun.auto.torch.session import current as session, is_shared, modules_of
 
 _COMPARED_EVERY = 100  # steps
@@ -27,6 +27,10 @@ _STEP_LINES = (
     "distrun.init()",
     "distrun.broadcast_parameters(model.state_dict(), root_rank=0)",
     "optimizer = distrun.DistributedOptimizer(optimizer)  # and let each rank work on data of its own",
+)
+_LAZY_LINES = (
+    "model(next(iter(loader))[0])  # makes the weights",
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # after that",
 )
 _OF_NUMBERS = "A loss is that of the whole batch; what else is counted in the training loop is of rank 0's part."
 
@@ -45,6 +49,7 @@ def prepare() -> None:
     if len(session.prepared) == len(session.optimizers):
         return
     for optimizer in sorted(session.optimizers - session.prepared, key=_place):
+        _check_made(optimizer)
         _check_disjoint(optimizer)
         _broadcast(optimizer)
         if not isinstance(optimizer, distrun_torch.optimizer.Distributed):
@@ -61,6 +66,16 @@ _made = 0
 
 def _place(optimizer: Optimizer) -> int:
     return _order[optimizer]
+
+
+def _check_made(optimizer: Optimizer) -> None:
+    """Refuse an optimizer of weights that the first forward pass makes."""
+    if any(torch.nn.parameter.is_lazy(each) for group in optimizer.param_groups for each in group["params"]):
+        refuse(
+            "an optimizer has weights that are not made before the first forward pass (lazy layers), so that rank 0's "
+            "cannot be given to all",
+            _LAZY_LINES,
+        )
 
 
 def _check_disjoint(optimizer: Optimizer) -> None:
@@ -141,6 +156,7 @@ def _sum_of_bits(tensor: torch.Tensor) -> int:
 
 
 def _before_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
+    trial.before_step(optimizer)
     if not is_shared():
         return
     if session.in_backward:
@@ -167,6 +183,7 @@ def _refuse_step() -> None:
 
 
 def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
+    trial.after_step()
     if not is_shared() or optimizer not in session.prepared:
         return
     session.steps += 1
@@ -175,7 +192,7 @@ def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
     if session.steps % _COMPARED_EVERY == 1:
         compare()
     if not _is_of_torch(optimizer):
-        generators.of_torch.use(own=True)
+        generators.of_torch.use(own=trial.draws_alone())
 
 
 def _init(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:

@@ -18,11 +18,12 @@ from torch.jit._builtins import _register_builtin
 
 import distrun
 from distrun.auto.output import tell
-from distrun.auto.torch import losses
+from distrun.auto.torch import losses, trial
 from distrun.auto.torch.session import is_shared
 
 _TESTS = ("isnan", "isinf", "isfinite")  # of torch as well
 _READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach", *_TESTS)
+_NUMBERS = ("item", "__float__")
 _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
 _is_told = False
 
@@ -93,7 +94,13 @@ def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def read(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
-        return plain(loss_of_all(tensor), *arguments, **options)
+        value = loss_of_all(tensor)
+        if name not in _NUMBERS or tensor.grad_fn is None or tensor.numel() != 1 or not trial.is_running():
+            return plain(value, *arguments, **options)
+        with torch._C._DisableTorchDispatch():
+            number = plain(_plain["detach"](value))
+        trial.note_read(number)
+        return number
 
     return read
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import distrun
-from distrun.auto import frameworks
+from distrun.auto import frameworks, job
 from distrun.auto.torch import reading
 from distrun.auto.torch.session import is_shared
 
@@ -45,6 +45,8 @@ def _save(value: Any, file: Any, *arguments: Any, **options: Any) -> None:
     there on rank 0 alone, because its name is the time's or chance's, this rank loads rank 0's file later. A host that
     does not see rank 0's file gets one.
     """
+    if job.current.is_copy and isinstance(file, (str, os.PathLike)):
+        return
     value = reading.read_in(value) if is_shared() else value
     if not is_shared() or not isinstance(file, (str, os.PathLike)):
         _plain_save(value, file, *arguments, **options)

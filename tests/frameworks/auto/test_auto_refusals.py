@@ -47,6 +47,9 @@ REASONS = {
     "hardest_samples": r"are ordered, or compared with each other \(TopkBackward0\)",
     "loss_within_a_function": r"computed from the batch within one function \(SummedBackward\)",
     "learned_weight_of_a_mixture": "multiplied by a number that has a gradient",
+    "second_half_of_the_batch": r"a weight of shape \[3, 6\] gets a gradient of norm .*, where that of the batch has",
+    "decides_by_the_loss_of_a_part": "a loss that the script reads is .* by a part, and .* by the batch",
+    "backward_of_every_three_samples": r"one rank calls backward\(\) where another does not",
     "second_loader_from_the_middle": "one of them in the middle of its epoch",
 }
 

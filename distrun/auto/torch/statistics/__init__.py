@@ -55,6 +55,11 @@ def begin(batch: Any, part: Part, is_new: bool = False) -> None:
         _following.begin(batch, part.size)
 
 
+def is_compiling() -> bool:
+    """Whether the script has called `torch.compile`."""
+    return _is_compiling
+
+
 def end() -> None:
     """Follow nothing more."""
     if _following.is_on or _following.is_entered:

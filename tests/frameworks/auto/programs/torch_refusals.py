@@ -37,6 +37,29 @@ def train(loader, loss_of=lambda net, x, y: F.cross_entropy(net(x), y), evaluate
         optimizer.step()
 
 
+def second_half_of_the_batch():
+    train(DataLoader(PAIRS, 8), lambda net, x, y: F.cross_entropy(net(x[len(x) // 2 :]), y[len(x) // 2 :]))
+
+
+def decides_by_the_loss_of_a_part():
+    def loss_of(net, x, y):
+        loss = F.cross_entropy(net(x), y).view(1)
+        return loss if loss.item() > 0.5 else 2 * loss
+
+    train(DataLoader(PAIRS, 8), loss_of)
+
+
+def backward_of_every_three_samples():
+    def loss_of(net, x, y):
+        pairs = zip(x.split(3), y.split(3), strict=True)
+        *firsts, last = [F.cross_entropy(net(some), of, reduction="sum") for some, of in pairs]
+        for each in firsts:
+            each.backward()
+        return last
+
+    train(DataLoader(PAIRS, 8), loss_of)
+
+
 def iterable():
     train(DataLoader(Stream(), batch_size=8))
 
@@ -223,8 +246,8 @@ def process_group():
 
 
 def counted_after_the_first_batch():
-    """Nothing counts in the first batch, so that the divisor, at least 1, looks like a constant."""
-    valid = (torch.arange(48) % 5 > 2) & (torch.arange(48) >= 8)
+    """Nothing counts in the first two batches, which are tried: the divisor, at least 1, looks like a constant."""
+    valid = (torch.arange(48) % 5 > 2) & (torch.arange(48) >= 16)
     net = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     for x, y, v in DataLoader(TensorDataset(*PAIRS.tensors, valid.float()), batch_size=8):
@@ -316,6 +339,9 @@ CASES = [
     loss_within_a_function,
     learned_weight_of_a_mixture,
     second_loader_from_the_middle,
+    second_half_of_the_batch,
+    decides_by_the_loss_of_a_part,
+    backward_of_every_three_samples,
 ]
 
 for case in CASES:

@@ -1,0 +1,171 @@
+"""Random numbers in a step that is tried: each rank draws those of the whole batch, and takes its rows.
+
+The copy notes each draw: the operation, the shapes of its arguments, the other arguments. A rank that comes to the same
+draw knows by comparing shapes which dimension counts the samples of its part, has the numbers drawn for all samples,
+and takes its own. A draw that is not understood makes the trial void: it shows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from distrun.auto.torch.parts import Part
+
+Draw = tuple[str, list[Any]]
+"""The name of an operation, and its arguments: the shape of a tensor, and others as they are."""
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def is_possible() -> bool:
+    """Whether the script works inside of no mode of its own."""
+    return _get_current_dispatch_mode() is None
+
+
+class _Mode(TorchDispatchMode):
+    is_paused = False
+    """Whether draws are not followed for now."""
+
+    def begin(self) -> None:
+        """Enter the mode, for the body of the script's loop."""
+        self.__enter__()  # type: ignore[no-untyped-call]
+
+    def end(self) -> None:
+        """Leave the mode, unless the script is inside of one that it has entered since."""
+        if _get_current_dispatch_mode() is self:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+
+class Recording(_Mode):  # type: ignore[no-untyped-call]
+    """The mode of the copy: it notes what is drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.draws: list[Draw] = []
+        self.is_rounded = False
+        """Whether something was computed in half precision."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _draws(func) and not self.is_paused:
+            self.draws.append(_described(func, args, kwargs or {}))
+        if isinstance(result, Tensor) and result.dtype in _HALF:
+            self.is_rounded = True
+        return result
+
+
+class Replaying(_Mode):  # type: ignore[no-untyped-call]
+    """The mode of a rank: it draws what the copy has drawn."""
+
+    def __init__(self, draws: Sequence[Draw], part: Part, draw_alone: Callable[[], object]) -> None:
+        """`draw_alone` is called when the trial becomes void: this rank draws for itself from then on."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._draw_alone = draw_alone
+        self._draws = list(draws)
+        self._part = part
+        self._place = 0
+        self.is_void = False
+        """Whether a draw was not understood."""
+        self.chosen = ""
+        """The name of an operation that has drawn by index among the samples, if one has."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not _draws(func) or self.is_void or self.is_paused:
+            return func(*args, **kwargs)
+        draw = self._draws[self._place] if self._place < len(self._draws) else None
+        self._place += 1
+        mine = _described(func, args, kwargs)
+        if draw is None or draw[0] != mine[0] or len(draw[1]) != len(mine[1]) or draw == mine:
+            # What does not depend on the batch each rank draws for itself in other steps.
+            self._give_up()
+            return func(*args, **kwargs)
+        dims = {}
+        for place, (whole, own) in enumerate(zip(draw[1], mine[1], strict=True)):
+            if whole != own:
+                dim = self._dim(whole, own)
+                if dim is None:
+                    self._note_choice(str(func), whole, own)
+                    return func(*args, **kwargs)
+                dims[place] = dim
+        if kwargs.get("generator") is not None:  # the script's own: it draws the same for each rank's part
+            return func(*args, **kwargs)
+        return self._drawn(func, args, kwargs, dims, draw[1])
+
+    def _give_up(self) -> None:
+        """Make the trial void."""
+        self.is_void = True
+        self._draw_alone()
+
+    def _note_choice(self, name: str, whole: Any, own: Any) -> None:
+        """Note a draw whose bound counts samples, as that of a permutation; give up if it is something else."""
+        if isinstance(whole, int) and isinstance(own, int) and own * sum(self._part.sizes) == whole * self._part.size:
+            self.chosen = name.split(".")[1]
+        else:
+            self._give_up()
+
+    def _dim(self, whole: Any, own: Any) -> int | None:
+        """Return the one dimension in which a shape is that of the part, and not of the batch."""
+        if not (isinstance(whole, list) and isinstance(own, list) and len(whole) == len(own)):
+            return None
+        dims = [dim for dim, (all_, mine) in enumerate(zip(whole, own, strict=True)) if all_ != mine]
+        batch, size = sum(self._part.sizes), self._part.size
+        if len(dims) != 1 or own[dims[0]] * batch != whole[dims[0]] * size or own[dims[0]] % size:
+            return None
+        return dims[0]
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any, dims: dict[int, int], shapes: list[Any]) -> Any:
+        """Draw for the whole batch, and return this rank's rows."""
+        given = list(args)
+        first = min(dims)
+        for place, dim in dims.items():
+            value = given[place] if place < len(given) else None
+            if isinstance(value, Tensor):
+                own = value.shape[dim]
+                rows = (torch.arange(shapes[place][dim]) - self._start(own)) % own
+                given[place] = value.index_select(dim, rows.to(value.device))
+            elif place < len(given):
+                given[place] = list(shapes[place])
+        result = func(*given, **kwargs)
+        dim, extent = dims[first], shapes[first][dims[first]]
+        own = extent * self._part.size // sum(self._part.sizes)
+
+        def rows_of(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value.dim() <= dim or value.shape[dim] != extent:
+                return value
+            return value.narrow(dim, self._start(own), own).contiguous()
+
+        if func._schema.is_mutable:
+            args[0].copy_(rows_of(result))
+            return args[0]
+        return tuple(map(rows_of, result)) if isinstance(result, (tuple, list)) else rows_of(result)
+
+    def _start(self, own: int) -> int:
+        """Return where the rows of this rank begin, given how many it has."""
+        return sum(self._part.sizes[: self._part.rank]) * own // self._part.size
+
+
+def _draws(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _described(func: Any, args: Sequence[Any], kwargs: Any) -> Draw:
+    return str(func), list(_values([*args, *(value for _, value in sorted(kwargs.items()))]))
+
+
+def _values(args: Sequence[Any]) -> Iterator[Any]:
+    for value in args:
+        if isinstance(value, Tensor):
+            yield list(value.shape)
+        elif isinstance(value, (list, tuple)):
+            yield [int(each) if isinstance(each, int) else repr(each) for each in value]
+        elif isinstance(value, torch.Generator):
+            yield "generator"
+        elif type(value) is int:
+            yield value
+        else:
+            yield repr(value)

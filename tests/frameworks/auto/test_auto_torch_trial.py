@@ -1,0 +1,106 @@
+"""Parts of a trial of a step: batches are put together again, and ranks draw what one process draws."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from distrun.auto.torch.parts import Part  # noqa: E402
+from distrun.auto.torch.trial import drawing, merging  # noqa: E402
+
+pytestmark = pytest.mark.gate
+SIZES = (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        torch.arange(14.0).view(7, 2),
+        (torch.arange(7), {"x": torch.ones(5, 7, 3), "names": list("abcdefg")}, "train"),
+        [torch.zeros(7, dtype=torch.bool), 4],
+    ],
+    ids=["tensor", "nest", "list"],
+)
+def test_parts_make_up_the_batch(whole):
+    def part(value, start, stop):
+        if isinstance(value, torch.Tensor):
+            dim = value.shape.index(7)
+            return value.narrow(dim, start, stop - start)
+        if isinstance(value, dict):
+            return {key: part(each, start, stop) for key, each in value.items()}
+        if isinstance(value, list) and len(value) == 7:
+            return value[start:stop]
+        return type(value)(part(each, start, stop) for each in value) if isinstance(value, (list, tuple)) else value
+
+    merged = merging.merged([part(whole, 0, 3), part(whole, 3, 5), part(whole, 5, 7)], SIZES)
+    assert repr(merged) == repr(whole)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [torch.zeros(3, 4), torch.zeros(2, 5), torch.zeros(2, 4)],
+        [torch.zeros(9), torch.zeros(9), torch.zeros(9)],
+        ["a", "b", "b"],
+    ],
+    ids=["padded", "of another size", "unequal text"],
+)
+def test_what_is_not_made_of_samples_is_not_put_together(parts):
+    assert merging.merged(parts, SIZES) is None
+
+
+def draws(rows):
+    """Draw in the ways of scripts, for a batch of `rows`."""
+    x = torch.ones(rows, 4)
+    return [
+        torch.randn(rows, 2),
+        torch.rand_like(x),
+        torch.nn.functional.dropout(x, 0.5),
+        torch.empty(5, rows).normal_(),
+        torch.bernoulli(torch.full((rows, 3), 0.5)),
+        torch.randint(0, 9, (rows,)),
+        torch.multinomial(torch.ones(rows, 6), 2),
+        torch.nn.functional.dropout(torch.ones(4 * rows), 0.5).view(rows, 4),
+    ]
+
+
+def test_ranks_draw_their_rows_of_what_one_process_draws():
+    torch.manual_seed(3)
+    recording = drawing.Recording()
+    recording.begin()
+    whole = draws(7)
+    recording.end()
+    of_ranks = []
+    for rank in range(3):
+        torch.manual_seed(3)
+        mode = drawing.Replaying(recording.draws, Part(SIZES, rank), list)
+        mode.begin()
+        mine = draws(SIZES[rank])
+        mode.end()
+        assert not mode.is_void
+        of_ranks.append(mine)
+    for place, expected in enumerate(whole):
+        assert torch.equal(torch.cat([mine[place] for mine in of_ranks], expected.shape.index(7)), expected)
+
+
+@pytest.mark.parametrize(
+    ("draw", "is_void", "chosen"),
+    [
+        (lambda rows: torch.randn(rows), False, ""),
+        (lambda rows: torch.randn(4), True, ""),
+        (lambda rows: torch.randn(9 - rows), True, ""),
+        (lambda rows: torch.randperm(rows), False, "randperm"),
+    ],
+    ids=["rows", "no rows", "another number of rows", "permutation"],
+)
+def test_a_draw_that_is_not_one_of_rows_shows_nothing_or_is_a_choice(draw, is_void, chosen):
+    recording = drawing.Recording()
+    recording.begin()
+    draw(7)
+    recording.end()
+    mode = drawing.Replaying(recording.draws, Part(SIZES, 0), list)
+    mode.begin()
+    draw(3)
+    mode.end()
+    assert (mode.is_void, mode.chosen) == (is_void, chosen)
