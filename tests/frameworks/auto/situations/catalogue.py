@@ -1,0 +1,107 @@
+"""Read the situations: short scripts with their truth, in the text files of the folders `torch` and `keras`.
+
+A file is a list of sections and blocks:
+
+    #= PREAMBLE | KIND
+    #: NAME | TRUTH | WHY | OPTIONS
+    lines of Python
+
+A section holds until the next one. Its preamble is a block of `preambles.py.txt` in the same folder, a whole script
+with places for the lines of a block: `@before`, `@body` and `@after`, of which the lines take the indentation. What
+stands before a line `---` goes to the first, what stands behind a line `+++` to the last. Options are, with their
+defaults, `seed=5 n=96 batch=16`, which become the constants SEED, N and BATCH of the script; `tolerance=1e-4`, by how
+much weights may differ, relative to the largest of their tensor; and in the folder `keras` also `backend=tensorflow`.
+
+The truth says what data-parallel training in global mode can come to at best:
+
+- `same`: the body runs on parts of a batch, and gradients that are combined properly give one process's weights.
+- `random`: the same, but the script draws random numbers in its loop, so it is right in distribution only.
+- `cross`: not possible, or not to be expected; the mode refuses it, or does it right by other means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+TRUTHS = ("same", "random", "cross")
+_DEFAULTS = {"seed": "5", "n": "96", "batch": "16", "tolerance": "1e-4", "backend": "tensorflow"}
+_PLACE = re.compile(r"^([ ]*)@(before|body|after)\n", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A script, and what is true of it."""
+
+    name: str
+    kind: str
+    group: str
+    """The file that it is from: `torch/vision`."""
+    truth: str
+    why: str
+    backend: str
+    """`torch` for plain PyTorch, else the backend of Keras: `keras-tensorflow`, `keras-jax`, `keras-torch`."""
+    script: str
+    tolerance: float
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.name}"
+
+
+def situations() -> list[Situation]:
+    """Return all situations in the order of the files.
+
+    Raises:
+        ValueError: a file is not written as it should be, with its name and the block.
+    """
+    found = [each for folder in ("torch", "keras") for each in _of_folder(FOLDER / folder)]
+    names = [each.name for each in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"names of situations are given twice: {', '.join(twice)}")
+    return found
+
+
+def _of_folder(folder: Path) -> Iterator[Situation]:
+    preambles = {words[0]: text for _, words, text in _blocks(folder / "preambles.py.txt")}
+    for path in sorted(folder.glob("*.py.txt")):
+        if path.name != "preambles.py.txt":
+            for section, words, text in _blocks(path):
+                try:
+                    yield _situation(path, section, words, text, preambles)
+                except (KeyError, IndexError) as error:
+                    raise ValueError(f"{path.name}: block {words}: {error!r}") from error
+
+
+def _blocks(path: Path) -> Iterator[tuple[list[str], list[str], str]]:
+    """Yield the words of the section, those of the head, and the lines of each block of a file."""
+    section: list[str] = []
+    for piece in re.split(r"^(?=#[:=] )", path.read_text(), flags=re.MULTILINE):
+        head, _, text = piece.partition("\n")
+        words = [word.strip() for word in head[2:].split("|")]
+        if head.startswith("#= "):
+            section = words
+        elif head.startswith("#: "):
+            yield section, words, text.strip("\n") + "\n"
+
+
+def _situation(path: Path, section: list[str], words: list[str], text: str, preambles: dict[str, str]) -> Situation:
+    name, truth, why = words[:3]
+    if truth not in TRUTHS:
+        raise KeyError(truth)
+    options = {**_DEFAULTS, **dict(each.split("=") for each in " ".join(words[3:]).split())}
+    *before, rest = re.split(r"^---\n", text, flags=re.MULTILINE)
+    body, *after = re.split(r"^\+\+\+\n", rest, flags=re.MULTILINE)
+    places = {"before": "".join(before), "body": body, "after": "".join(after)}
+
+    def put(place: re.Match[str]) -> str:
+        return "".join(f"{place[1]}{line}".rstrip(" ") for line in places[place[2]].splitlines(keepends=True))
+
+    constants = f"SEED, N, BATCH = {options['seed']}, {options['n']}, {options['batch']}\n"
+    group = f"{path.parent.name}/{path.name.removesuffix('.py.txt')}"
+    backend = "torch" if path.parent.name == "torch" else f"keras-{options['backend']}"
+    script = constants + _PLACE.sub(put, preambles[section[0]])
+    return Situation(name, section[1], group, truth, why, backend, script, float(options["tolerance"]))
