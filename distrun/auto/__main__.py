@@ -44,11 +44,7 @@ def main(arguments: list[str]) -> int:
         randomness.begin()
         frameworks.watch()
     try:
-        try:
-            running.run(program)
-        finally:
-            if job.current.is_copy:  # a copy that tries a step has left the loop
-                os._exit(1)
+        _run(program)
     except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, running.__file__, "<frozen runpy>"):
@@ -58,6 +54,16 @@ def main(arguments: list[str]) -> int:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0
+
+
+def _run(program: list[str]) -> None:
+    from distrun.auto import job, running
+
+    try:
+        running.run(program)
+    finally:
+        if job.current.is_copy:  # it has not come back to the loop whose step it tries
+            os._exit(1)
 
 
 if __name__ == "__main__":

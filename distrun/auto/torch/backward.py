@@ -175,8 +175,7 @@ def _is_of_batch(root: Tensor, part: Part, by_weights: bool) -> bool:
     the other ranks; those of a sum by the samples are."""
     if root.grad_fn is None or root.numel() != 1 or root.dim() > 1:
         return False
-    with torch._C._DisableTorchDispatch():
-        taken = graph.parts(root.grad_fn)
+    taken = graph.parts(root.grad_fn)
     if any(each.node.name() in _OF_ONE for each in taken.reductions):
         return False
     is_sum = all(name in _PLAIN_SUMS for name in taken.signature)  # not by the divisor: a mean over one sample has 1

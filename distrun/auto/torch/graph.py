@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf, prod
 from typing import Any, NamedTuple
 
+import torch
 from torch.autograd.function import BackwardCFunction
 
 Node = Any
@@ -169,11 +170,12 @@ def _number(node: Node, name: str) -> float:
     """Return a number that a node has saved. It is kept for when the graph has been freed."""
     marks = node.metadata
     if _KEPT not in marks:
-        try:
-            value = getattr(node, name)
-        except RuntimeError:  # the graph has been freed
-            return 1.0
-        marks[_KEPT] = 1.0 if value is None else float(value)
+        with torch._C._DisableTorchDispatch():  # a mode would mistake the number for a tensor
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # the graph has been freed
+                return 1.0
+            marks[_KEPT] = 1.0 if value is None else float(value)
     return float(marks[_KEPT])
 
 

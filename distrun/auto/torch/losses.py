@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import torch
 from torch import Tensor
 
 import distrun
@@ -110,8 +109,7 @@ def weighted(loss: Tensor, part: Part, place: int | None = None) -> Weighted | N
         part: the part that it was computed from.
         place: the number of the call of `backward()` in this batch; None: the loss is only read.
     """
-    with torch._C._DisableTorchDispatch():  # a mode mistakes the numbers that nodes have saved for tensors
-        taken = graph.parts(loss.grad_fn)
+    taken = graph.parts(loss.grad_fn)
     if place is not None:
         for node in taken.numbers:
             node.metadata[_PART] = part

@@ -119,6 +119,14 @@ class GradientReducer:
             self._is_reduced = self._is_on_gpu = self._is_recorded = False
             self._is_alone = self._finds_itself_alone()
 
+    def leave(self) -> None:
+        """Reduce nothing from now on, as this process is a forked copy of a rank; its gradients are copied out of the
+        memory that it shares with that."""
+        self._is_alone = True
+        for parameter in self._parameters.tensors:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
+
     def reduce_over(self, process_set: ProcessSet) -> None:
         """Reduce over other ranks from the next backward pass on; gradients that are there are dropped."""
         self._settings = replace(self._settings, process_set=process_set)

@@ -85,16 +85,21 @@ def test_ranks_draw_their_rows_of_what_one_process_draws():
 
 
 @pytest.mark.parametrize(
-    ("draw", "is_void", "chosen"),
+    ("draw", "is_void", "refused"),
     [
         (lambda rows: torch.randn(rows), False, ""),
         (lambda rows: torch.randn(4), True, ""),
         (lambda rows: torch.randn(9 - rows), True, ""),
-        (lambda rows: torch.randperm(rows), False, "randperm"),
+        (lambda rows: torch.randperm(rows), False, "it draws by index among the samples of the batch (randperm)"),
+        (
+            lambda rows: torch.randn(rows, 2, generator=torch.Generator()),
+            False,
+            "it draws for its samples from a torch.Generator of its own (randn)",
+        ),
     ],
-    ids=["rows", "no rows", "another number of rows", "permutation"],
+    ids=["rows", "no rows", "another number of rows", "permutation", "own generator"],
 )
-def test_a_draw_that_is_not_one_of_rows_shows_nothing_or_is_a_choice(draw, is_void, chosen):
+def test_a_draw_that_is_not_one_of_rows_shows_nothing_or_is_a_choice(draw, is_void, refused):
     recording = drawing.Recording()
     recording.begin()
     draw(7)
@@ -103,4 +108,4 @@ def test_a_draw_that_is_not_one_of_rows_shows_nothing_or_is_a_choice(draw, is_vo
     mode.begin()
     draw(3)
     mode.end()
-    assert (mode.is_void, mode.chosen) == (is_void, chosen)
+    assert (mode.is_void, mode.refused) == (is_void, refused)

@@ -51,6 +51,7 @@ class _Running:
     found: copying.Found | None
     """The findings of the copy, on the last rank; None on the others."""
     mode: drawing.Replaying
+    began: float
     steps: int = 0
     """The number of steps that have been compared."""
     reads: int = 0
@@ -58,9 +59,11 @@ class _Running:
 
 
 _running: _Running | None = None
+_copy: copying.Copy | None = None  # in a copy
 _batches = 0  # that were divided since there is a new optimizer
 _next = 1  # the batch that is tried next
-_began = _spent = 0.0
+_first = math.inf  # the time of the first trial
+_spent = 0.0
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # in the batch that is tried
 
 
@@ -73,10 +76,11 @@ def begin(mine: Any, part: Part, is_new: bool, compare: Callable[[], None]) -> A
         is_new: whether an optimizer is new since the last batch.
         compare: refuses the script if the ranks' weights differ.
     """
-    global _running, _spent
-    if not _is_due(is_new) or part.is_whole or not _is_possible():
+    global _running, _copy, _first
+    if not _is_turn(is_new) or part.is_whole or not _is_possible() or not _has_time():
         return mine
     began = time.monotonic()
+    _first = min(_first, began)
     compare()
     whole = merging.merged(distrun.allgather_object(mine, name="auto.trial"), part.sizes)
     if whole is None:
@@ -84,69 +88,71 @@ def begin(mine: Any, part: Part, is_new: bool, compare: Callable[[], None]) -> A
     found: copying.Found | None = None
     _stepped.clear()
     generators.of_torch.use(own=False)
-    if _is_judge():
+    if distrun.rank() == _judge():
         copy = copying.begin()
-        if copy is None:  # this is the copy
+        if isinstance(copy, copying.Copy):
+            _copy = copy
             _work_alone()
             return whole
         found = copy.found()
-    draws = distrun.broadcast_object(None if found is None else found.draws, distrun.size() - 1, "auto.trial.copy")
+    draws = distrun.broadcast_object(None if found is None else found.draws, _judge(), "auto.trial.copy")
     if draws is None:
         generators.of_torch.use(own=True)
     else:
-        _running = _Running(found, drawing.Replaying(draws, part, lambda: generators.of_torch.use(own=True)))
-        _running.mode.begin()
-    _spent += time.monotonic() - began
+        mode = drawing.Replaying(draws, part, lambda: generators.of_torch.use(own=True))
+        _running = _Running(found, mode, began)
+        mode.begin()
     return mine
 
 
-def _is_due(is_new: bool) -> bool:
-    """Whether it is a batch's turn: the first, the second, the fourth and so on; from the third on if there is time."""
-    global _batches, _next, _began
-    if is_new or not _began:
-        _batches, _next, _began = 0, 1, _began or time.monotonic()
+def _is_turn(is_new: bool) -> bool:
+    """Whether this is the first, second, fourth, eighth ... batch of an optimizer."""
+    global _batches, _next
+    if is_new:
+        _batches, _next = 0, 1
     _batches += 1
     if _batches < _next:
         return False
     _next = _batches + min(_batches, _FARTHEST)
-    has_time = _spent < _SPARED + _SHARE * (time.monotonic() - _began)
-    return _batches <= 2 or bool(distrun.broadcast_object(has_time, distrun.size() - 1, "auto.trial.due"))
+    return True
 
 
 def _is_possible() -> bool:
     """Whether a copy can do what this process does: not on a GPU, nor where functions are compiled for shapes."""
-    is_on_gpu = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return job.current.mode == "global" and not is_on_gpu and not statistics.is_compiling() and drawing.is_possible()
 
 
-def _is_judge() -> bool:
-    """Whether this rank compares: the last one, which writes no files."""
-    return distrun.rank() == distrun.size() - 1
+def _has_time() -> bool:
+    """Whether there is time for a trial, by the clock of one rank; for the first two batches there is in any case."""
+    has_time = _spent < _SPARED + _SHARE * max(time.monotonic() - _first, 0.0)
+    return _batches <= 2 or bool(distrun.broadcast_object(has_time, _judge(), "auto.trial.time"))
+
+
+def _judge() -> int:
+    """Return the rank that compares: the last one, which writes no files."""
+    return distrun.size() - 1
 
 
 def _work_alone() -> None:
     """Make this process, a copy, one that has no other ranks."""
     job.current.is_copy = True
     for optimizer in session.prepared:
-        reducer: Any = getattr(optimizer, "_reducer", None)
+        reducer = getattr(optimizer, "_reducer", None)
         if reducer is not None:
-            reducer._is_alone = True
-        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
-            if parameter.grad is not None:  # it is in memory that all ranks share
-                parameter.grad = parameter.grad.clone()
+            reducer.leave()
     session.lose_part()
-    copying.current().begin()
 
 
 def is_running() -> bool:
     """Whether a step is tried now, by this rank or a copy of it."""
-    return job.current.is_copy or _running is not None
+    return _copy is not None or _running is not None
 
 
 def before_backward() -> None:
     """The script calls `backward()`: all ranks do, or none."""
     if _running is not None:
-        _meet("calls backward()")
+        _agree("calls backward()")
 
 
 def before_step(optimizer: torch.optim.Optimizer) -> None:
@@ -155,20 +161,18 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
     if not is_running() or optimizer not in session.prepared:
         return
     _stepped.add(optimizer)
-    gradients = _gradients_of([optimizer])
-    if job.current.is_copy:
-        copying.current().found.steps.append(gradients)
+    if _copy is not None:
+        _copy.found.steps.append(_gradients_of([optimizer]))
         return
     assert _running is not None
-    _meet("calls an optimizer's step()")
-    found, place = _running.found, _running.steps
+    found, place, why = _running.found, _running.steps, ""
     _running.steps += 1
-    if found is None:
-        _judge("")
-    elif place < len(found.steps):
-        _judge(_difference(found.steps[place], gradients, found.is_rounded))
-    else:
-        _judge(f"there are more than {len(found.steps)} steps of optimizers in this batch")
+    if found is not None:
+        if place < len(found.steps):
+            why = _difference(found.steps[place], _gradients_of([optimizer]), found.is_rounded)
+        else:
+            why = f"there are more than {len(found.steps)} steps of optimizers in this batch"
+    _agree("calls an optimizer's step()", why)
 
 
 def after_step() -> None:
@@ -183,75 +187,66 @@ def draws_alone() -> bool:
 
 def _follow_draws(follows: bool) -> None:
     """Follow what is drawn, or do not: all ranks draw alike in the step of an optimizer."""
-    mode = copying.current().mode if job.current.is_copy else _running.mode if _running is not None else None
-    if mode is not None:
-        mode.is_paused = not follows
+    trying = _copy or _running
+    if trying is not None:
+        trying.mode.is_paused = not follows
 
 
 def note_read(value: float) -> None:
-    """A loss has been read, by the script: the copy notes its value, the ranks compare theirs.
+    """Note that the script has read a loss and is given `value`; the ranks compare it with what the copy was given."""
+    if _copy is not None:
+        _copy.found.reads.append(value)
+    elif _running is not None:
+        found, place, why = _running.found, _running.reads, ""
+        _running.reads += 1
+        if found is not None and place < len(found.reads):
+            expected = found.reads[place]
+            if not _are_close(expected, value, abs(expected) + _SMALL, found.is_rounded):
+                why = f"a loss that the script reads is {value:.6g} by a part, and {expected:.6g} by the batch"
+        _agree("reads a loss", why)
+
+
+def _agree(what: str, why: str = "") -> None:
+    """Refuse the script if some rank does something else than this now, or knows why it must be refused.
 
     Args:
-        value: the number that the script is given.
+        what: what the script does on this rank, after "one rank".
+        why: a clause; empty on all ranks but one.
     """
-    if job.current.is_copy:
-        copying.current().found.reads.append(value)
-    elif _running is not None:
-        _meet("reads a loss")
-        found, place = _running.found, _running.reads
-        _running.reads += 1
-        why = ""
-        if found is not None and place < len(found.reads):
-            expected, mine = found.reads[place], value
-            if not _are_close(expected, mine, abs(expected) + _SMALL, found.is_rounded):
-                why = f"a loss that the script reads is {mine:.6g} by a part, and {expected:.6g} by the batch"
-        _judge(why)
-
-
-def _meet(what: str) -> None:
-    """Refuse the script if some rank does something else now."""
-    if len(set(distrun.allgather_object(what, name="auto.trial.meet"))) > 1:
-        end()
-        refuse(
-            f"one rank {what} where another does not, in the same batch: what the script does depends on the samples, "
-            "of which each rank has its part",
-            _LINES,
-        )
-
-
-def _judge(why: str) -> None:
-    """Refuse the script if the last rank knows why."""
     assert _running is not None
-    if _running.mode.chosen:
-        why = f"it draws by index among the samples of the batch ({_running.mode.chosen})"
-    why = distrun.broadcast_object(why, distrun.size() - 1, "auto.trial.verdict")
-    if why:
-        is_void = _running.mode.is_void and not _running.mode.chosen
+    whats, whys = zip(
+        *distrun.allgather_object((what, _running.mode.refused or why), name="auto.trial.agree"), strict=True
+    )
+    reason = next(filter(None, whys), "")
+    if _running.mode.is_void and not _running.mode.refused:
+        reason = ""
+    if len(set(whats)) > 1:
+        reason = f"one rank {what} where another does not, as what it does depends on the samples of its part"
+    if reason:
         end()
-        if not is_void:
-            refuse(f"what a batch comes to is not what the ranks would make of their parts: {why}", _LINES)
+        refuse(f"what a batch comes to is not what the ranks would make of their parts: {reason}", _LINES)
 
 
 def finish() -> None:
     """The script takes its next batch: the copy ends; the ranks compare the gradients that nothing has used yet."""
-    if job.current.is_copy:
-        copying.current().found.left = _gradients_of(session.prepared - _stepped)
-        copying.current().end()
+    if _copy is not None:
+        _copy.found.left = _gradients_of(session.prepared - _stepped)
     elif _running is not None:
-        _meet("takes the next batch")
-        found = _running.found
-        left = _gradients_of(session.prepared - _stepped)
-        _judge("" if found is None else _difference(found.left, left, found.is_rounded))
-        end()
+        found, why = _running.found, ""
+        if found is not None:
+            why = _difference(found.left, _gradients_of(session.prepared - _stepped), found.is_rounded)
+        _agree("takes the next batch", why)
+    end()
 
 
 def end() -> None:
     """The script leaves its loop: the copy ends, a trial is over."""
-    global _running
-    if job.current.is_copy:
-        copying.current().end()
+    global _running, _spent
+    if _copy is not None:
+        _copy.end()
     if _running is not None:
         _running.mode.end()
+        _spent += time.monotonic() - _running.began
         _running = None
         generators.of_torch.use(own=True)
 

@@ -8,7 +8,6 @@ import random
 import select
 import signal
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,8 +36,8 @@ class Found:
     """Whether something was computed in half precision."""
 
 
-class Copy:
-    """The copy, as the process sees it that has made it."""
+class Child:
+    """A copy, as the process sees it that has made it."""
 
     def __init__(self, process: int, descriptor: int) -> None:
         self._process, self._descriptor = process, descriptor
@@ -60,16 +59,13 @@ class Copy:
             return found
 
 
-class Current:
-    """The copy, as it sees itself."""
+class Copy:
+    """A copy, as it sees itself."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.found = Found()
         self.mode = drawing.Recording()
-
-    def begin(self) -> None:
-        """Note what is drawn from now on."""
         torch.set_num_threads(1)  # those of a pool are not copied
         self.mode.begin()
 
@@ -85,22 +81,12 @@ class Current:
         os._exit(0)
 
 
-_current: Current | None = None
-
-
-def begin() -> Copy | None:
-    """Make a copy; in the copy this returns None."""
-    global _current
+def begin() -> Child | Copy:
+    """Make a copy of this process, which begins to note what is drawn; return the child, and in the copy itself."""
     descriptor = os.memfd_create("distrun-trial")
     state = random.getstate()
     process = os.fork()
     if process:
-        return Copy(process, descriptor)
+        return Child(process, descriptor)
     random.setstate(state)  # Python gives a forked process another one
-    _current = Current(descriptor)
-    return None
-
-
-def current() -> Any:
-    """Return the copy in which this is called."""
-    return _current
+    return Copy(descriptor)

@@ -70,8 +70,8 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         self._place = 0
         self.is_void = False
         """Whether a draw was not understood."""
-        self.chosen = ""
-        """The name of an operation that has drawn by index among the samples, if one has."""
+        self.refused = ""
+        """A clause that says which draw cannot be that of one process, if one cannot."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -80,40 +80,42 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         draw = self._draws[self._place] if self._place < len(self._draws) else None
         self._place += 1
         mine = _described(func, args, kwargs)
-        if draw is None or draw[0] != mine[0] or len(draw[1]) != len(mine[1]) or draw == mine:
-            # What does not depend on the batch each rank draws for itself in other steps.
-            self._give_up()
-            return func(*args, **kwargs)
-        dims = {}
-        for place, (whole, own) in enumerate(zip(draw[1], mine[1], strict=True)):
-            if whole != own:
-                dim = self._dim(whole, own)
-                if dim is None:
-                    self._note_choice(str(func), whole, own)
-                    return func(*args, **kwargs)
-                dims[place] = dim
-        if kwargs.get("generator") is not None:  # the script's own: it draws the same for each rank's part
-            return func(*args, **kwargs)
-        return self._drawn(func, args, kwargs, dims, draw[1])
-
-    def _give_up(self) -> None:
-        """Make the trial void."""
-        self.is_void = True
-        self._draw_alone()
-
-    def _note_choice(self, name: str, whole: Any, own: Any) -> None:
-        """Note a draw whose bound counts samples, as that of a permutation; give up if it is something else."""
-        if isinstance(whole, int) and isinstance(own, int) and own * sum(self._part.sizes) == whole * self._part.size:
-            self.chosen = name.split(".")[1]
+        is_alike = draw is not None and draw[0] == mine[0] and len(draw[1]) == len(mine[1])
+        dims = self._dims(draw[1], mine[1]) if draw is not None and is_alike else None
+        if draw is None or not dims:  # also where nothing depends on the batch: other steps draw that on each rank
+            self.is_void = True
+            self._draw_alone()
+        elif -1 in dims.values():
+            self.refused = f"it draws by index among the samples of the batch ({_name(func)})"
+        elif kwargs.get("generator") is not None:
+            self.refused = f"it draws for its samples from a torch.Generator of its own ({_name(func)})"
         else:
-            self._give_up()
+            return self._drawn(func, args, kwargs, dims, draw[1])
+        return func(*args, **kwargs)
+
+    def _dims(self, whole: Sequence[Any], own: Sequence[Any]) -> dict[int, int] | None:
+        """Return the dimension that counts samples of each argument that is not the same in the copy, by its place.
+
+        -1 is that of a bound, as a permutation has; None: something else differs.
+        """
+        dims = {}
+        for place, (all_, mine) in enumerate(zip(whole, own, strict=True)):
+            if all_ == mine:
+                continue
+            dim = self._dim(all_, mine)
+            if dim is None:
+                return None
+            dims[place] = dim
+        return dims
 
     def _dim(self, whole: Any, own: Any) -> int | None:
-        """Return the one dimension in which a shape is that of the part, and not of the batch."""
+        """Return the one dimension in which a shape is that of the part, and not of the batch; -1 for a number."""
+        batch, size = sum(self._part.sizes), self._part.size
+        if isinstance(whole, int) and isinstance(own, int):
+            return -1 if own * batch == whole * size else None
         if not (isinstance(whole, list) and isinstance(own, list) and len(whole) == len(own)):
             return None
         dims = [dim for dim, (all_, mine) in enumerate(zip(whole, own, strict=True)) if all_ != mine]
-        batch, size = sum(self._part.sizes), self._part.size
         if len(dims) != 1 or own[dims[0]] * batch != whole[dims[0]] * size or own[dims[0]] % size:
             return None
         return dims[0]
@@ -151,6 +153,10 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
 
 def _draws(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _name(func: Any) -> str:
+    return str(func).split(".")[1]
 
 
 def _described(func: Any, args: Sequence[Any], kwargs: Any) -> Draw:
