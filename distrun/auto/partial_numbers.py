@@ -6,6 +6,8 @@ of the part. So what is wrong is found where these are printed, or divided by on
 - what was counted, by what is not counted there: `correct / len(dataset)`;
 - a loss, by the size of the part: `loss.item() / len(x)`, or by what was counted: `total_loss / seen`;
 - what was counted, or the size of the part, alone: `print(correct)`.
+
+A script that decides by what was counted, other than whether to print, cannot be right on several ranks.
 """
 
 from __future__ import annotations
@@ -41,13 +43,37 @@ def partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the lines where a number of rank 0's part is taken for one of the batch, and what is done there; a line
     once."""
     found: dict[int, str] = {}
-    for scope in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]:
-        nodes = list(_own_nodes(scope))
-        loops = [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_innermost(node)]
+    for nodes, loops in _scopes(tree):
         names = _names_of(loops)
         for line, text in [*_divisions(nodes, names), *_printed(nodes, loops, names)]:
             found.setdefault(line, text)
     yield from sorted(found.items())
+
+
+def partial_decisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the lines where something is decided by what was counted in a part, and the condition."""
+    for nodes, loops in _scopes(tree):
+        counted = _names_of(loops).counted
+        for node in nodes:
+            if not isinstance(node, (ast.If, ast.While)) or all(map(_is_printing, node.body)):
+                continue
+            if any(isinstance(each, ast.Compare) and _ids(each) & counted for each in ast.walk(node.test)):
+                yield node.lineno, ast.unparse(node.test)
+
+
+def _scopes(tree: ast.AST) -> Iterator[tuple[list[ast.AST], list[ast.For | ast.While]]]:
+    """Yield the nodes of each function, and of the module, with the training loops among them."""
+    for scope in [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Module))]:
+        nodes = list(_own_nodes(scope))
+        yield nodes, [node for node in nodes if isinstance(node, (ast.For, ast.While)) and _is_innermost(node)]
+
+
+def _is_printing(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Call)
+        and called(statement.value) in _PRINTING
+    )
 
 
 def called(call: ast.Call) -> str:

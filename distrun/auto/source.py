@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import distrun
-from distrun.auto import output, refusing, running
-from distrun.auto.partial_numbers import called, partial_numbers
+from distrun.auto import job, output, refusing, running
+from distrun.auto.partial_numbers import called, partial_decisions, partial_numbers
 
 DISTRIBUTING = {
     "distrun": "it uses distrun itself",
@@ -33,6 +33,10 @@ _LINES = {
     ),
 }
 _WITHOUT = ("distrun -np N python script.py  # without --auto",)
+_COUNTING = (
+    "count += batch_size  # the script's own constant, the same on all ranks; or count steps",
+    "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",
+)
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "init_process_group")
 
 
@@ -76,6 +80,11 @@ def facts(path: Path) -> Facts:
         if isinstance(node, ast.Call) and (name := called(node)) in _WRAPPERS:
             reason = f"{path.name}:{node.lineno} calls {name}: the script distributes by itself"
             found.refusals.append((reason, _WITHOUT))
+    if job.current.mode == "global":
+        found.refusals += [
+            (f"{path.name}:{line} decides by what each rank counts in its own part of the batches: {text}", _COUNTING)
+            for line, text in partial_decisions(tree)
+        ]
     found.warnings = [f"{path.name}:{line}: {text}" for line, text in partial_numbers(tree)]
     return found
 

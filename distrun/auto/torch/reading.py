@@ -20,6 +20,7 @@ import distrun
 from distrun.auto.output import tell
 from distrun.auto.torch import losses, trial
 from distrun.auto.torch.session import is_shared
+from distrun.auto.torch.statistics.decisions import agreed
 
 _TESTS = ("isnan", "isinf", "isfinite")  # of torch as well
 _READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach", *_TESTS)
@@ -73,7 +74,13 @@ def _tell_once() -> None:
 
 
 def _is_loss(tensor: Any) -> bool:
-    return isinstance(tensor, Tensor) and tensor.grad_fn is not None and tensor.dim() == 0 and is_shared()
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.grad_fn is not None
+        and tensor.dim() <= 1
+        and tensor.numel() == 1
+        and is_shared()
+    )
 
 
 def _detached(tensor: Tensor) -> Tensor:
@@ -94,6 +101,8 @@ def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(plain)
     def read(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+        if name == "__bool__" and not _is_loss(tensor):
+            return agreed(plain(tensor))
         value = loss_of_all(tensor)
         if name not in _NUMBERS or tensor.grad_fn is None or tensor.numel() != 1 or not trial.is_running():
             return plain(value, *arguments, **options)

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from distrun.auto.torch.statistics import rows
+from distrun.auto.torch.session import is_shared
+from distrun.auto.torch.statistics import numbers, rows
+from distrun.auto.torch.statistics.decisions import refuse_decision
 
 _MARK = "distrun.auto.statistic"
 _UNFOLLOWED = {"grad", "backward", "unique_consecutive", "nonzero", "argwhere", "data_ptr"}
@@ -96,10 +98,22 @@ class Following(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call one of torch's functions, and learn what its result is."""
         result = func(*args, **(kwargs or {}))
+        if self.is_on and isinstance(result, (bool, int, float)):
+            return self._read(_name(func), args, result)
         if self.is_on and (isinstance(result, (Tensor, tuple, list)) or result is None):
             with suppress(Exception):  # an argument in a form that is not known here: the result is not followed
                 self._follow(_name(func), args, kwargs or {}, result)
         return result
+
+    def _read(self, name: str, args: Sequence[Any], value: Any) -> Any:
+        """Return what a tensor has given as a Python number, which may be one of a statistic of the part."""
+        state = self._state(args[0]) if args and isinstance(args[0], Tensor) else None
+        words = next((each.words for each in state.statistics if each.extreme is None), "") if state else ""
+        if not words or not is_shared() or name not in ("bool", "item", "tolist"):
+            return value
+        if isinstance(value, bool):
+            refuse_decision(words)
+        return numbers.of(value, words)
 
     def _know(self, tensor: Tensor, state: State) -> None:
         self._states[id(tensor)] = weakref.ref(tensor), state
