@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from typing import NoReturn
 
-from distrun.errors import UsageError
+from distrun.errors import DistrunError, UsageError
 
 _PATIENCE = "600"  # seconds that ranks wait for one that does something else, unless the user says how long
 _USAGE = "usage: distrun --auto[=global|scale|explain] [OPTIONS] python script.py [ARGS] (or python -m module [ARGS])"
@@ -45,7 +47,10 @@ def main(arguments: list[str]) -> int:
         frameworks.watch()
     try:
         _run(program)
-    except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
+    except Exception as error:
+        if job.current.is_tried and not isinstance(error, DistrunError):
+            _refuse_step(error)
+        # as the interpreter does it, but without our own frames in the traceback
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, running.__file__, "<frozen runpy>"):
             trace = trace.tb_next
@@ -54,6 +59,22 @@ def main(arguments: list[str]) -> int:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0
+
+
+def _refuse_step(error: Exception) -> NoReturn:
+    """Refuse a script because of an error that it has raised on a part of a batch, and not on the whole one."""
+    from distrun.auto.refusing import refuse
+
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next((each for each in reversed(frames) if "site-packages" not in each.filename), frames[-1])
+    refuse(
+        "a step that works on a whole batch fails on a part of it, as if each batch had to have the same number of "
+        f"samples: {type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})",
+        (
+            "count = x.size(0)  # instead of a constant number of samples",
+            "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",
+        ),
+    )
 
 
 def _run(program: list[str]) -> None:

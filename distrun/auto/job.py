@@ -25,6 +25,8 @@ class AutoJob:
 
     is_copy: bool = False
     """Whether this process is a copy of a rank that tries a step alone, and ends after it."""
+    is_tried: bool = False
+    """Whether this rank works on its part of a batch with which such a copy has come to the end of the step."""
 
     @property
     def is_shared(self) -> bool:

@@ -21,10 +21,11 @@ def install() -> None:
         return
     import torch
 
-    from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving, statistics
+    from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving
+    from distrun.auto.torch.statistics import compiling
     from distrun.torch.ranks import init
 
     init()
     torch.manual_seed(common_seed())
-    for room in (optimizers, loaders, backward, reading, normalization, saving, own, statistics):
+    for room in (optimizers, loaders, backward, reading, normalization, saving, own, compiling):
         room.install()

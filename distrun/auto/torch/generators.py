@@ -93,6 +93,17 @@ def common() -> Iterator[None]:
         _of_python.use(own=before[1])
 
 
+@contextmanager
+def kept() -> Iterator[None]:
+    """After this context all generators are as they were before it."""
+    states = _torch_states(), random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        _put_torch(states[0])
+        _put_python((states[1], states[2]))
+
+
 class Loading:
     """The state of Python's and numpy's generators while samples are loaded in this process.
 

@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -36,7 +37,9 @@ class Sharding:
     """One iteration of a DataLoader whose batches are divided."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        self.parts: deque[Part] = deque()  # of batches that are being loaded, in order
+        self.loader = weakref.ref(loader)
+        self.parts: deque[tuple[Part, list[Any]]] = deque()
+        """The parts of batches that are being loaded, in order, with the indices of all samples of each."""
         self.is_padded = loader.collate_fn is not default_collate
         self.backwards = session.backwards  # before it
         self.batches = 0
@@ -89,8 +92,8 @@ class CutBatches:
 
     def _parts(self, sharding: Sharding) -> Iterator[list[Any]]:
         for part, indices in _cut_all(_drawn(self._loader.dataset, self._batches), job.current.mode):
-            sharding.parts.append(part)
-            yield indices
+            sharding.parts.append((part, indices))
+            yield part.take(indices)
 
 
 def _drawn(dataset: Any, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
@@ -111,6 +114,7 @@ def _drawn(dataset: Any, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
 
 
 def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, list[Any]]]:
+    """Yield this rank's parts, each with the indices of all samples of the batch."""
     ranks, rank = distrun.size(), distrun.rank()
     if mode == "scale":
         yield from pooled(batches, ranks, rank)
@@ -119,7 +123,7 @@ def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, li
     for batch in batches:
         part = cut(len(batch), ranks, rank, uneven=is_first)
         is_first = False
-        yield part, part.take(batch)
+        yield part, batch
 
 
 class Batches:
@@ -152,7 +156,8 @@ class Batches:
         except StopIteration:
             self._end()
             raise
-        self._part = session.parts[self] = self._sharding.parts.popleft()
+        self._part, indices = self._sharding.parts.popleft()
+        session.parts[self] = self._part
         self._sharding.batches += 1
         session.part, session.is_padded = self._part, self._sharding.is_padded
         session.backwards_in_batch = session.grads_in_batch = 0
@@ -163,7 +168,9 @@ class Batches:
         optimizers.prepare()
         if session.is_first_batch:
             statistics.begin(batch, self._part, has_new_optimizer)
-        return trial.begin(batch, self._part, has_new_optimizer, optimizers.compare)
+        loader = self._sharding.loader() if self._sharding.is_padded else None
+        collate = None if loader is None else partial(samples.collated, loader, indices)
+        return trial.begin(batch, self._part, has_new_optimizer, optimizers.compare, collate)
 
     def _end(self) -> None:
         statistics.end()

@@ -58,7 +58,7 @@ def cut(count: int, ranks: int, rank: int, uneven: bool = False) -> Part:
 
 
 def pooled(batches: Iterable[Sequence[Index]], ranks: int, rank: int) -> Iterator[tuple[Part, list[Index]]]:
-    """Yield the parts of a rank where each rank takes a whole batch at a time, and its samples.
+    """Yield the parts of a rank where each rank takes a whole batch at a time, and the samples of all ranks.
 
     The last batches, fewer than there are ranks, are cut like one batch.
     """
@@ -74,4 +74,4 @@ def pooled(batches: Iterable[Sequence[Index]], ranks: int, rank: int) -> Iterato
                 sizes[0], sizes[-1] = sizes[0] + 1, sizes[-1] - 1
             part = Part(tuple(sizes), rank)
         is_first = False
-        yield part, part.take(samples)
+        yield part, samples

@@ -10,7 +10,6 @@ with the samples. Nodes of the graph that take such a tensor in are marked, and 
 
 from __future__ import annotations
 
-import functools
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +22,7 @@ import distrun
 from distrun.auto.refusing import refuse
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
+from distrun.auto.torch.statistics import compiling
 from distrun.auto.torch.statistics.following import Following, marked
 
 _LINES = (
@@ -35,7 +35,6 @@ _STEPS_BETWEEN = 100  # where an iteration is a few batches only, following each
 _following = Following()
 _iterations = 0  # since there is a new optimizer
 _followed_at = 0  # the number of steps
-_is_compiling = False
 
 
 def begin(batch: Any, part: Part, is_new: bool = False) -> None:
@@ -51,17 +50,14 @@ def begin(batch: Any, part: Part, is_new: bool = False) -> None:
     if _iterations > _FIRST_ITERATIONS and session.steps < _followed_at + _STEPS_BETWEEN:
         return
     _followed_at = session.steps
-    if not part.is_whole and not _is_compiling and max(part.sizes) > 1:
+    if not part.is_whole and compiling.can_follow() and max(part.sizes) > 1:
+        compiling.run_eagerly(is_eager=True)
         _following.begin(batch, part.size)
-
-
-def is_compiling() -> bool:
-    """Whether the script has called `torch.compile`."""
-    return _is_compiling
 
 
 def end() -> None:
     """Follow nothing more."""
+    compiling.run_eagerly(is_eager=False)
     if _following.is_on or _following.is_entered:
         _following.end()
 
@@ -107,18 +103,3 @@ def check(roots: Sequence[Tensor]) -> None:
 
 def _sum_of_bytes(value: Tensor | None) -> int:
     return 0 if value is None else zlib.crc32(value.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-
-
-def _compile(*arguments: Any, **options: Any) -> Any:
-    global _is_compiling
-    _is_compiling = True  # a compiled function is compiled anew where operations are followed
-    end()
-    return _plain_compile(*arguments, **options)
-
-
-_plain_compile = torch.compile
-
-
-def install() -> None:
-    """Change `torch.compile`: from its first call on nothing is followed."""
-    torch.compile = functools.wraps(_plain_compile)(_compile)

@@ -16,6 +16,7 @@ be made, or ends in another way, shows nothing: the step then goes on as if it w
 from __future__ import annotations
 
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -27,9 +28,10 @@ import torch
 import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import generators, statistics
+from distrun.auto.torch import generators
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
+from distrun.auto.torch.statistics import compiling
 from distrun.auto.torch.trial import copying, drawing, merging
 
 _LINES = (
@@ -67,7 +69,9 @@ _spent = 0.0
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # in the batch that is tried
 
 
-def begin(mine: Any, part: Part, is_new: bool, compare: Callable[[], None]) -> Any:
+def begin(
+    mine: Any, part: Part, is_new: bool, compare: Callable[[], None], collate: Callable[[], Any] | None = None
+) -> Any:
     """Try the step on a batch if it is its turn; return what the script gets: this rank's part, in the copy all of it.
 
     Args:
@@ -75,6 +79,7 @@ def begin(mine: Any, part: Part, is_new: bool, compare: Callable[[], None]) -> A
         part: what it is of the batch.
         is_new: whether an optimizer is new since the last batch.
         compare: refuses the script if the ranks' weights differ.
+        collate: returns the whole batch as the script's own `collate_fn` makes it, or None; None: it has none.
     """
     global _running, _copy, _first
     if not _is_turn(is_new) or part.is_whole or not _is_possible() or not _has_time():
@@ -83,26 +88,43 @@ def begin(mine: Any, part: Part, is_new: bool, compare: Callable[[], None]) -> A
     _first = min(_first, began)
     compare()
     whole = merging.merged(distrun.allgather_object(mine, name="auto.trial"), part.sizes)
-    if whole is None:
+    if whole is None and collate is None:
         return mine
     found: copying.Found | None = None
     _stepped.clear()
     generators.of_torch.use(own=False)
+    compiling.run_eagerly(is_eager=True)
     if distrun.rank() == _judge():
         copy = copying.begin()
         if isinstance(copy, copying.Copy):
             _copy = copy
             _work_alone()
-            return whole
+            return _batch_of_copy(whole, collate)
         found = copy.found()
     draws = distrun.broadcast_object(None if found is None else found.draws, _judge(), "auto.trial.copy")
     if draws is None:
+        compiling.run_eagerly(is_eager=False)
         generators.of_torch.use(own=True)
     else:
         mode = drawing.Replaying(draws, part, lambda: generators.of_torch.use(own=True))
         _running = _Running(found, mode, began)
+        job.current.is_tried = True
         mode.begin()
     return mine
+
+
+def _batch_of_copy(merged: Any, collate: Callable[[], Any] | None) -> Any:
+    """Return the whole batch as one process has it; the copy ends if it cannot be made."""
+    if collate is None:
+        return merged
+    assert _copy is not None
+    _copy.mode.is_paused = True
+    with generators.kept():
+        whole = collate()
+    _copy.mode.is_paused = False
+    if whole is None and merged is None:
+        os._exit(1)
+    return merged if whole is None else whole
 
 
 def _is_turn(is_new: bool) -> bool:
@@ -120,7 +142,7 @@ def _is_turn(is_new: bool) -> bool:
 def _is_possible() -> bool:
     """Whether a copy can do what this process does: not on a GPU, nor where functions are compiled for shapes."""
     is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return job.current.mode == "global" and not is_on_gpu and not statistics.is_compiling() and drawing.is_possible()
+    return job.current.mode == "global" and not is_on_gpu and compiling.can_follow() and drawing.is_possible()
 
 
 def _has_time() -> bool:
@@ -246,6 +268,8 @@ def end() -> None:
         _copy.end()
     if _running is not None:
         _running.mode.end()
+        compiling.run_eagerly(is_eager=False)
+        job.current.is_tried = False
         _spent += time.monotonic() - _running.began
         _running = None
         generators.of_torch.use(own=True)

@@ -1,4 +1,4 @@
-"""Whether the ranks have the same data: the samples that are to be drawn first, and what the first of them is."""
+"""The samples of a batch: whether all ranks have the same, and what one process makes of all of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 import distrun
 from distrun.auto.refusing import refuse
@@ -36,6 +37,18 @@ def compare(dataset: Any, batch: list[Any]) -> None:
             "generators, or from one with a seed",
             ("rng = numpy.random.default_rng(seed=0)",),
         )
+
+
+def collated(loader: DataLoader[Any], indices: list[Any]) -> Any:
+    """Return the batch that a DataLoader makes of samples, given by their indices; None if that is not certain.
+
+    It is not if a sample is another one each time, as with random transforms. Generators are drawn from.
+    """
+    dataset: Any = loader.dataset
+    first, again = ([*_pieces(dataset[indices[0]])] for _ in range(2))
+    if first != again:
+        return None
+    return loader.collate_fn([dataset[index] for index in indices])
 
 
 def _fingerprint(dataset: Any, index: Any) -> int:

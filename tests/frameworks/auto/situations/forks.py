@@ -167,7 +167,10 @@ def _status(program: list[str], is_rank: bool) -> int:
 
 
 def _wait(pids: Sequence[int]) -> tuple[int | None, int | None]:
-    """Wait for processes; return the status of the first that failed, and which it is. The rest are ended after it."""
+    """Wait for processes; return the status of one that failed, and which it is. The rest are ended after it.
+
+    It is one that refuses, where there is one, as the others then fail because it has left; else the first.
+    """
     poll = select.poll()
     descriptors = {os.pidfd_open(pid): rank for rank, pid in enumerate(pids)}
     for descriptor in descriptors:
@@ -183,7 +186,7 @@ def _wait(pids: Sequence[int]) -> tuple[int | None, int | None]:
             poll.unregister(descriptor)
             left.discard(rank)
             code = os.waitstatus_to_exitcode(os.waitpid(pids[rank], 0)[1])
-            if code and failed is None:
+            if code and (failed is None or (code == 2 and status != 2)):
                 status, failed = code, rank
                 deadline = min(deadline, time.monotonic() + _GRACE)
     for pid in pids:  # all at once, so that none reports the end of another
