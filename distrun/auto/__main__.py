@@ -48,7 +48,7 @@ def main(arguments: list[str]) -> int:
     try:
         _run(program)
     except Exception as error:
-        if job.current.is_tried and not isinstance(error, DistrunError):
+        if job.current.has_failed(error.__traceback__) and not isinstance(error, DistrunError):
             _refuse_step(error)
         # as the interpreter does it, but without our own frames in the traceback
         trace = error.__traceback__
@@ -66,10 +66,13 @@ def _refuse_step(error: Exception) -> NoReturn:
     from distrun.auto.refusing import refuse
 
     frames = traceback.extract_tb(error.__traceback__)
-    place = next((each for each in reversed(frames) if "site-packages" not in each.filename), frames[-1])
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    of_script = [each for each in frames if "site-packages" not in each.filename and not each.filename.startswith(own)]
+    place = (of_script or frames)[-1]
+    text = traceback.format_exception_only(error)[-1].strip()
     refuse(
         "a step that works on a whole batch fails on a part of it, as if each batch had to have the same number of "
-        f"samples: {type(error).__name__}: {error} ({os.path.basename(place.filename)}:{place.lineno})",
+        f"samples: {text} ({os.path.basename(place.filename)}:{place.lineno})",
         (
             "count = x.size(0)  # instead of a constant number of samples",
             "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
 
 import distrun
 
@@ -27,11 +29,30 @@ class AutoJob:
     """Whether this process is a copy of a rank that tries a step alone, and ends after it."""
     is_tried: bool = False
     """Whether this rank works on its part of a batch with which such a copy has come to the end of the step."""
+    places: frozenset[tuple[CodeType, int]] = frozenset()
+    """The code, and the places in it, where the script left its loop in such a step."""
 
     @property
     def is_shared(self) -> bool:
         """Whether there are several ranks; a world of one runs the script as it is."""
         return not self.is_copy and distrun.is_initialized() and distrun.size() > 1
+
+    def leave_loop(self) -> None:
+        """The script leaves its loop where this is called, perhaps as an exception unwinds its frame."""
+        frame: FrameType | None = sys._getframe(1)
+        places = set()
+        while frame is not None and self.is_tried:
+            places.add((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        self.places = frozenset(places)
+
+    def has_failed(self, trace: TracebackType | None) -> bool:
+        """Whether an error with this traceback was raised in a step that such a copy has come to the end of."""
+        while trace is not None:
+            if self.is_tried or (trace.tb_frame.f_code, trace.tb_lasti) in self.places:
+                return True
+            trace = trace.tb_next
+        return False
 
 
 current = AutoJob()

@@ -190,6 +190,7 @@ class Batches:
 
     def __del__(self) -> None:
         if getattr(self, "_part", None) is not None and session.part is self._part:
+            job.current.leave_loop()
             trial.end()
             session.lose_part()
             statistics.end()
