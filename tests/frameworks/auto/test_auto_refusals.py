@@ -48,7 +48,8 @@ REASONS = {
     "loss_within_a_function": r"computed from the batch within one function \(SummedBackward\)",
     "learned_weight_of_a_mixture": "multiplied by a number that has a gradient",
     "second_half_of_the_batch": r"a weight of shape \[3, 6\] gets a gradient of norm .*, where that of the batch has",
-    "decides_by_the_loss_of_a_part": "a loss that the script reads is .* by a part, and .* by the batch",
+    "decides_by_the_loss_of_a_part": r"decides by a statistic \(cross_entropy\) .* \(torch_refusals.py:\d+\)",
+    "decides_by_a_count_of_a_part": r"decides by the sum of the batch's samples \(torch_refusals.py:\d+\)",
     "backward_of_every_three_samples": r"one rank calls backward\(\) where another does not",
     "second_loader_from_the_middle": "one of them in the middle of its epoch",
 }

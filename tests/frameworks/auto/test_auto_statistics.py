@@ -12,6 +12,7 @@ from torch.nn import functional  # noqa: E402
 
 from distrun.auto.torch import statistics  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
+from distrun.auto.torch.statistics import compiling  # noqa: E402
 from distrun.auto.torch.statistics.following import Following, marked  # noqa: E402
 
 pytestmark = pytest.mark.gate
@@ -241,17 +242,25 @@ def test_the_first_iterations_with_an_optimizer_are_followed_and_then_one_in_100
     assert followed == [0, 1, 2, 3, 13, 23, 30, 31, 32, 33]
 
 
-def test_nothing_is_followed_once_functions_are_compiled(monkeypatch):
+def test_compiled_functions_run_as_they_are_written_while_they_are_followed(monkeypatch):
     monkeypatch.setattr(statistics, "_iterations", 0)
-    monkeypatch.setattr(statistics, "_is_compiling", False)
+    monkeypatch.setattr(compiling, "_is_compiling", False)
     monkeypatch.setattr(torch, "compile", torch.compile)  # and put back
-    statistics.install()
-    statistics.begin(torch.randn(SIZE, 4), Part((SIZE, SIZE - 2), 0))
-    assert statistics._following.is_on
-    torch.compile(NET)
-    assert torch._C._len_torch_function_stack() == 0
-    statistics.begin(torch.randn(SIZE, 4), Part((SIZE, SIZE - 2), 0))
-    assert not statistics._following.is_on
+    compiling.install()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    run = torch.compile(lambda x: NET(x - x.mean(0)).sum(), backend=backend)
+    x = torch.randn(SIZE, 4)
+    statistics.begin(x, Part((SIZE, SIZE - 2), 0))
+    assert marked([run(x)])
+    assert not graphs
+    statistics.end()
+    run(x)
+    assert graphs
 
 
 def test_a_maximum_is_found_with_its_value(following):

@@ -41,8 +41,9 @@ _LINES = (
 )
 _EXACT, _ROUNDED = 2e-4, 0.05
 _SMALL = 1e-3  # of the norm of all gradients: what is smaller is compared with that
-_SPARED = 0.2  # seconds that trials may take in all,
+_SPARED = 1.0  # seconds that trials may take in all,
 _SHARE = 0.01  # and of the time in which the script has trained
+_ALWAYS = 8  # batches among which all that are due are tried, however long that takes
 _FARTHEST = 1000  # batches from one trial to the next
 
 
@@ -140,15 +141,17 @@ def _is_turn(is_new: bool) -> bool:
 
 
 def _is_possible() -> bool:
-    """Whether a copy can do what this process does: not on a GPU, nor where functions are compiled for shapes."""
+    """Whether a copy can do what this process does: not on a GPU, nor with batches of several DataLoaders at once."""
     is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return job.current.mode == "global" and not is_on_gpu and compiling.can_follow() and drawing.is_possible()
+    if job.current.mode != "global" or is_on_gpu or session.other_parts():
+        return False
+    return compiling.can_follow() and drawing.is_possible()
 
 
 def _has_time() -> bool:
-    """Whether there is time for a trial, by the clock of one rank; for the first two batches there is in any case."""
+    """Whether there is time for a trial, by the clock of one rank; for the first of them there is in any case."""
     has_time = _spent < _SPARED + _SHARE * max(time.monotonic() - _first, 0.0)
-    return _batches <= 2 or bool(distrun.broadcast_object(has_time, _judge(), "auto.trial.time"))
+    return _batches <= _ALWAYS or bool(distrun.broadcast_object(has_time, _judge(), "auto.trial.time"))
 
 
 def _judge() -> int:

@@ -43,10 +43,22 @@ def second_half_of_the_batch():
 
 def decides_by_the_loss_of_a_part():
     def loss_of(net, x, y):
-        loss = F.cross_entropy(net(x), y).view(1)
-        return loss if loss.item() > 0.5 else 2 * loss
+        scores = net(x)
+        factor = 1 if F.cross_entropy(scores.detach(), y).item() > 0.5 else 2
+        return factor * F.cross_entropy(scores, y)
 
     train(DataLoader(PAIRS, 8), loss_of)
+
+
+def decides_by_a_count_of_a_part():
+    def loss_of(net, x, y):
+        return F.cross_entropy(net(x), y) * (1 if (y == 1).sum() > 2 else 2)
+
+    train(DataLoader(PAIRS, 8), loss_of)
+
+
+def counts_on_whole_batches():
+    train(DataLoader(PAIRS, 8), lambda net, x, y: F.cross_entropy(net(x).view(8, -1), y))
 
 
 def backward_of_every_three_samples():
@@ -341,6 +353,7 @@ CASES = [
     second_loader_from_the_middle,
     second_half_of_the_batch,
     decides_by_the_loss_of_a_part,
+    decides_by_a_count_of_a_part,
     backward_of_every_three_samples,
 ]
 
