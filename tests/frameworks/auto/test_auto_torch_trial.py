@@ -62,6 +62,8 @@ def draws(rows):
         torch.randint(0, 9, (rows,)),
         torch.multinomial(torch.ones(rows, 6), 2),
         torch.nn.functional.dropout(torch.ones(4 * rows), 0.5).view(rows, 4),
+        torch.nn.functional.dropout(torch.ones(5, rows, 3).transpose(0, 1), 0.5),  # as within attention
+        torch.empty(3, 2, rows).permute(2, 0, 1).uniform_(),
     ]
 
 

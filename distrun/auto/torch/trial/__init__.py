@@ -8,7 +8,7 @@ rounding ends the job before a weight has been updated. Losses that the script r
 ranks make the same calls.
 
 So whatever the script does with its batch is tried, and not only what is known to be wrong: statistics of the batch,
-positions in it, choices among samples, gradients that go another way than through the loss. The first two batches of an
+positions in it, choices among samples, gradients that go another way than through the loss. The first batches of an
 optimizer are tried, then those at growing distances, as something may be kept from batch to batch. A copy that cannot
 be made, or ends in another way, shows nothing: the step then goes on as if it were not tried.
 """

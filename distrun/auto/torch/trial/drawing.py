@@ -129,7 +129,7 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
             if isinstance(value, Tensor):
                 own = value.shape[dim]
                 rows = (torch.arange(shapes[place][dim]) - self._start(own)) % own
-                given[place] = value.index_select(dim, rows.to(value.device))
+                given[place] = _laid_out(value.index_select(dim, rows.to(value.device)), like=value)
             elif place < len(given):
                 given[place] = list(shapes[place])
         result = func(*given, **kwargs)
@@ -149,6 +149,12 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
     def _start(self, own: int) -> int:
         """Return where the rows of this rank begin, given how many it has."""
         return sum(self._part.sizes[: self._part.rank]) * own // self._part.size
+
+
+def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a copy of a tensor with its dimensions in the order in memory of another's: numbers are drawn in it."""
+    order = sorted(range(like.dim()), key=lambda dim: -like.stride(dim))
+    return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _draws(func: Any) -> bool:
