@@ -50,7 +50,7 @@ FOLDERS = (
     Folder("elastic", "full", "compute", 110, ("elastic", "runtime.elastic", "runtime.regroup", "runtime.generations")),
     Folder("gpu", "full", "compute", 90, ("runtime.gpu", "runtime.devices", "tensor_fusion", "host")),
     Folder("gpu/real", "lab", "compute", 5, ("runtime.gpu", "tensor_fusion")),
-    Folder("frameworks/auto", "full", "frameworks", 250, ("auto",)),
+    Folder("frameworks/auto", "full", "frameworks", 330, ("auto",)),
     Folder("frameworks/data", "full", "frameworks", 60, ("data", "elastic")),
     Folder("frameworks/horovod", "full", "frameworks", 95, ("torch", "tensorflow", "keras", "elastic", "public")),
     Folder("frameworks/jax", "full", "frameworks", 80, ("jax", "graphs")),

@@ -43,7 +43,7 @@ _EXACT, _ROUNDED = 2e-4, 0.05
 _SMALL = 1e-3  # of the norm of all gradients: what is smaller is compared with that
 _SPARED = 1.0  # seconds that trials may take in all,
 _SHARE = 0.01  # and of the time in which the script has trained
-_ALWAYS = 8  # batches among which all that are due are tried, however long that takes
+_ALWAYS = 16  # batches among which all that are due are tried, however long that takes
 _FARTHEST = 1000  # batches from one trial to the next
 
 

@@ -153,7 +153,7 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
 
 def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a copy of a tensor with its dimensions in the order in memory of another's: numbers are drawn in it."""
-    order = sorted(range(like.dim()), key=lambda dim: -like.stride(dim))
+    order = sorted(range(like.dim()), key=lambda dim: -like.stride()[dim])
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
