@@ -166,7 +166,7 @@ class Batches:
             session.iteration += 1
         has_new_optimizer = len(session.prepared) != len(session.optimizers)
         optimizers.prepare()
-        if session.is_first_batch:
+        if session.is_first_batch and job.current.mode == "global":
             statistics.begin(batch, self._part, has_new_optimizer)
         loader = self._sharding.loader() if self._sharding.is_padded else None
         collate = None if loader is None else partial(samples.collated, loader, indices)

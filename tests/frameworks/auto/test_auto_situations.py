@@ -24,7 +24,8 @@ SAME = (
 REFUSED = (
     "decision_by_labels early_stopping_by_accuracy_counted end_by_samples_seen divisor_n_minus_one "
     "weights_normalised_to_one constant_batch_size_in_view backward_of_each_row x_grad_by_its_norm "
-    "running_mean_of_inputs mse_of_means simclr first_half_labelled ranks_as_targets compiled_batch_statistic collate_normalises"
+    "running_mean_of_inputs mse_of_means simclr first_half_labelled ranks_as_targets compiled_batch_statistic "
+    "collate_normalises"
 )
 
 

@@ -16,7 +16,9 @@ loader = DataLoader(pairs, batch_size=10, shuffle=True)
 steps = 0
 for x, y in loader:
     optimizer.zero_grad()
-    nn.functional.cross_entropy(net(x), y).backward()
+    nn.functional.cross_entropy(net(x - x.mean(0)), y).backward()  # by the mean of the rank's own batch
+    if (y == 1).sum() > 3:  # decided by rank 0 for all
+        optimizer.param_groups[0]["lr"] *= 0.9
     optimizer.step()
     steps += 1
 
