@@ -29,8 +29,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-DEADLINE = 60.0  # seconds until a run counts as hung
-_GRACE = 15.0  # seconds that the others have when a rank has failed; a rank waits 10 s for others to refuse, too
+DEADLINE = 300.0  # seconds until a run counts as hung; far more than one takes on a busy machine
+_GRACE = 60.0  # seconds that the others have when a rank has failed; a rank waits 10 s for others to refuse, too
 _MODULES = {
     "torch": ("numpy", "torch", "torch.utils.data", "torch._dynamo"),
     "keras-tensorflow": ("numpy", "tensorflow", "keras"),

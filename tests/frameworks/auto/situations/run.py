@@ -15,7 +15,7 @@ means, `forks` how it runs, `verdicts` how it is judged:
 - *ok*: the weights of one process within rounding (`same`), figures within 20 % where chance has a part (`random`), or
   a refusal where the truth is `cross`.
 - *wrong*: it has ended with status 0 and has other weights.
-- *crash*, *hang*: another end than a refusal; no end within a minute.
+- *crash*, *hang*: another end than a refusal; no end within five minutes.
 - *refused*: a refusal though it could run.
 - *broken*: the script itself fails in one process, so the situation has to be corrected.
 
@@ -27,7 +27,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -166,7 +165,6 @@ def main() -> int:
     if options.list:
         print(*(f"{each} | {each.kind} | {each.truth} | {each.why}" for each in chosen), sep="\n")
         return 0
-    os.nice(max(0, 10 - os.nice(0)))
     sizes = [int(size) for size in options.ranks.split(",")]
     lines = options.json.read_text().splitlines() if options.json and options.json.exists() else []
     known = {} if options.again else {record["key"]: record for record in map(json.loads, lines)}
