@@ -99,6 +99,18 @@ def test_a_decision_by_such_a_number_is_refused(number, decide):
     assert "decides by the sum of the batch's samples (x.py:9)" in refusal.value.reason
 
 
+def test_after_some_epochs_a_decision_outside_of_the_loop_is_warned_of(number, monkeypatch, capfd):
+    monkeypatch.setattr(numbers.session, "iteration", 5)
+    monkeypatch.setattr(numbers.distrun, "rank", lambda: 0)
+    monkeypatch.setattr(numbers, "tell", print)
+    assert number > 2
+    assert number == 3
+    assert capfd.readouterr().out.count("decides by the sum of the batch's samples") == 1
+    monkeypatch.setattr(numbers.session, "part", object())
+    with pytest.raises(Refusal):
+        bool(number)
+
+
 def test_libraries_may_compare_such_numbers(number):
     assert of_python.median([number, number + 1, number + 2]) is not None
 

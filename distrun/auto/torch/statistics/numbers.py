@@ -7,6 +7,7 @@ their own, which arithmetic keeps; where the script's code compares one, it is r
 
 from __future__ import annotations
 
+import functools
 import operator
 import sys
 import sysconfig
@@ -16,7 +17,8 @@ from types import FrameType
 from typing import Any
 
 import distrun
-from distrun.auto.torch.session import is_shared
+from distrun.auto.output import tell
+from distrun.auto.torch.session import current as session, is_shared
 from distrun.auto.torch.statistics.decisions import refuse_decision
 
 _INSTALLED = (
@@ -25,44 +27,40 @@ _INSTALLED = (
 )
 _SCHEDULERS = "torch.optim.lr_scheduler"
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
+_FIRST = 4  # iterations, after which a decision outside of the loop does not refuse the script any more
 _UNARY = ("neg", "pos", "abs")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
-class PartFloat(float):
+class _OfPart:
+    """The methods that both types have; `base` is the type that each stands for."""
+
+    base: Any
+    words = ""
+
+    def __float__(self) -> float:
+        return _converted(self, sys._getframe(1))
+
+    def __bool__(self) -> bool:
+        return _compared(self, operator.ne, 0, sys._getframe(1))
+
+    def __hash__(self) -> int:
+        return hash(_plain(self))
+
+    def __reduce__(self) -> Any:
+        return self.base, (_plain(self),)
+
+
+class PartFloat(_OfPart, float):
     """A float that was computed from a statistic of the part."""
 
-    words = ""
-
-    def __float__(self) -> float:
-        return _converted(self, sys._getframe(1))
-
-    def __bool__(self) -> bool:
-        return _compared(self, operator.ne, 0, sys._getframe(1))
-
-    def __hash__(self) -> int:
-        return hash(_plain(self))
-
-    def __reduce__(self) -> Any:
-        return float, (_plain(self),)
+    base = float
 
 
-class PartInt(int):
+class PartInt(_OfPart, int):
     """An integer that was computed from a statistic of the part."""
 
-    words = ""
-
-    def __float__(self) -> float:
-        return _converted(self, sys._getframe(1))
-
-    def __bool__(self) -> bool:
-        return _compared(self, operator.ne, 0, sys._getframe(1))
-
-    def __hash__(self) -> int:
-        return hash(_plain(self))
-
-    def __reduce__(self) -> Any:
-        return int, (_plain(self),)
+    base = int
 
 
 def of(value: Any, words: str) -> Any:
@@ -76,9 +74,8 @@ def of(value: Any, words: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, PartFloat):
-        return float.conjugate(value)
-    return int.conjugate(value) if isinstance(value, PartInt) else value
+    """Return a number of this module as a plain one, and another as it is."""
+    return value.base.conjugate(value) if isinstance(value, _OfPart) else value
 
 
 def _converted(number: Any, caller: FrameType) -> float:
@@ -94,8 +91,17 @@ def _is_of_script(frame: FrameType) -> bool:
 
 def _compared(number: Any, function: Callable[[Any, Any], bool], other: Any, caller: FrameType) -> bool:
     if is_shared() and _is_of_script(caller):
-        refuse_decision(number.words)
+        if session.part is not None or session.iteration <= _FIRST:
+            refuse_decision(number.words)
+        _warn(number.words)
     return function(_plain(number), _plain(other))
+
+
+@functools.cache
+def _warn(words: str) -> None:
+    """Say once that the script decides by a statistic where to refuse it would lose what it has trained."""
+    if distrun.rank() == 0:
+        tell(f"distrun --auto: warning: the script decides by {words}, which is of rank 0's part of the batch")
 
 
 def _binary(function: Callable[[Any, Any], Any], is_reflected: bool) -> Callable[[Any, Any], Any]:
