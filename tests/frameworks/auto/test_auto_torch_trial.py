@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from distrun.auto.torch.parts import Part  # noqa: E402
 from distrun.auto.torch.trial import drawing, merging  # noqa: E402
+from distrun.auto.torch.trial.turns import Turns  # noqa: E402
 
 pytestmark = pytest.mark.gate
 SIZES = (3, 2, 2)
@@ -48,6 +49,20 @@ def test_parts_make_up_the_batch(whole):
 )
 def test_what_is_not_made_of_samples_is_not_put_together(parts):
     assert merging.merged(parts, SIZES) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "tried"),
+    [
+        (2, [1, 2, 4, 8, 16, 36, 72, 144, 288, 576, 1152, 2304, 4304, 6304, 8304]),
+        (64, [1, 2, 4, 8, 16, 656, 1312, 2624, 5248]),
+    ],
+)
+def test_the_steps_that_are_tried_follow_from_the_count_of_batches_alone(size, tried):
+    turns = Turns()
+    first = [batch for batch in range(1, 10_001) if turns.comes(is_new=batch == 1, size=size)]
+    again = [batch for batch in range(1, 10_001) if turns.comes(is_new=batch == 1, size=size)]
+    assert first == again == tried
 
 
 def draws(rows):

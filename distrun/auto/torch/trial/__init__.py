@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
 from distrun.auto.torch.statistics import compiling
 from distrun.auto.torch.trial import copying, drawing, merging
+from distrun.auto.torch.trial.turns import Turns
 
 _LINES = (
     "loss = criterion(model(x), y).mean()  # a mean or a sum over the samples, of what each sample has for itself",
@@ -41,10 +41,6 @@ _LINES = (
 )
 _EXACT, _ROUNDED = 2e-4, 0.05
 _SMALL = 1e-3  # of the norm of all gradients: what is smaller is compared with that
-_SPARED = 1.0  # seconds that trials may take in all,
-_SHARE = 0.01  # and of the time in which the script has trained
-_ALWAYS = 16  # batches among which all that are due are tried, however long that takes
-_FARTHEST = 1000  # batches from one trial to the next
 
 
 @dataclass
@@ -54,7 +50,6 @@ class _Running:
     found: copying.Found | None
     """The findings of the copy, on the last rank; None on the others."""
     mode: drawing.Replaying
-    began: float
     steps: int = 0
     """The number of steps that have been compared."""
     reads: int = 0
@@ -63,10 +58,7 @@ class _Running:
 
 _running: _Running | None = None
 _copy: copying.Copy | None = None  # in a copy
-_batches = 0  # that were divided since there is a new optimizer
-_next = 1  # the batch that is tried next
-_first = math.inf  # the time of the first trial
-_spent = 0.0
+_turns = Turns()
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # in the batch that is tried
 
 
@@ -82,11 +74,9 @@ def begin(
         compare: refuses the script if the ranks' weights differ.
         collate: returns the whole batch as the script's own `collate_fn` makes it, or None; None: it has none.
     """
-    global _running, _copy, _first
-    if not _is_turn(is_new) or part.is_whole or not _is_possible() or not _has_time():
+    global _running, _copy
+    if not _turns.comes(is_new, distrun.size()) or part.is_whole or not _is_possible():
         return mine
-    began = time.monotonic()
-    _first = min(_first, began)
     compare()
     whole = merging.merged(distrun.allgather_object(mine, name="auto.trial"), part.sizes)
     if whole is None and collate is None:
@@ -108,7 +98,7 @@ def begin(
         generators.of_torch.use(own=True)
     else:
         mode = drawing.Replaying(draws, part, lambda: generators.of_torch.use(own=True))
-        _running = _Running(found, mode, began)
+        _running = _Running(found, mode)
         job.current.is_tried = True
         mode.begin()
     return mine
@@ -128,30 +118,12 @@ def _batch_of_copy(merged: Any, collate: Callable[[], Any] | None) -> Any:
     return merged if whole is None else whole
 
 
-def _is_turn(is_new: bool) -> bool:
-    """Whether this is the first, second, fourth, eighth ... batch of an optimizer."""
-    global _batches, _next
-    if is_new:
-        _batches, _next = 0, 1
-    _batches += 1
-    if _batches < _next:
-        return False
-    _next = _batches + min(_batches, _FARTHEST)
-    return True
-
-
 def _is_possible() -> bool:
     """Whether a copy can do what this process does: not on a GPU, nor with batches of several DataLoaders at once."""
     is_on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if job.current.mode != "global" or is_on_gpu or session.other_parts():
         return False
     return compiling.can_follow() and drawing.is_possible()
-
-
-def _has_time() -> bool:
-    """Whether there is time for a trial, by the clock of one rank; for the first of them there is in any case."""
-    has_time = _spent < _SPARED + _SHARE * max(time.monotonic() - _first, 0.0)
-    return _batches <= _ALWAYS or bool(distrun.broadcast_object(has_time, _judge(), "auto.trial.time"))
 
 
 def _judge() -> int:
@@ -266,14 +238,13 @@ def finish() -> None:
 
 def end() -> None:
     """The script leaves its loop: the copy ends, a trial is over."""
-    global _running, _spent
+    global _running
     if _copy is not None:
         _copy.end()
     if _running is not None:
         _running.mode.end()
         compiling.run_eagerly(is_eager=False)
         job.current.is_tried = False
-        _spent += time.monotonic() - _running.began
         _running = None
         generators.of_torch.use(own=True)
 
