@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -88,14 +88,21 @@ class ProcessorTimePlugin:
             terminalreporter.section("processor seconds")
         for name, used in sorted(self._seconds.items()):
             terminalreporter.write_line(f"{name}: {sum(used.values()):.1f} s, {len(used)} tests")
+        if len(self._seconds) > 1:
+            every = {test: seconds for used in self._seconds.values() for test, seconds in used.items()}
+            terminalreporter.write_line("The dearest:\n" + _dearest(every, 2 * SHOWN))
         for complaint in self._complaints:
             terminalreporter.write_line(complaint, red=True, bold=True)
 
 
-def _over(name: str, budget: float, used: dict[str, float]) -> str:
-    dearest = sorted(used, key=used.__getitem__, reverse=True)[:SHOWN]
+def _over(name: str, budget: float, used: Mapping[str, float]) -> str:
     return (
         f"tests/{name} has used {sum(used.values()):.0f} processor seconds of {budget:.0f}: mark tests as full, make "
         f"them cheaper, or raise the budget in {Path(__file__).with_name('tiers.py').relative_to(ROOT)}. The dearest:\n"
-        + "\n".join(f"  {used[test]:6.1f} s  {test}" for test in dearest)
+        + _dearest(used, SHOWN)
     )
+
+
+def _dearest(used: Mapping[str, float], count: int) -> str:
+    tests = sorted(used, key=used.__getitem__, reverse=True)[:count]
+    return "\n".join(f"  {used[test]:6.1f} s  {test}" for test in tests)
