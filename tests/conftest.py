@@ -34,6 +34,8 @@ JITTER = 500  # microseconds by which a simulated GPU is late
 if visible_gpus(os.environ):  # most tests have more ranks than a machine has GPUs
     os.environ.setdefault("DISTRUN_SHARE_GPUS", "1")
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy starts threads that spin, in each process of a test
+
 # Signals --------------------------------------------------------------------------------------------------------------
 
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)

@@ -23,6 +23,7 @@ from enum import Enum
 
 Described = Sequence[tuple[str, tuple[tuple[int, ...], ...], tuple[int, ...]]]
 """The nodes of a graph: see `graph.walk`."""
+_SELECTIONS = ("IndexBackward0", "MaskedSelectBackward0")
 
 
 class Rule(Enum):
@@ -76,7 +77,13 @@ class RefusedError(Exception):
         """The lines to write instead, if they are not those for most losses."""
 
 
-def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False) -> tuple[Rule, ...]:
+def rules(
+    ranks: Sequence[Facts],
+    sizes: Sequence[int],
+    is_padded: bool = False,
+    whole: Sequence[float] | None = None,
+    is_proven: bool = False,
+) -> tuple[Rule, ...]:
     """Return the rule of each reduction of a loss.
 
     Args:
@@ -84,6 +91,9 @@ def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False)
         sizes: the samples of each rank, not all equal.
         is_padded: whether samples may have been padded to the longest one of their part, so that what is proportional
             to the number of samples now need not be so in the next batch.
+        whole: the divisor of each reduction in the loss of the whole batch, if the step is tried.
+        is_proven: the trial is to show what the graphs do not: they may differ, as with texts of other lengths, or have
+            selections of samples with the same extent on all ranks.
 
     Raises:
         RefusedError: the losses of the parts do not make up the loss of the batch.
@@ -91,18 +101,19 @@ def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False)
     first = ranks[0]
     if any(other.signature != first.signature for other in ranks):
         raise RefusedError("the ranks compute their losses in different ways, as if the data or chance had decided how")
-    same = all([name for name, *_ in other.graph] == [name for name, *_ in first.graph] for other in ranks)
-    if not same:
-        raise RefusedError(
-            "the ranks' graphs of the loss differ, as if the data or chance had decided what is computed"
-        )
-    depends = _depending(ranks, sizes, is_padded)
+    if any([name for name, *_ in other.graph] != [name for name, *_ in first.graph] for other in ranks):
+        if not is_proven:
+            raise RefusedError(
+                "the ranks' graphs of the loss differ, as if the data or chance had decided what is computed"
+            )
+        return _rules_of_different(ranks, sizes, is_padded, whole)
+    depends = _depending(ranks, sizes, is_padded, is_proven)
     _check_order(ranks, sizes, is_padded or any(other.has_other_parts for other in ranks))
     if not all(_is_of_each_sample(ranks, place) for place in first.batch_statistics):
         raise RefusedError("it normalises by the statistics of the batch by a function, where only layers are known")
     found = []
     for reduction, place in enumerate(first.places):
-        if not depends[place]:
+        if not depends[place] and (whole is None or are_equal([first.divisors[reduction], whole[reduction]])):
             _check_opaque(first, place)
             found.append(Rule.ONCE)
         elif not first.linear[reduction]:
@@ -111,10 +122,55 @@ def rules(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool = False)
                 f"({first.graph[place][0]}, or what follows it)"
             )
         else:
-            divisors = [other.divisors[reduction] for other in ranks]
-            found.append(_rule(ranks, sizes, is_padded, divisors, any(other.counted[reduction] for other in ranks)))
+            found.append(_rule_of(ranks, sizes, is_padded, reduction, whole))
     if _multiplies(first, depends):
         raise RefusedError("it multiplies numbers that both depend on the batch")
+    return tuple(found)
+
+
+def _rules_of_different(
+    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, whole: Sequence[float] | None
+) -> tuple[Rule, ...]:
+    """Return the rules where ranks have computed different things, such as the steps of a text of another length.
+
+    Their graphs cannot be compared, but the trial compares the gradients.
+    """
+    found = []
+    for reduction, is_linear in enumerate(ranks[0].linear):
+        below = [_below(other, other.places[reduction]) for other in ranks]
+        if all(each == below[0] for each in below):
+            found.append(Rule.ONCE)
+        elif is_linear:
+            found.append(_rule_of(ranks, sizes, is_padded, reduction, whole))
+        else:
+            raise RefusedError("what is computed from the samples is no sum or mean, nor a combination of such")
+    return tuple(found)
+
+
+def _below(facts: Facts, place: int) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+    """Return the operations that a node is computed with, and the shapes of their results."""
+    places = {place}
+    for each in range(place, -1, -1):  # inputs come before what is made of them
+        if each in places:
+            places.update(facts.graph[each][2])
+    return [facts.graph[each][:2] for each in sorted(places)]
+
+
+def lasting(known: Sequence[Rule], new: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Return the rules of a loss of which some are known from other batches.
+
+    What differs between the ranks by the samples, such as how many of them count, may be the same by chance.
+
+    Raises:
+        RefusedError: what seemed to be of no sample depends on them.
+    """
+    found = []
+    for old, rule in zip(known, new, strict=True):
+        if old is Rule.ONCE and rule in (Rule.SUM, Rule.COUNTED):
+            raise RefusedError(
+                "a term of it is a sum or mean over the samples, and in an earlier batch did not seem so"
+            )
+        found.append(old if rule is Rule.ONCE or (old is Rule.COUNTED and rule is Rule.SUM) else rule)
     return tuple(found)
 
 
@@ -140,6 +196,17 @@ def rules_of_terms(
     return found
 
 
+def _rule_of(
+    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, reduction: int, whole: Sequence[float] | None
+) -> Rule:
+    """Return the rule of a reduction of what depends on the batch."""
+    divisors = [other.divisors[reduction] for other in ranks]
+    is_counted = any(other.counted[reduction] for other in ranks)
+    if whole is not None and are_equal(divisors):  # by chance, if they add up
+        is_counted |= are_equal([sum(divisors), whole[reduction]])
+    return _rule(ranks, sizes, is_padded, divisors, is_counted)
+
+
 def _rule(
     ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, divisors: Sequence[float], is_counted: bool
 ) -> Rule:
@@ -162,8 +229,11 @@ def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
     return all(abs(one - other) <= 2e-7 * abs(other) for one, other in zip(numbers, others, strict=True))
 
 
-def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool) -> list[bool]:
+def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, is_proven: bool) -> list[bool]:
     """Return whether each node depends on the rank's part.
+
+    Args:
+        ranks, sizes, is_padded, is_proven: as for `rules`.
 
     Raises:
         RefusedError: one is computed across the samples.
@@ -177,7 +247,8 @@ def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool) ->
         if any(count > 1 for count in varies) and not is_padded:
             raise RefusedError(f"samples are compared with each other ({name}), and each rank has only its own")
         is_tensor = any(len(shape) > 0 for shape in shapes)
-        if of_tensors and is_tensor and not any(varies) and not _is_number(shapes):
+        is_selection = is_proven and name in _SELECTIONS
+        if of_tensors and is_tensor and not any(varies) and not _is_number(shapes) and not is_selection:
             raise RefusedError(
                 f"the samples of the batch are combined before the loss ({name} of shape {list(shapes[0])}), and each "
                 "rank has only its own"

@@ -36,8 +36,11 @@ _PLAIN_SUMS = {"SumBackward0", "AddBackward0"}
 _TRIED_EVERY = 100  # calls of a hook
 
 
-def _backward(tensors: Any, *arguments: Any, **options: Any) -> None:
+def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **options: Any) -> None:
+    tensors, grad_tensors = _summed(tensors, grad_tensors)
+    arguments = (grad_tensors, *arguments)
     if not is_shared() or session.in_backward:  # a checkpoint computes some gradients by itself
+        trial.note_losses(_list_of(tensors))
         _plain_backward(tensors, *arguments, **options)
         return
     trial.before_backward()
@@ -47,6 +50,18 @@ def _backward(tensors: Any, *arguments: Any, **options: Any) -> None:
         _plain_backward(tensors, *arguments, **options)
     finally:
         session.in_backward = False
+
+
+def _summed(tensors: Any, gradients: Any) -> tuple[Any, Any]:
+    """Return a tensor's sum instead of it, times its gradient, if that is the same number for each of its elements."""
+    if not isinstance(tensors, Tensor) or not isinstance(gradients, (Tensor, list, tuple)) or tensors.numel() == 1:
+        return tensors, gradients
+    [gradient] = _list_of(gradients)
+    if not (is_shared() or trial.is_running()) or gradient is None or gradient.shape != tensors.shape:
+        return tensors, gradients
+    with torch._C._DisableTorchDispatch():
+        least, most = (float(each) for each in gradient.detach().aminmax())
+    return (tensors.sum() * least, None) if least == most else (tensors, gradients)
 
 
 def _list_of(tensors: Any) -> list[Tensor]:
@@ -75,7 +90,7 @@ def _weigh(root: Tensor, part: Part) -> None:
             f"backward() of a tensor of shape {tuple(root.shape)}: what its elements are to the batch is not known",
             ("loss.mean().backward()",),
         )
-    loss = _known(losses.weighted(root, part, session.backwards_in_batch))
+    loss = _known(losses.weighted(root, part, session.backwards_in_batch, trial.divisors_of_batch))
     for reduction, factor in zip(loss.parts.reductions, loss.factors, strict=True):
         marks = reduction.node.metadata
         if factor != 1 and _MARK not in marks:  # a second backward() through the same graph finds the first one's

@@ -17,6 +17,8 @@ from torch.autograd.function import BackwardCFunction
 
 Node = Any
 Shape = tuple[int, ...]
+Signature = tuple[str, ...]
+"""The operations on numbers at the end of a loss."""
 
 _SAME = {"CloneBackward0", "ToCopyBackward0", "AliasBackward0", "ViewBackward0", "ReshapeAliasBackward0"}
 _SAME |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0", "UnsafeViewBackward0"}
@@ -85,7 +87,7 @@ class Parts:
         )
 
     @property
-    def signature(self) -> tuple[str, ...]:
+    def signature(self) -> Signature:
         """The operations on numbers, which tell losses of different kinds apart."""
         kinds = [(node.name(), getattr(node, "_saved_reduction", None)) for node in self.numbers]
         return tuple(name if kind is None else f"{name} {kind}" for name, kind in kinds)

@@ -30,6 +30,7 @@ from distrun.auto.torch.session import current as session, is_shared
 from distrun.auto.torch.trial import samples
 
 _SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
+_UNEVEN = 16  # batches of an iteration whose parts are not equal, so that losses of another kind can be told apart
 _EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
 
 
@@ -119,11 +120,8 @@ def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, li
     if mode == "scale":
         yield from pooled(batches, ranks, rank)
         return
-    is_first = True
-    for batch in batches:
-        part = cut(len(batch), ranks, rank, uneven=is_first)
-        is_first = False
-        yield part, batch
+    for place, batch in enumerate(batches):
+        yield cut(len(batch), ranks, rank, uneven=place < _UNEVEN), batch
 
 
 class Batches:

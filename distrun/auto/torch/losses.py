@@ -7,7 +7,8 @@ itself, unless divisors are counted, such as tokens, or may be: then the ranks t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -33,9 +34,13 @@ _TOGETHER_LINES = ("first, second = iter(one_loader), iter(other_loader)  # both
 _PART = "distrun.auto.part"
 ONCE = Rule.ONCE
 
-Signature = tuple[str, ...]
-_by_place: dict[tuple[Signature, int], tuple[Rule, ...]] = {}  # of the n-th backward() of a batch
-_by_kind: dict[Signature, tuple[int, set[tuple[Rule, ...]]]] = {}  # with the number of the iteration
+_by_place: dict[tuple[graph.Signature, int], tuple[Rule, ...]] = {}  # of the n-th backward() of a batch
+_tried: set[tuple[graph.Signature, int | None]] = set()
+"""Those that a trial has shown to be right, where their graphs did not."""
+_equal: Counter[tuple[graph.Signature, int]] = Counter()
+"""How often in succession a divisor that is counted was the same on all ranks."""
+_CHANCES = 8
+_by_kind: dict[graph.Signature, tuple[int, set[tuple[Rule, ...]]]] = {}  # with the number of the iteration
 
 
 @dataclass
@@ -99,7 +104,12 @@ def part_of(loss: Tensor) -> Part | None:
     return None if session.part is None or session.is_evaluating else session.part
 
 
-def weighted(loss: Tensor, part: Part, place: int | None = None) -> Weighted | None:
+def weighted(
+    loss: Tensor,
+    part: Part,
+    place: int | None = None,
+    divisors_of_batch: Callable[[graph.Signature], Sequence[float] | None] = lambda _: None,
+) -> Weighted | None:
     """Return a loss with the factors of its reductions; None: its kind is new, and the batch's parts are equal.
 
     All ranks call it with their losses.
@@ -108,6 +118,8 @@ def weighted(loss: Tensor, part: Part, place: int | None = None) -> Weighted | N
         loss: has a graph, and one element.
         part: the part that it was computed from.
         place: the number of the call of `backward()` in this batch; None: the loss is only read.
+        divisors_of_batch: returns the divisors of the reductions in the loss of the whole batch, where the step is
+            tried, given the loss's signature.
     """
     taken = graph.parts(loss.grad_fn)
     if place is not None:
@@ -116,23 +128,26 @@ def weighted(loss: Tensor, part: Part, place: int | None = None) -> Weighted | N
     if part.is_whole:
         count = len(taken.reductions)
         return Weighted(taken, (ONCE,) * count, ((1.0,) * len(part.sizes),) * count, part.rank)
-    rules = _rules(loss, taken, part, place)
+    rules = _rules(loss, taken, part, place, divisors_of_batch(taken.signature))
     if rules is None:
         return None
     factors = [tuple(rule.factor(part.sizes, rank) for rank in range(len(part.sizes))) for rule in rules]
-    for which, of_ranks in _counted(taken, rules).items():
+    for which, of_ranks in _counted(taken, rules, part).items():
         factors[which] = of_ranks
     if place is not None:
         _check(taken, rules, part)
     return Weighted(taken, rules, tuple(factors), part.rank)
 
 
-def _rules(loss: Tensor, taken: graph.Parts, part: Part, place: int | None) -> tuple[Rule, ...] | None:
+def _rules(
+    loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
+) -> tuple[Rule, ...] | None:
     kind = taken.signature
-    if place is not None and not session.is_first_batch and (kind, place) in _by_place:
+    is_shown = whole is not None and part.is_uneven and (kind, place) not in _tried
+    if place is not None and not session.is_first_batch and (kind, place) in _by_place and not is_shown:
         return _by_place[kind, place]
     if part.is_uneven and (place is not None or not _kinds(kind)):
-        rules = _agree(loss, taken, part, _by_place.get((kind, place)) if place is not None else None)
+        rules = _agree(loss, taken, part, place, whole)
         if place is not None:
             _by_place[kind, place] = rules
         return rules
@@ -140,15 +155,28 @@ def _rules(loss: Tensor, taken: graph.Parts, part: Part, place: int | None) -> t
     return next(iter(known)) if len(known) == 1 else None
 
 
-def _kinds(kind: Signature) -> set[tuple[Rule, ...]]:
+def _kinds(kind: graph.Signature) -> set[tuple[Rule, ...]]:
     """Return the rules that losses of a kind have, in the iteration where any was agreed on last."""
     return _by_kind.get(kind, (0, set()))[1]
 
 
-def _agree(loss: Tensor, taken: graph.Parts, part: Part, known: tuple[Rule, ...] | None) -> tuple[Rule, ...]:
+def _agree(
+    loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
+) -> tuple[Rule, ...]:
+    known = None if place is None else _by_place.get((taken.signature, place))
     ranks = distrun.allgather_object(_facts(loss, taken), name="auto.loss")
+    key = taken.signature, place
     try:
-        rules = agreement.rules(ranks, part.sizes, session.is_padded)
+        try:
+            rules = agreement.rules(ranks, part.sizes, session.is_padded, whole)
+        except agreement.RefusedError as reason:
+            if whole is None and key not in _tried:
+                raise
+            rules = agreement.rules(ranks, part.sizes, session.is_padded, whole, is_proven=True)
+            session.must_be_tried = str(reason)
+            _tried.add(key)
+        if known is not None:
+            rules = agreement.lasting(known, rules)
     except agreement.RefusedError as reason:
         why = f"the loss of the batch is not made up of those of its parts: {reason}"
         refuse(why, reason.lines or _LINES)
@@ -200,7 +228,7 @@ def _known_with_others(rules: tuple[Rule, ...], known: tuple[Rule, ...] | None) 
     return known
 
 
-def _counted(taken: graph.Parts, rules: tuple[Rule, ...]) -> dict[int, tuple[float, ...]]:
+def _counted(taken: graph.Parts, rules: tuple[Rule, ...], part: Part) -> dict[int, tuple[float, ...]]:
     """Return all ranks' factors of reductions whose divisors each rank has counted or has from the script, by index.
 
     All ranks tell one another what these are now.
@@ -218,6 +246,8 @@ def _counted(taken: graph.Parts, rules: tuple[Rule, ...]) -> dict[int, tuple[flo
     for place, of_ranks in zip(which, divisors.T, strict=True):
         if rules[place] is not Rule.SUM:
             factors[place] = tuple((distrun.size() * of_ranks / (of_ranks.sum() or 1.0)).tolist())
+            if part.is_uneven and taken.reductions[place].is_scaled:
+                _check_counted((taken.signature, place), of_ranks.tolist())
         elif np.isfinite(of_ranks).all() and not agreement.are_equal(of_ranks):
             values = ", ".join(f"{each:g}" for each in of_ranks)
             refuse(
@@ -226,6 +256,17 @@ def _counted(taken: graph.Parts, rules: tuple[Rule, ...]) -> dict[int, tuple[flo
                 _COUNTING_LINES,
             )
     return factors
+
+
+def _check_counted(reduction: tuple[graph.Signature, int], divisors: Sequence[float]) -> None:
+    """Refuse a divisor that was counted, and has become a constant."""
+    _equal[reduction] = _equal[reduction] + 1 if agreement.are_equal(divisors) else 0
+    if _equal[reduction] == _CHANCES:
+        refuse(
+            f"a sum over the samples is divided by {divisors[0]:g} on all ranks, {_CHANCES} times in succession, and "
+            "was divided by what each rank had counted before: what it is to the batch is not known",
+            _COUNTING_LINES,
+        )
 
 
 def _check(taken: graph.Parts, rules: tuple[Rule, ...], part: Part) -> None:

@@ -46,6 +46,8 @@ class Session:
         """Counts the iterations that were divided."""
         self.is_first_batch = False
         """Whether the batch is the first one of its iteration."""
+        self.must_be_tried = ""
+        """The reason why only a trial can show that a loss of this batch is right; empty: it need not."""
         self.steps = 0
         self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
         """The latest parts of all iterations that are divided and go on, by the iterators."""

@@ -55,7 +55,9 @@ def test_lightning_with_a_strategy_that_names_the_backend(train):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("library", in_turn("accelerate", "transformers", "lightning"))
+@pytest.mark.parametrize(
+    "library", [*in_turn("accelerate", "lightning"), pytest.param("transformers", marks=pytest.mark.full)]
+)
 def test_libraries_that_leave_the_choice_of_a_backend_to_torch_or_choose_gloo_for_cpus(train, library):
     found, said = train(library, "--torch-backend")
     assert_same(found, train(library)[0])

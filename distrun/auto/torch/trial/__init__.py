@@ -18,16 +18,17 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
-from distrun.auto.torch import generators
+from distrun.auto.torch import generators, graph
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
 from distrun.auto.torch.statistics import compiling
@@ -40,7 +41,8 @@ _LINES = (
     "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",
 )
 _EXACT, _ROUNDED = 2e-4, 0.05
-_SMALL = 1e-3  # of the norm of all gradients: what is smaller is compared with that
+_SMALL = 1e-2  # of the norm of all gradients: what is smaller is compared with that
+_NEAR_ZERO = 1e-3  # added to a loss that is compared
 
 
 @dataclass
@@ -50,6 +52,8 @@ class _Running:
     found: copying.Found | None
     """The findings of the copy, on the last rank; None on the others."""
     mode: drawing.Replaying
+    losses: Iterator[tuple[graph.Signature, tuple[float, ...]]]
+    """The losses of the copy that have not been compared yet."""
     steps: int = 0
     """The number of steps that have been compared."""
     reads: int = 0
@@ -75,6 +79,7 @@ def begin(
         collate: returns the whole batch as the script's own `collate_fn` makes it, or None; None: it has none.
     """
     global _running, _copy
+    session.must_be_tried = ""
     if not _turns.comes(is_new, distrun.size()) or part.is_whole or not _is_possible():
         return mine
     compare()
@@ -92,13 +97,13 @@ def begin(
             _work_alone()
             return _batch_of_copy(whole, collate)
         found = copy.found()
-    draws = distrun.broadcast_object(None if found is None else found.draws, _judge(), "auto.trial.copy")
-    if draws is None:
+    told = distrun.broadcast_object(None if found is None else (found.draws, found.losses), _judge(), "auto.trial.copy")
+    if told is None:
         compiling.run_eagerly(is_eager=False)
         generators.of_torch.use(own=True)
     else:
-        mode = drawing.Replaying(draws, part, lambda: generators.of_torch.use(own=True))
-        _running = _Running(found, mode)
+        mode = drawing.Replaying(told[0], part, lambda: generators.of_torch.use(own=True))
+        _running = _Running(found, mode, iter(told[1]))
         job.current.is_tried = True
         mode.begin()
     return mine
@@ -144,6 +149,22 @@ def _work_alone() -> None:
 def is_running() -> bool:
     """Whether a step is tried now, by this rank or a copy of it."""
     return _copy is not None or _running is not None
+
+
+def note_losses(losses: Iterable[Tensor]) -> None:
+    """Note, in a copy, the losses that `backward()` is called for."""
+    if _copy is not None:
+        for loss in losses:
+            taken = graph.parts(loss.grad_fn)
+            _copy.found.losses.append((taken.signature, tuple(each.divisor for each in taken.reductions)))
+
+
+def divisors_of_batch(signature: graph.Signature) -> tuple[float, ...] | None:
+    """Return the divisors of the reductions in the next loss of the whole batch; None: it is not tried, or another."""
+    if _running is None:
+        return None
+    of_copy, divisors = next(_running.losses, ((), ()))
+    return divisors if of_copy == signature else None
 
 
 def before_backward() -> None:
@@ -198,7 +219,7 @@ def note_read(value: float) -> None:
         _running.reads += 1
         if found is not None and place < len(found.reads):
             expected = found.reads[place]
-            if not _are_close(expected, value, abs(expected) + _SMALL, found.is_rounded):
+            if not _are_close(expected, value, abs(expected) + _NEAR_ZERO, found.is_rounded):
                 why = f"a loss that the script reads is {value:.6g} by a part, and {expected:.6g} by the batch"
         _agree("reads a loss", why)
 
@@ -211,12 +232,12 @@ def _agree(what: str, why: str = "") -> None:
         why: a clause; empty on all ranks but one.
     """
     assert _running is not None
-    whats, whys = zip(
-        *distrun.allgather_object((what, _running.mode.refused or why), name="auto.trial.agree"), strict=True
+    mode = _running.mode
+    certain = mode.refused or (session.must_be_tried if mode.is_void else "")
+    whats, certains, whys, are_void = zip(
+        *distrun.allgather_object((what, certain, why, mode.is_void), name="auto.trial.agree"), strict=True
     )
-    reason = next(filter(None, whys), "")
-    if _running.mode.is_void and not _running.mode.refused:
-        reason = ""
+    reason = next(filter(None, certains if any(are_void) else (*certains, *whys)), "")
     if len(set(whats)) > 1:
         reason = f"one rank {what} where another does not, as what it does depends on the samples of its part"
     if reason:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from distrun.auto.torch import graph
 from distrun.auto.torch.trial import drawing
 
 Gradients = dict[int, Tensor | None]
@@ -28,6 +29,8 @@ class Found:
     """The gradients that each step of an optimizer was about to use, in order."""
     left: Gradients = field(default_factory=dict)
     """The gradients that no optimizer has used at the end."""
+    losses: list[tuple[graph.Signature, tuple[float, ...]]] = field(default_factory=list)
+    """The signatures of the losses that `backward()` was called for, in order, and the divisors of their reductions."""
     reads: list[float] = field(default_factory=list)
     """The losses that the script has read, in order."""
     draws: list[drawing.Draw] = field(default_factory=list)
