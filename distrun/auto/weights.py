@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,23 +17,40 @@ _WHY = (
 )
 
 
-def compare(names: Sequence[str], sums: Sequence[int], step: int, what: str = "weights", why: str = _WHY) -> None:
+def compare(
+    values: Callable[[], tuple[Sequence[str], Sequence[int]]], step: int, what: str = "weights", why: str = _WHY
+) -> None:
     """End the job if a parameter is not the same on all ranks.
 
     Args:
-        names: of the parameters, in the same order on all ranks.
-        sums: a number for each that depends on all its bits, as a signed 64-bit integer.
+        values: returns the names of the parameters, in the same order on all ranks, and a number for each that depends
+            on all its bits, as a signed 64-bit integer.
         step: the number of steps so far, for the text.
         what: the name of what is compared, for the text.
         why: a sentence that says how they may have come to differ.
     """
-    mine = np.array([len(sums), *sums], np.int64)
-    table = distrun.allgather(mine, name="auto.weights")
-    if table.size != mine.size * distrun.size():
-        refuse(f"the ranks do not train the same parameters after step {step}: rank {distrun.rank()} has {len(sums)}")
-    rows = table.reshape(distrun.size(), -1)[:, 1:]
-    differing = np.flatnonzero((rows != rows[0]).any(axis=0))
+    names, rows = _of_all_ranks(values)
+    if len({len(row) for row in rows}) > 1:
+        gc.collect()  # models that are no longer used may be left in reference cycles on some ranks
+        names, rows = _of_all_ranks(values)
+    counts = [len(row) for row in rows]
+    if len(set(counts)) > 1:
+        refuse(f"the ranks do not train the same parameters after step {step}: they have {counts}")
+    differing = np.flatnonzero((np.array(rows) != rows[0]).any(axis=0))
     if differing.size:
         which = names[int(differing[0])]
         more = f" and {differing.size - 1} others" if differing.size > 1 else ""
         refuse(f"the {what} of the ranks differ after step {step}: {which}{more}. {why}")
+
+
+def _of_all_ranks(
+    values: Callable[[], tuple[Sequence[str], Sequence[int]]],
+) -> tuple[Sequence[str], list[np.ndarray[Any, np.dtype[np.int64]]]]:
+    names, sums = values()
+    table = distrun.allgather(np.array([len(sums), *sums], np.int64), name="auto.weights")
+    rows = []
+    while table.size:
+        count = int(table[0])
+        rows.append(table[1 : count + 1])
+        table = table[count + 1 :]
+    return names, rows

@@ -37,7 +37,7 @@ CASES: tuple[Case, ...] = (
         "torch/vision/mnist",
         "PyTorch's MNIST example: dropout, StepLR, `test()` under `no_grad`",
         (r"Average loss: ([\d.]+)",),
-        tolerance=0.03,  # its dropout draws other numbers on each rank
+        tolerance=0.06,  # its dropout draws other numbers on each rank
         warned=r"mnist.py:\d+: batch_idx \* len\(data\)",
         arguments=("--save-model",),
         is_in_gate=True,

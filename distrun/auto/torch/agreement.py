@@ -1,6 +1,6 @@
 """The way in which the losses of the parts make up that of the whole batch, found by comparing the ranks' graphs. Pure.
 
-The first batch is cut so that not all parts are equal. Then the shapes in the graph tell which tensors depend on the
+The first batches are cut so that not all parts are equal. Then the shapes in the graph tell which tensors depend on the
 part: those whose shape is not the same on all ranks, and what is made of them. With that,
 
 - a reduction of what does not depend on the part (weight decay, noise of a fixed size) counts once: factor 1;
@@ -8,7 +8,8 @@ part: those whose shape is not the same on all ranks, and what is made of them. 
 - one whose divisor is proportional to the ranks' samples is a mean over them;
 - one with another divisor is a mean over what the batch's samples hold (tokens, masked pixels), of which each rank
   knows only its own: the ranks tell one another in every step. So they do where the script has multiplied or divided
-  by a number: whether it is constant or counted, one batch does not tell.
+  by a number: whether it is constant or counted, one batch does not tell, unless its step is tried and so the divisor
+  of the whole batch is known.
 
 Gradients are averaged over the ranks after that, so a sum's factor is the number of ranks.
 

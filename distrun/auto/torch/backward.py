@@ -112,7 +112,7 @@ def _known(loss: losses.Weighted | None) -> losses.Weighted:
     if loss is None:
         refuse(
             "a loss of another kind than those before appears in the middle of an epoch, where the parts of the ranks "
-            "are equal: what it is to the whole batch is found out in the first batch of an epoch",
+            "are equal: what it is to the whole batch is found out in the first 16 batches of an epoch",
             ("loss = first + weight * second  # from the first batch on, perhaps with weight = 0",),
         )
     return loss

@@ -1,8 +1,9 @@
 """The losses of a training: what each reduction in them counts for, agreed on once for each kind of loss.
 
 Losses are of one kind if the operations on numbers at their ends are the same. In the first batch of each iteration,
-whose parts are not equal, the ranks compare their graphs (`agreement`). In the others a rank knows the factors by
-itself, unless divisors are counted, such as tokens, or may be: then the ranks tell one another those.
+and where a kind is new in one of the next, the parts are not equal and the ranks compare their graphs (`agreement`). In
+the others a rank knows the factors by itself, unless divisors are counted, such as tokens, or may be: then the ranks
+exchange those.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ONCE = Rule.ONCE
 
 _by_place: dict[tuple[graph.Signature, int], tuple[Rule, ...]] = {}  # of the n-th backward() of a batch
 _tried: set[tuple[graph.Signature, int | None]] = set()
-"""Those that a trial has shown to be right, where their graphs did not."""
+"""The kinds that a trial has shown to be right, where their graphs did not."""
 _equal: Counter[tuple[graph.Signature, int]] = Counter()
 """How often in succession a divisor that is counted was the same on all ranks."""
 _CHANCES = 8

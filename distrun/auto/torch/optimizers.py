@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -123,18 +123,24 @@ def _broadcast(optimizer: Optimizer) -> None:
 
 def compare() -> None:
     """Refuse to go on if the ranks' weights differ, or the buffers of the modules that hold them."""
-    named = [
-        (name, parameter)
-        for optimizer in sorted(session.prepared, key=_place)
-        for parameter in (each for group in optimizer.param_groups for each in group["params"])
-        for name in [_names[optimizer].get(id(parameter), "a parameter")]
-    ]
-    sums = [_sum_of_bits(parameter.detach()) for _, parameter in named]
-    weights.compare([name for name, _ in named], sums, session.steps)
-    buffers = [pair for each in _owners if (module := each()) is not None for pair in _state_of(module)]
-    if buffers:
-        sums = [_sum_of_bits(buffer) for _, buffer in buffers]
-        weights.compare([name for name, _ in buffers], sums, session.steps, "buffers", _WHY_BUFFERS)
+    weights.compare(lambda: _summed(_parameters()), session.steps)
+    weights.compare(lambda: _summed(_buffers()), session.steps, "buffers", _WHY_BUFFERS)
+
+
+def _parameters() -> Iterator[tuple[str, torch.Tensor]]:
+    for optimizer in sorted(session.prepared, key=_place):
+        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+            yield _names[optimizer].get(id(parameter), "a parameter"), parameter.detach()
+
+
+def _buffers() -> Iterator[tuple[str, torch.Tensor]]:
+    return (pair for each in _owners if (module := each()) is not None for pair in _state_of(module))
+
+
+def _summed(named: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[str], list[int]]:
+    """Return the names of some tensors, and numbers that depend on all their bits."""
+    pairs = list(named)
+    return [name for name, _ in pairs], [_sum_of_bits(tensor) for _, tensor in pairs]
 
 
 def _state_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402 - torch may be absent
 from torch.nn import functional  # noqa: E402
 
 from distrun.auto.torch import graph  # noqa: E402
-from distrun.auto.torch.agreement import Facts, RefusedError, Rule, rules  # noqa: E402
+from distrun.auto.torch.agreement import Facts, RefusedError, Rule, lasting, rules  # noqa: E402
 
 pytestmark = pytest.mark.gate
 SIZES = (5, 3)
@@ -150,3 +150,38 @@ def test_the_weighted_gradients_of_the_parts_have_the_average_of_the_batch(name)
             reduction.node.register_prehook(lambda grads, factor=factor: tuple(each * factor for each in grads))
         total += torch.autograd.grad(loss, NET.weight)[0] / len(SIZES)
     assert torch.allclose(total, whole, atol=1e-5)
+
+
+def unrolled(o, y):
+    """A mean over the samples after as many steps as there are samples."""
+    for _ in y:
+        o = o.tanh()
+    return functional.cross_entropy(o, y) + NET.weight.pow(2).sum()
+
+
+def test_graphs_that_differ_are_refused_unless_a_trial_shows_that_the_loss_is_right():
+    losses = [unrolled(NET(torch.randn(size, 4)), torch.zeros(size, dtype=torch.long)) for size in SIZES]
+    ranks = [facts_of(loss) for loss in losses]
+    with pytest.raises(RefusedError, match="graphs of the loss differ"):
+        rules(ranks, SIZES)
+    assert rules(ranks, SIZES, whole=(1.0, 8.0), is_proven=True) == (ONCE, MEAN)
+
+
+def test_as_many_samples_selected_on_each_rank_need_a_trial():
+    losses = [NET(torch.randn(size, 4))[torch.arange(size) < 2].mean() for size in SIZES]
+    ranks = [facts_of(loss) for loss in losses]
+    with pytest.raises(RefusedError, match="combined before the loss"):
+        rules(ranks, SIZES)
+    assert rules(ranks, SIZES, whole=(12.0,), is_proven=True) == (COUNTED,)
+
+
+@pytest.mark.parametrize(("whole", "expected"), [(None, SUM), ((4.0,), SUM), ((8.0,), COUNTED)], ids=str)
+def test_the_divisor_of_the_batch_tells_a_count_that_is_equal_on_all_ranks_from_a_constant(whole, expected):
+    losses = [NET(torch.randn(size, 4)).sum() / torch.tensor(4.0) for size in SIZES]
+    assert rules([facts_of(loss) for loss in losses], SIZES, whole=whole) == (expected,)
+
+
+def test_rules_last_where_another_batch_shows_less_by_chance():
+    assert lasting((COUNTED, COUNTED, MEAN, ONCE), (SUM, ONCE, MEAN, ONCE)) == (COUNTED, COUNTED, MEAN, ONCE)
+    with pytest.raises(RefusedError, match="did not seem so"):
+        lasting((ONCE,), (COUNTED,))

@@ -7,7 +7,15 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as scripts do
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, Sampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+)
 
 torch.set_num_threads(1)
 PAIRS = TensorDataset(torch.randn(48, 6), torch.randint(0, 3, (48,)))
@@ -183,8 +191,8 @@ def statistics_in_the_second_loss():
 def new_loss_in_the_middle():
     counts = itertools.count()
     train(
-        DataLoader(PAIRS, batch_size=8),
-        lambda net, x, y: F.cross_entropy(net(x), y) + (net(x).mean().abs() if next(counts) == 3 else 0),
+        DataLoader(ConcatDataset([PAIRS] * 3), batch_size=8),
+        lambda net, x, y: F.cross_entropy(net(x), y) + (net(x).mean().abs() if next(counts) == 16 else 0),
     )
 
 
@@ -197,7 +205,7 @@ class _OfVector:
         self.losses = losses
 
     def backward(self):
-        self.losses.backward(torch.ones_like(self.losses))
+        self.losses.backward(torch.rand_like(self.losses))
 
 
 def noise_on_the_weights():
@@ -307,14 +315,14 @@ def second_loader_from_the_middle():
 
     def loss(net, x, y):
         nonlocal others
-        if others is None and next(steps) == 2:
+        if others is None and next(steps) == 17:
             others = iter(DataLoader(PAIRS, batch_size=8))
         if others is None:
             return F.cross_entropy(net(x), y)
         return net(next(others)[0]).pow(2).sum() + net(x).abs().sum()
 
     steps = itertools.count()
-    train(DataLoader(PAIRS, batch_size=8), loss)
+    train(DataLoader(ConcatDataset([PAIRS] * 4), batch_size=8), loss)
 
 
 CASES = [
