@@ -83,7 +83,8 @@ def rules(
     sizes: Sequence[int],
     is_padded: bool = False,
     whole: Sequence[float] | None = None,
-    is_proven: bool = False,
+    may_differ: bool = False,
+    may_select: bool = False,
 ) -> tuple[Rule, ...]:
     """Return the rule of each reduction of a loss.
 
@@ -93,8 +94,9 @@ def rules(
         is_padded: whether samples may have been padded to the longest one of their part, so that what is proportional
             to the number of samples now need not be so in the next batch.
         whole: the divisor of each reduction in the loss of the whole batch, if the step is tried.
-        is_proven: the trial is to show what the graphs do not: they may differ, as with texts of other lengths, or have
-            selections of samples with the same extent on all ranks.
+        may_differ: the ranks' graphs may differ, as with texts of other lengths; a trial shows whether the loss is
+            right.
+        may_select: samples may be selected with the same extent on all ranks by chance.
 
     Raises:
         RefusedError: the losses of the parts do not make up the loss of the batch.
@@ -103,12 +105,12 @@ def rules(
     if any(other.signature != first.signature for other in ranks):
         raise RefusedError("the ranks compute their losses in different ways, as if the data or chance had decided how")
     if any([name for name, *_ in other.graph] != [name for name, *_ in first.graph] for other in ranks):
-        if not is_proven:
+        if not may_differ:
             raise RefusedError(
                 "the ranks' graphs of the loss differ, as if the data or chance had decided what is computed"
             )
         return _rules_of_different(ranks, sizes, is_padded, whole)
-    depends = _depending(ranks, sizes, is_padded, is_proven)
+    depends = _depending(ranks, sizes, is_padded, may_select)
     _check_order(ranks, sizes, is_padded or any(other.has_other_parts for other in ranks))
     if not all(_is_of_each_sample(ranks, place) for place in first.batch_statistics):
         raise RefusedError("it normalises by the statistics of the batch by a function, where only layers are known")
@@ -230,11 +232,11 @@ def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
     return all(abs(one - other) <= 2e-7 * abs(other) for one, other in zip(numbers, others, strict=True))
 
 
-def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, is_proven: bool) -> list[bool]:
+def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, may_select: bool) -> list[bool]:
     """Return whether each node depends on the rank's part.
 
     Args:
-        ranks, sizes, is_padded, is_proven: as for `rules`.
+        ranks, sizes, is_padded, may_select: as for `rules`.
 
     Raises:
         RefusedError: one is computed across the samples.
@@ -248,7 +250,7 @@ def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, is
         if any(count > 1 for count in varies) and not is_padded:
             raise RefusedError(f"samples are compared with each other ({name}), and each rank has only its own")
         is_tensor = any(len(shape) > 0 for shape in shapes)
-        is_selection = is_proven and name in _SELECTIONS
+        is_selection = may_select and name in _SELECTIONS
         if of_tensors and is_tensor and not any(varies) and not _is_number(shapes) and not is_selection:
             raise RefusedError(
                 f"the samples of the batch are combined before the loss ({name} of shape {list(shapes[0])}), and each "

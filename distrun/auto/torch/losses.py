@@ -171,11 +171,11 @@ def _agree(
         try:
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole)
         except agreement.RefusedError as reason:
-            if whole is None and key not in _tried:
-                raise
-            rules = agreement.rules(ranks, part.sizes, session.is_padded, whole, is_proven=True)
+            may_differ, may_select = whole is not None or key in _tried, whole is not None or known is not None
+            rules = agreement.rules(ranks, part.sizes, session.is_padded, whole, may_differ, may_select)
             session.must_be_tried = str(reason)
-            _tried.add(key)
+            if whole is not None:
+                _tried.add(key)
         if known is not None:
             rules = agreement.lasting(known, rules)
     except agreement.RefusedError as reason:
