@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from distrun.auto.keras import metrics, steps
+from distrun.auto.keras import metrics, start, steps
 from distrun.auto.keras.data import DATA, PART, SEEN, Ledger, digest_in_graph, last_in_graph
 from distrun.auto.keras.parts import Part, counts
 from distrun.auto.keras.trial import Trial
@@ -188,7 +188,7 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Cal
         if world.rank() > 0:
             is_counted = counts(part, world.rank(), world.size())
             kept = [(variable, tf.identity(variable.value)) for variable in metrics.variables_of(model)]
-        with steps.step(part, world.size()) as step:
+        with steps.step(part, world.size()) as step, start.noting_assignments(model):
             logs = plain(given[DATA])
         if world.rank() > 0:
             _keep(model, kept, is_counted)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import keras
 import numpy as np
 
+from distrun.auto import comparing
 from distrun.auto.keras import metrics
 from distrun.auto.keras.data import Ledger
 from distrun.auto.keras.optimizers import optimizers_of
 from distrun.auto.keras.parts import Part, part_of
 from distrun.auto.refusing import refuse
+from distrun.host.instances import instances_of
 from distrun.keras.choice import CHOSEN
 from distrun.keras.library import state_of
 from distrun.keras.values import array_of
@@ -29,6 +36,11 @@ _SEEDS = (
     "numpy.random.default_rng(1)     # generators of your own have a seed",
     "sorted(names)                   # sets have another order in each process",
 )
+
+_WHY_OWN = "The training step computes it from the rows of a batch, of which each rank has its part"
+
+_assigned: weakref.WeakKeyDictionary[Any, dict[int, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
+"""The variables of TensorFlow that the training step of a model assigns, by identity."""
 
 _IN_ORDER = "dataset.map(f, num_parallel_calls=1)  # random operations in f come in order; or stateless ones"
 
@@ -112,6 +124,9 @@ class Watch:
                 "optimizer does, by something that differs between processes",
                 _SEEDS,
             )
+        if _assigned.get(self._model):
+            step = 0 if self._model.optimizer is None else int(array_of(self._model.optimizer.iterations))
+            comparing.compare(lambda: _own(self._model), step, "script's own variables", _WHY_OWN)
 
 
 def weights_hash(model: Any) -> int:
@@ -120,9 +135,52 @@ def weights_hash(model: Any) -> int:
     states = [each for optimizer in optimizers_of(model) for each in state_of(optimizer)]
     states = [each for each in states if not each.name.endswith(_ACCUMULATOR)]
     for place, variable in enumerate(_known([*model.weights, *states])):
-        array = np.ascontiguousarray(array_of(variable))
-        data = array.reshape(-1).view(np.uint8)
-        words = data[: data.size // 8 * 8].view(np.uint64)
-        rest = int.from_bytes(data[words.size * 8 :].tobytes(), "little")
-        total += (place + 1) * (int(np.bitwise_xor.reduce(words)) + int(words.sum(dtype=np.uint64)) + rest)
+        total += (place + 1) * _hash(np.asarray(array_of(variable)))
     return total % 2**62
+
+
+def _hash(array: np.ndarray[Any, Any]) -> int:
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    words = data[: data.size // 8 * 8].view(np.uint64)
+    rest = int.from_bytes(data[words.size * 8 :].tobytes(), "little")
+    return int(np.bitwise_xor.reduce(words)) + int(words.sum(dtype=np.uint64)) + rest
+
+
+# Variables of TensorFlow that are the script's own --------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def noting_assignments(model: Any) -> Iterator[None]:
+    """Within this context, in which a model's training step is made or traced, note the variables that it assigns."""
+    from tensorflow.python.ops import resource_variable_ops
+
+    owner = resource_variable_ops.ResourceVariable
+    plain = {name: getattr(owner, name) for name in ("assign", "assign_add", "assign_sub")}
+    found = _assigned.setdefault(model, {})
+
+    def noting(assign: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(assign)
+        def noted(variable: Any, *args: Any, **options: Any) -> Any:
+            if variable.dtype.is_floating:
+                found[id(variable)] = weakref.ref(variable)
+            return assign(variable, *args, **options)
+
+        return noted
+
+    for name, assign in plain.items():
+        setattr(owner, name, noting(assign))
+    try:
+        yield
+    finally:
+        for name, assign in plain.items():
+            setattr(owner, name, assign)
+
+
+def _own(model: Any) -> tuple[list[str], list[int]]:
+    """Return the names and hashes of the variables that a training step assigns and no model, optimizer or metric
+    holds."""
+    held = [*model.variables, *(each for optimizer in optimizers_of(model) for each in state_of(optimizer))]
+    held += [each for metric in instances_of(keras.metrics.Metric) for each in metric.variables]
+    known = {id(each.value) for each in held}
+    own = [found for each in _assigned[model].values() if (found := each()) is not None and id(found) not in known]
+    return [each.name for each in own], [_hash(each.numpy()) % 2**62 for each in own]

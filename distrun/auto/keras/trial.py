@@ -2,10 +2,10 @@
 
 The losses and layers of Keras are known (`losses`, `functions`). Of a loss that the script computes, in a function, a
 `train_step`, a `compute_loss` or a layer's `add_loss`, and of the script's own layers, nothing is known but that the
-loss must be a mean over the rows, for the ranks' gradients to make up those of the batch. So
-after the first step the training step is tried: on the first half of the rank's rows, on the second, and on both
-together. The optimizers update nothing in a trial, random numbers are all alike in it, and variables get back what they
-were. A loss that adds up its rows, or compares them with each other, is refused.
+loss must be a mean over the rows, for the ranks' gradients to make up those of the batch. So after the first step, and
+after others at growing distances, the training step is tried: on the first half of the rank's rows, on the second, and
+on both together. The optimizers update nothing in a trial, random numbers are all alike in it, and variables get back
+what they were. A loss that adds up its rows, or compares them with each other, is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import keras
 import numpy as np
 from keras import ops, tree
 
+from distrun.auto.comparing import Turns
 from distrun.auto.keras import steps
 from distrun.auto.keras.parts import Part
 from distrun.auto.refusing import refuse
@@ -42,16 +43,17 @@ _NEGLIGIBLE = 1e-4  # of the norm of all gradients: what is left of a sum that i
 
 
 class Trial:
-    """The trial of a model's training step, which is made once."""
+    """The trials of a model's training step."""
 
     def __init__(self, model: Any, is_own: bool) -> None:
         self._model = model
         self._is_needed = is_own
-        self._is_done = False
+        self._turns = Turns()
         self._calls: list[int] = []  # of each gradient, the call of an optimizer that it was given to
-        # In TensorFlow, whether the trial has yet to run, and what it has come to:
-        self._is_not_run: Any = CHOSEN.BACKEND == "tensorflow" and _variable(True)
+        # In TensorFlow, whether a trial is made in the next step, and what it has come to:
+        self._is_due: Any = CHOSEN.BACKEND == "tensorflow" and _variable(True)
         self._results: Any = None
+        self._of_jax: Any = None
         self.step: Any = None
         """The training step of JAX."""
 
@@ -60,8 +62,8 @@ class Trial:
         self._is_needed = self._is_needed or step.is_own
 
     def run_torch(self, train: Callable[[Any], Any], data: Any) -> None:
-        """Try a training function, if it is needed; see `_judge`."""
-        if not self._is_open:
+        """Try a training function, if it is needed; see `verdict`."""
+        if not self._comes():
             return
         import torch
 
@@ -74,23 +76,25 @@ class Trial:
         self._end(array_of(results))
 
     def run_jax(self, state: Any, data: Any) -> None:
-        """Try the training step on a state and a batch, if it is needed; see `_judge`."""
-        if not self._is_open:
+        """Try the training step on a state and a batch, if it is needed; see `verdict`."""
+        if not self._comes():
             return
         import jax
 
         def tried(state: Any, data: Any) -> Any:
             return self._tried(lambda batch: (self.step(state, batch), None)[1], _halves(data, ops.concatenate))
 
-        self._end(np.asarray((tried if self._model.run_eagerly else jax.jit(tried))(state, data)))
+        if self._of_jax is None:
+            self._of_jax = tried if self._model.run_eagerly else jax.jit(tried)
+        self._end(np.asarray(self._of_jax(state, data)))
 
     def add_tensorflow(self, step: Callable[[Any], Any], data: Any) -> None:
-        """Add the trial to the step that is being traced, if it is needed: it is made when that first runs."""
-        if not self._is_open:
+        """Add a trial to the step that is being traced, if it is needed: it is made where it is due."""
+        if not self._is_needed:
             return
         import tensorflow as tf
 
-        is_open = self._is_not_run
+        is_due = self._is_due
 
         def tried() -> Any:
             kept = [(variable, tf.identity(variable.value)) for variable in self._variables()]
@@ -99,20 +103,23 @@ class Trial:
                 variable.assign(value)
             return results
 
-        results = tf.cond(is_open, tried, lambda: tf.zeros((5, len(self._calls))))
+        results = tf.cond(is_due, tried, lambda: tf.zeros((5, len(self._calls))))
         if self._results is None:
             self._results = _variable(np.zeros((5, len(self._calls)), np.float32))
-        self._results.assign(tf.where(is_open, results, self._results))
-        is_open.assign(False)
+        self._results.assign(tf.where(is_due, results, self._results))
+        is_due.assign(False)
 
     def end_tensorflow(self) -> None:
-        """Judge what the trial has come to in the step that has just run; see `_judge`."""
-        if self._is_open and self._results is not None:
+        """Judge what a trial has come to in the step that has just run; see `verdict`."""
+        if self._results is None:
+            return
+        if self._comes():
             self._end(self._results.numpy())
+        if self._turns.is_next:
+            self._is_due.assign(True)
 
-    @property
-    def _is_open(self) -> bool:
-        return self._is_needed and not self._is_done
+    def _comes(self) -> bool:
+        return self._is_needed and self._turns.comes(False, 1)
 
     def _variables(self) -> list[Any]:
         every = [*self._model.variables, *(each for metric in self._model.metrics for each in metric.variables)]
@@ -136,7 +143,6 @@ class Trial:
         return ops.transpose(ops.stack(columns))
 
     def _end(self, results: Any) -> None:
-        self._is_done = True
         sums = collectives.allreduce(np.asarray(results, np.float64), "auto.keras.trial", Sum)
         policy = str(getattr(self._model.dtype_policy, "compute_dtype", "float32"))
         for call in sorted(set(self._calls)):

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import distrun.torch as distrun_torch
-from distrun.auto import weights
+from distrun.auto import comparing
 from distrun.auto.announcing import announce
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import generators, reading, trial
@@ -123,8 +123,8 @@ def _broadcast(optimizer: Optimizer) -> None:
 
 def compare() -> None:
     """Refuse to go on if the ranks' weights differ, or the buffers of the modules that hold them."""
-    weights.compare(lambda: _summed(_parameters()), session.steps)
-    weights.compare(lambda: _summed(_buffers()), session.steps, "buffers", _WHY_BUFFERS)
+    comparing.compare(lambda: _summed(_parameters()), session.steps)
+    comparing.compare(lambda: _summed(_buffers()), session.steps, "buffers", _WHY_BUFFERS)
 
 
 def _parameters() -> Iterator[tuple[str, torch.Tensor]]:

@@ -68,7 +68,7 @@ def _tell_once() -> None:
     if not _is_told and distrun.rank() == 0:
         _is_told = True
         tell(
-            "distrun --auto: a loss whose terms are sums and means, or that does not appear in the first batch of an "
+            "distrun --auto: a loss whose terms are sums and means, or that does not appear in the first batches of an "
             "epoch, is read: the number is that of rank 0's part"
         )
 

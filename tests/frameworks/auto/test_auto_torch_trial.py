@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from distrun.auto.comparing import Turns  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
 from distrun.auto.torch.trial import drawing, merging  # noqa: E402
-from distrun.auto.torch.trial.turns import Turns  # noqa: E402
 
 pytestmark = pytest.mark.gate
 SIZES = (3, 2, 2)

@@ -27,13 +27,13 @@ from torch import Tensor
 
 import distrun
 from distrun.auto import job
+from distrun.auto.comparing import Turns
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import generators, graph
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
 from distrun.auto.torch.statistics import compiling
 from distrun.auto.torch.trial import copying, drawing, merging
-from distrun.auto.torch.trial.turns import Turns
 
 _LINES = (
     "loss = criterion(model(x), y).mean()  # a mean or a sum over the samples, of what each sample has for itself",
