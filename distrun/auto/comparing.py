@@ -22,7 +22,11 @@ _WHY = (
 
 
 def compare(
-    values: Callable[[], tuple[Sequence[str], Sequence[int]]], step: int, what: str = "weights", why: str = _WHY
+    values: Callable[[], tuple[Sequence[str], Sequence[int]]],
+    step: int,
+    what: str = "weights",
+    why: str = _WHY,
+    lines: Sequence[str] = (),
 ) -> None:
     """End the job if a parameter is not the same on all ranks.
 
@@ -32,6 +36,7 @@ def compare(
         step: the number of steps so far, for the text.
         what: the name of what is compared, for the text.
         why: a sentence that says how they may have come to differ.
+        lines: lines of code that the user may write instead.
     """
     names, rows = _of_all_ranks(values)
     if len({len(row) for row in rows}) > 1:
@@ -39,12 +44,12 @@ def compare(
         names, rows = _of_all_ranks(values)
     counts = [len(row) for row in rows]
     if len(set(counts)) > 1:
-        refuse(f"the ranks do not train the same parameters after step {step}: they have {counts}")
+        refuse(f"the ranks do not have the same {what} after step {step}: there are {counts}. {why}", lines)
     differing = np.flatnonzero((np.array(rows) != rows[0]).any(axis=0))
     if differing.size:
         which = names[int(differing[0])]
         more = f" and {differing.size - 1} others" if differing.size > 1 else ""
-        refuse(f"the {what} of the ranks differ after step {step}: {which}{more}. {why}")
+        refuse(f"the {what} of the ranks differ after step {step}: {which}{more}. {why}", lines)
 
 
 def _of_all_ranks(
@@ -73,11 +78,18 @@ class Turns:
     def __init__(self) -> None:
         self._batches = 0
         self._next = 1
+        self._brought_forward = 0
 
     @property
     def is_next(self) -> bool:
         """Whether the step on the next batch is to be tried, unless there is a new optimizer then."""
         return self._batches + 1 == self._next
+
+    def bring_forward(self) -> None:
+        """Have the next step tried, as something is new in this one; at most 16 times."""
+        if self._brought_forward < _CLOSE:
+            self._brought_forward += 1
+            self._next = self._batches + 1
 
     def comes(self, is_new: bool, size: int) -> bool:
         """Count a batch; return whether its step is to be tried.

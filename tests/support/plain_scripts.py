@@ -2,7 +2,7 @@
 
     python tests/support/plain_scripts.py [--np N] [NAME ...]
 
-runs the scripts whose names contain one of the words, all if there is none, and prints the table of docs/auto.md.
+runs the scripts whose names contain one of the words, all if there is none, and prints the table of docs/auto-tried.md.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _deviate(plain: str, ours: str, limit: float) -> bool:
 
 
 def _row(comparison: Comparison) -> str:
-    """Return a row of the table of docs/auto.md."""
+    """Return a row of the table of docs/auto-tried.md."""
     case = comparison.case
     head = f"| {case.script} | {case.shows} |"
     if case.refused is not None or comparison.auto.status == 2:

@@ -38,6 +38,7 @@ _SEEDS = (
 )
 
 _WHY_OWN = "The training step computes it from the rows of a batch, of which each rank has its part"
+_LINES_OWN = ("self.total = keras.metrics.Mean()  # what is only shown; the ranks' states are added up",)
 
 _assigned: weakref.WeakKeyDictionary[Any, dict[int, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 """The variables of TensorFlow that the training step of a model assigns, by identity."""
@@ -126,7 +127,7 @@ class Watch:
             )
         if _assigned.get(self._model):
             step = 0 if self._model.optimizer is None else int(array_of(self._model.optimizer.iterations))
-            comparing.compare(lambda: _own(self._model), step, "script's own variables", _WHY_OWN)
+            comparing.compare(lambda: _own(self._model), step, "script's own variables", _WHY_OWN, _LINES_OWN)
 
 
 def weights_hash(model: Any) -> int:
@@ -154,26 +155,31 @@ def noting_assignments(model: Any) -> Iterator[None]:
     """Within this context, in which a model's training step is made or traced, note the variables that it assigns."""
     from tensorflow.python.ops import resource_variable_ops
 
-    owner = resource_variable_ops.ResourceVariable
-    plain = {name: getattr(owner, name) for name in ("assign", "assign_add", "assign_sub")}
+    owners = resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable
+    names = ("assign", "assign_add", "assign_sub")
+    plain = [(owner, name, vars(owner)[name]) for owner in owners for name in names if name in vars(owner)]
     found = _assigned.setdefault(model, {})
 
     def noting(assign: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(assign)
         def noted(variable: Any, *args: Any, **options: Any) -> Any:
-            if variable.dtype.is_floating:
-                found[id(variable)] = weakref.ref(variable)
+            found[id(variable)] = weakref.ref(variable)
             return assign(variable, *args, **options)
 
         return noted
 
-    for name, assign in plain.items():
+    for owner, name, assign in plain:
         setattr(owner, name, noting(assign))
     try:
         yield
     finally:
-        for name, assign in plain.items():
+        for owner, name, assign in plain:
             setattr(owner, name, assign)
+
+
+def assigned(model: Any) -> list[Any]:
+    """Return the variables of TensorFlow that a model's training step is known to assign."""
+    return [found for each in _assigned.get(model, {}).values() if (found := each()) is not None]
 
 
 def _own(model: Any) -> tuple[list[str], list[int]]:
@@ -182,5 +188,5 @@ def _own(model: Any) -> tuple[list[str], list[int]]:
     held = [*model.variables, *(each for optimizer in optimizers_of(model) for each in state_of(optimizer))]
     held += [each for metric in instances_of(keras.metrics.Metric) for each in metric.variables]
     known = {id(each.value) for each in held}
-    own = [found for each in _assigned[model].values() if (found := each()) is not None and id(found) not in known]
+    own = [each for each in assigned(model) if each.dtype.is_floating and id(each) not in known]
     return [each.name for each in own], [_hash(each.numpy()) % 2**62 for each in own]

@@ -19,7 +19,7 @@ import numpy as np
 from keras import ops, tree
 
 from distrun.auto.comparing import Turns
-from distrun.auto.keras import steps
+from distrun.auto.keras import start, steps
 from distrun.auto.keras.parts import Part
 from distrun.auto.refusing import refuse
 from distrun.keras.choice import CHOSEN
@@ -98,6 +98,7 @@ class Trial:
 
         def tried() -> Any:
             kept = [(variable, tf.identity(variable.value)) for variable in self._variables()]
+            kept += [(variable, tf.identity(variable)) for variable in start.assigned(self._model)]
             results = self._tried(lambda batch: (step(batch), None)[1], _halves(data, lambda both: tf.concat(both, 0)))
             for variable, value in kept:
                 variable.assign(value)
@@ -129,7 +130,7 @@ class Trial:
         """Return five numbers for each gradient, as `verdict` takes them."""
         first, second, both = halves
         try:
-            with _without_chance():
+            with _without_chance(), _attributes_kept(self._model):
                 made = [_gradients(step, batch) for batch in (first, second, first, both)]
         except Exception as error:
             refuse(
@@ -229,6 +230,24 @@ def _halves(batch: Any, concatenate: Callable[[Any], Any]) -> tuple[Any, Any, An
     second = tree.map_structure(lambda leaf: leaf if leaf is None else leaf[rows - half :], batch)
     both = tree.map_structure(lambda a, b: a if a is None else concatenate([a, b]), first, second)
     return first, second, both
+
+
+@contextlib.contextmanager
+def _attributes_kept(model: Any) -> Iterator[None]:
+    """After this context attributes of a model that are numbers or tensors of torch are what they were before."""
+    before = [(name, value) for name, value in vars(model).items() if type(value) in (bool, int, float)]
+    tensors = [(value, value.detach().clone()) for value in vars(model).values() if _is_plain_tensor(value)]
+    try:
+        yield
+    finally:
+        for name, value in before:
+            object.__setattr__(model, name, value)
+        for tensor, value in tensors:
+            tensor.detach().copy_(value)
+
+
+def _is_plain_tensor(value: Any) -> bool:
+    return CHOSEN.BACKEND == "torch" and type(value).__name__ == "Tensor" and hasattr(value, "detach")
 
 
 # Random numbers -------------------------------------------------------------------------------------------------------

@@ -159,20 +159,25 @@ def _below(facts: Facts, place: int) -> list[tuple[str, tuple[tuple[int, ...], .
     return [facts.graph[each][:2] for each in sorted(places)]
 
 
-def lasting(known: Sequence[Rule], new: Sequence[Rule]) -> tuple[Rule, ...]:
+def lasting(known: Sequence[Rule], new: Sequence[Rule], is_tried: bool) -> tuple[Rule, ...]:
     """Return the rules of a loss of which some are known from other batches.
 
     What differs between the ranks by the samples, such as how many of them count, may be the same by chance.
 
+    Args:
+        known: the rules in other batches.
+        new: the rules by this batch.
+        is_tried: whether a trial shows whether the result is right.
+
     Raises:
-        RefusedError: what seemed to be of no sample depends on them.
+        RefusedError: a term depends on the samples, and in another batch does not seem so.
     """
     found = []
     for old, rule in zip(known, new, strict=True):
-        if old is Rule.ONCE and rule in (Rule.SUM, Rule.COUNTED):
-            raise RefusedError(
-                "a term of it is a sum or mean over the samples, and in an earlier batch did not seem so"
-            )
+        if {old, rule} == {Rule.ONCE, Rule.SUM} and not (old is Rule.SUM and is_tried):
+            raise RefusedError("a term of it is a sum over the samples, and in another batch does not seem so")
+        if old is Rule.ONCE and rule is Rule.COUNTED:
+            raise RefusedError("a term of it is a mean over some samples, and in an earlier batch did not seem so")
         found.append(old if rule is Rule.ONCE or (old is Rule.COUNTED and rule is Rule.SUM) else rule)
     return tuple(found)
 
@@ -194,6 +199,9 @@ def rules_of_terms(
             is_counted = any(other.counted[which] for other in ranks)
             is_once = of_loss[which] is Rule.ONCE
             divisors = [divisor for _, divisor in pairs]
+            if divisors == [other.divisors[which] for other in ranks]:
+                of_term.append(of_loss[which])
+                continue
             of_term.append(Rule.ONCE if is_once else _rule(ranks, sizes, is_padded, divisors, is_counted))
         found.append(tuple(of_term))
     return found

@@ -39,12 +39,12 @@ _TRIED_EVERY = 100  # calls of a hook
 def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **options: Any) -> None:
     tensors, grad_tensors = _summed(tensors, grad_tensors)
     arguments = (grad_tensors, *arguments)
-    if not is_shared() or session.in_backward:  # a checkpoint computes some gradients by itself
-        trial.note_losses(_list_of(tensors))
+    if session.in_backward or not (is_shared() or trial.is_running()):  # a checkpoint computes some by itself
         _plain_backward(tensors, *arguments, **options)
         return
-    trial.before_backward()
-    _before(_list_of(tensors))
+    trial.before_backward(_list_of(tensors))
+    if is_shared():
+        _before(_list_of(tensors))
     session.in_backward = True
     try:
         _plain_backward(tensors, *arguments, **options)
@@ -57,11 +57,16 @@ def _summed(tensors: Any, gradients: Any) -> tuple[Any, Any]:
     if not isinstance(tensors, Tensor) or not isinstance(gradients, (Tensor, list, tuple)) or tensors.numel() == 1:
         return tensors, gradients
     [gradient] = _list_of(gradients)
-    if not (is_shared() or trial.is_running()) or gradient is None or gradient.shape != tensors.shape:
+    if session.in_backward or not (is_shared() or trial.is_running()) or gradient is None:
+        return tensors, gradients
+    if gradient.shape != tensors.shape or not gradient.numel() or gradient.is_complex():
         return tensors, gradients
     with torch._C._DisableTorchDispatch():
         least, most = (float(each) for each in gradient.detach().aminmax())
-    return (tensors.sum() * least, None) if least == most else (tensors, gradients)
+    if least != most:
+        return tensors, gradients
+    with torch.enable_grad():
+        return tensors.sum() * least, None
 
 
 def _list_of(tensors: Any) -> list[Tensor]:

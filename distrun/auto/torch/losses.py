@@ -8,7 +8,6 @@ exchange those.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +16,7 @@ import numpy as np
 from torch import Tensor
 
 import distrun
+from distrun.auto import job
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import agreement, graph
 from distrun.auto.torch.agreement import Rule
@@ -37,9 +37,9 @@ ONCE = Rule.ONCE
 
 _by_place: dict[tuple[graph.Signature, int], tuple[Rule, ...]] = {}  # of the n-th backward() of a batch
 _tried: set[tuple[graph.Signature, int | None]] = set()
-"""The kinds that a trial has shown to be right, where their graphs did not."""
-_equal: Counter[tuple[graph.Signature, int]] = Counter()
-"""How often in succession a divisor that is counted was the same on all ranks."""
+"""The kinds that were left to a trial, as their graphs do not show that they are right."""
+_equal: dict[tuple[graph.Signature, int, int], tuple[float, int]] = {}
+"""The last divisor that is counted and was the same on all ranks, and in how many batches in succession it was that."""
 _CHANCES = 8
 _by_kind: dict[graph.Signature, tuple[int, set[tuple[Rule, ...]]]] = {}  # with the number of the iteration
 
@@ -133,7 +133,7 @@ def weighted(
     if rules is None:
         return None
     factors = [tuple(rule.factor(part.sizes, rank) for rank in range(len(part.sizes))) for rule in rules]
-    for which, of_ranks in _counted(taken, rules, part).items():
+    for which, of_ranks in _counted(taken, rules, part, place).items():
         factors[which] = of_ranks
     if place is not None:
         _check(taken, rules, part)
@@ -144,12 +144,12 @@ def _rules(
     loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
 ) -> tuple[Rule, ...] | None:
     kind = taken.signature
-    is_shown = whole is not None and part.is_uneven and (kind, place) not in _tried
-    if place is not None and not session.is_first_batch and (kind, place) in _by_place and not is_shown:
+    is_compared = session.is_first_batch or (job.current.is_tried and part.is_uneven)
+    if place is not None and not is_compared and (kind, place) in _by_place:
         return _by_place[kind, place]
     if part.is_uneven and (place is not None or not _kinds(kind)):
         rules = _agree(loss, taken, part, place, whole)
-        if place is not None:
+        if place is not None and rules is not None:
             _by_place[kind, place] = rules
         return rules
     known = _kinds(kind)
@@ -163,7 +163,9 @@ def _kinds(kind: graph.Signature) -> set[tuple[Rule, ...]]:
 
 def _agree(
     loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
-) -> tuple[Rule, ...]:
+) -> tuple[Rule, ...] | None:
+    """Return the rules of a loss, by its graphs on all ranks; None: it is only read, and what it is to the batch is not
+    known."""
     known = None if place is None else _by_place.get((taken.signature, place))
     ranks = distrun.allgather_object(_facts(loss, taken), name="auto.loss")
     key = taken.signature, place
@@ -171,14 +173,21 @@ def _agree(
         try:
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole)
         except agreement.RefusedError as reason:
-            may_differ, may_select = whole is not None or key in _tried, whole is not None or known is not None
+            may_differ, may_select = (
+                whole is not None or key in _tried,
+                whole is not None or Rule.COUNTED in (known or ()),
+            )
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole, may_differ, may_select)
             session.must_be_tried = str(reason)
             if whole is not None:
                 _tried.add(key)
         if known is not None:
-            rules = agreement.lasting(known, rules)
+            rules = agreement.lasting(known, rules, is_tried=whole is not None)
+        elif place is not None and whole is None:
+            session.has_new_loss = True
     except agreement.RefusedError as reason:
+        if place is None:
+            return None
         why = f"the loss of the batch is not made up of those of its parts: {reason}"
         refuse(why, reason.lines or _LINES)
     if any(other.has_even_parts for other in ranks) and ONCE in rules:
@@ -229,40 +238,47 @@ def _known_with_others(rules: tuple[Rule, ...], known: tuple[Rule, ...] | None) 
     return known
 
 
-def _counted(taken: graph.Parts, rules: tuple[Rule, ...], part: Part) -> dict[int, tuple[float, ...]]:
+def _counted(
+    taken: graph.Parts, rules: tuple[Rule, ...], part: Part, place: int | None
+) -> dict[int, tuple[float, ...]]:
     """Return all ranks' factors of reductions whose divisors each rank has counted or has from the script, by index.
 
     All ranks tell one another what these are now.
     """
     which = [
-        place
-        for place, (reduction, rule) in enumerate(zip(taken.reductions, rules, strict=True))
+        each
+        for each, (reduction, rule) in enumerate(zip(taken.reductions, rules, strict=True))
         if rule is Rule.COUNTED or (reduction.is_scaled and rule is not ONCE)
     ]
     if not which:
         return {}
-    mine = np.array([taken.reductions[place].divisor for place in which])
+    mine = np.array([taken.reductions[each].divisor for each in which])
     divisors = distrun.allgather(mine, name="auto.divisors").reshape(distrun.size(), len(which))
     factors = {}
-    for place, of_ranks in zip(which, divisors.T, strict=True):
-        if rules[place] is not Rule.SUM:
-            factors[place] = tuple((distrun.size() * of_ranks / (of_ranks.sum() or 1.0)).tolist())
-            if part.is_uneven and taken.reductions[place].is_scaled:
-                _check_counted((taken.signature, place), of_ranks.tolist())
+    for each, of_ranks in zip(which, divisors.T, strict=True):
+        if rules[each] is not Rule.SUM:
+            factors[each] = tuple((distrun.size() * of_ranks / (of_ranks.sum() or 1.0)).tolist())
+            if place is not None and part.is_uneven and taken.reductions[each].is_scaled:
+                _check_counted((taken.signature, place, each), of_ranks.tolist())
         elif np.isfinite(of_ranks).all() and not agreement.are_equal(of_ranks):
             values = ", ".join(f"{each:g}" for each in of_ranks)
             refuse(
-                "a sum over the samples was divided by the same number on all ranks in the first batch, as if it were "
-                f"constant, and is now by {values}: it is counted among the samples, so the first steps were wrong",
+                "a sum over the samples was divided by the same number on all ranks in earlier batches, as if it were "
+                f"constant, and is now by {values}: it is counted among the samples, so these steps were wrong",
                 _COUNTING_LINES,
             )
     return factors
 
 
-def _check_counted(reduction: tuple[graph.Signature, int], divisors: Sequence[float]) -> None:
+def _check_counted(reduction: tuple[graph.Signature, int, int], divisors: Sequence[float]) -> None:
     """Refuse a divisor that was counted, and has become a constant."""
-    _equal[reduction] = _equal[reduction] + 1 if agreement.are_equal(divisors) else 0
-    if _equal[reduction] == _CHANCES:
+    if not agreement.are_equal(divisors):
+        _equal.pop(reduction, None)
+        return
+    last, times = _equal.get(reduction, (divisors[0], 0))
+    times = times + 1 if agreement.are_equal([last, divisors[0]]) else 1
+    _equal[reduction] = divisors[0], times
+    if times == _CHANCES:
         refuse(
             f"a sum over the samples is divided by {divisors[0]:g} on all ranks, {_CHANCES} times in succession, and "
             "was divided by what each rank had counted before: what it is to the batch is not known",
@@ -278,6 +294,6 @@ def _check(taken: graph.Parts, rules: tuple[Rule, ...], part: Part) -> None:
         if rule is Rule.MEAN and (reduction.is_counted or prod(reduction.shape) % part.size):
             refuse(
                 f"a mean over a tensor of shape {reduction.shape} is not over the {part.size} samples of this rank's "
-                "part, as it was in the first batch, so the ranks' gradients cannot be weighted",
+                "part, as it was in an earlier batch, so the ranks' gradients cannot be weighted",
                 _COUNTED_LINES,
             )

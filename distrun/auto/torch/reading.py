@@ -34,7 +34,7 @@ def of_all(tensor: Tensor) -> float | None:
     part = losses.part_of(tensor)
     if part is None or part.is_whole:
         return None
-    loss = losses.weighted(tensor, part)
+    loss = losses.weighted(tensor, part, divisors_of_batch=trial.divisors_of_like)
     if loss is None or loss.factor is None:
         _tell_once()
         return _first_of(float(_plain_item(tensor)))

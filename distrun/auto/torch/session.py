@@ -48,6 +48,8 @@ class Session:
         """Whether the batch is the first one of its iteration."""
         self.must_be_tried = ""
         """The reason why only a trial can show that a loss of this batch is right; empty: it need not."""
+        self.has_new_loss = False
+        """Whether a loss of another kind has appeared in a step that is not tried."""
         self.steps = 0
         self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
         """The latest parts of all iterations that are divided and go on, by the iterators."""

@@ -182,6 +182,12 @@ def test_the_divisor_of_the_batch_tells_a_count_that_is_equal_on_all_ranks_from_
 
 
 def test_rules_last_where_another_batch_shows_less_by_chance():
-    assert lasting((COUNTED, COUNTED, MEAN, ONCE), (SUM, ONCE, MEAN, ONCE)) == (COUNTED, COUNTED, MEAN, ONCE)
-    with pytest.raises(RefusedError, match="did not seem so"):
-        lasting((ONCE,), (COUNTED,))
+    known, new = (COUNTED, COUNTED, MEAN, ONCE), (SUM, ONCE, MEAN, ONCE)
+    assert lasting(known, new, is_tried=False) == known
+    assert lasting((SUM,), (ONCE,), is_tried=True) == (SUM,)
+
+
+@pytest.mark.parametrize(("old", "new"), [(ONCE, COUNTED), (ONCE, SUM), (SUM, ONCE)], ids=str)
+def test_a_term_that_depends_on_the_samples_in_some_batches_is_refused(old, new):
+    with pytest.raises(RefusedError, match="seem so"):
+        lasting((old,), (new,), is_tried=False)

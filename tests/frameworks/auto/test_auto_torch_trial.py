@@ -65,6 +65,17 @@ def test_the_steps_that_are_tried_follow_from_the_count_of_batches_alone(size, t
     assert first == again == tried
 
 
+def test_a_step_is_tried_sooner_where_a_loss_is_new():
+    turns = Turns()
+    tried = []
+    for batch in range(1, 100):
+        if batch == 41:  # something was new in the 40th
+            turns.bring_forward()
+        if turns.comes(is_new=False, size=2):
+            tried.append(batch)
+    assert tried == [1, 2, 4, 8, 16, 36, 41, 82]
+
+
 def draws(rows):
     """Draw in the ways of scripts, for a batch of `rows`."""
     x = torch.ones(rows, 4)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +52,10 @@ class _Running:
     found: copying.Found | None
     """The findings of the copy, on the last rank; None on the others."""
     mode: drawing.Replaying
-    losses: Iterator[tuple[graph.Signature, tuple[float, ...]]]
-    """The losses of the copy that have not been compared yet."""
+    losses: Sequence[tuple[graph.Signature, tuple[float, ...]]]
+    """The losses of the copy; see `copying.Found`."""
+    backwards: int = 0
+    """The number of losses that `backward()` was called for."""
     steps: int = 0
     """The number of steps that have been compared."""
     reads: int = 0
@@ -80,6 +82,9 @@ def begin(
     """
     global _running, _copy
     session.must_be_tried = ""
+    if session.has_new_loss:
+        session.has_new_loss = False
+        _turns.bring_forward()
     if not _turns.comes(is_new, distrun.size()) or part.is_whole or not _is_possible():
         return mine
     compare()
@@ -103,7 +108,7 @@ def begin(
         generators.of_torch.use(own=True)
     else:
         mode = drawing.Replaying(told[0], part, lambda: generators.of_torch.use(own=True))
-        _running = _Running(found, mode, iter(told[1]))
+        _running = _Running(found, mode, told[1])
         job.current.is_tried = True
         mode.begin()
     return mine
@@ -151,25 +156,28 @@ def is_running() -> bool:
     return _copy is not None or _running is not None
 
 
-def note_losses(losses: Iterable[Tensor]) -> None:
-    """Note, in a copy, the losses that `backward()` is called for."""
-    if _copy is not None:
-        for loss in losses:
-            taken = graph.parts(loss.grad_fn)
-            _copy.found.losses.append((taken.signature, tuple(each.divisor for each in taken.reductions)))
-
-
 def divisors_of_batch(signature: graph.Signature) -> tuple[float, ...] | None:
     """Return the divisors of the reductions in the next loss of the whole batch; None: it is not tried, or another."""
     if _running is None:
         return None
-    of_copy, divisors = next(_running.losses, ((), ()))
+    place, _running.backwards = _running.backwards, _running.backwards + 1
+    of_copy, divisors = _running.losses[place] if place < len(_running.losses) else ((), ())
     return divisors if of_copy == signature else None
 
 
-def before_backward() -> None:
-    """The script calls `backward()`: all ranks do, or none."""
-    if _running is not None:
+def divisors_of_like(signature: graph.Signature) -> tuple[float, ...] | None:
+    """Return the divisors of the reductions in a loss of the whole batch, given its signature; None: there is none."""
+    losses = () if _running is None else _running.losses
+    return next((divisors for of_copy, divisors in losses if of_copy == signature), None)
+
+
+def before_backward(losses: Iterable[Tensor]) -> None:
+    """The script calls `backward()` of some losses: the copy notes them; all ranks do, or none."""
+    if _copy is not None:
+        for loss in losses:
+            taken = graph.parts(loss.grad_fn)
+            _copy.found.losses.append((taken.signature, tuple(each.divisor for each in taken.reductions)))
+    elif _running is not None:
         _agree("calls backward()")
 
 
