@@ -103,12 +103,19 @@ def test_after_some_epochs_a_decision_outside_of_the_loop_is_warned_of(number, m
     monkeypatch.setattr(numbers.session, "iteration", 5)
     monkeypatch.setattr(numbers.distrun, "rank", lambda: 0)
     monkeypatch.setattr(numbers, "tell", print)
-    assert number > 2
-    assert number == 3
+    is_more, is_equal = number > 2, number == 3
+    assert is_more
+    assert is_equal
     assert capfd.readouterr().out.count("decides by the sum of the batch's samples") == 1
     monkeypatch.setattr(numbers.session, "part", object())
     with pytest.raises(Refusal):
         bool(number)
+
+
+def test_an_assertion_decides_nothing(number):
+    assert number > 2
+    with pytest.raises(Refusal):
+        bool(number > 2)
 
 
 def test_libraries_may_compare_such_numbers(number):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import threading
+from types import FrameType
 from typing import NoReturn
 
 import numpy as np
@@ -23,6 +25,16 @@ _LINES = (
 def refuse_decision(words: str) -> NoReturn:
     """Refuse a script that decides by a statistic of the part, which is given in words."""
     refuse(f"the script decides by {words}: each rank would decide by its own part of the batch", _LINES)
+
+
+def is_asserted() -> bool:
+    """Whether the line of the script that runs is an assertion, which decides nothing while it holds."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("distrun", "torch"):
+        frame = frame.f_back
+    return frame is not None and linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(
+        "assert"
+    )
 
 
 def agreed(value: bool) -> bool:

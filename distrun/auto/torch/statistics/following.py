@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from distrun.auto.torch.session import is_shared
 from distrun.auto.torch.statistics import numbers, rows
-from distrun.auto.torch.statistics.decisions import refuse_decision
+from distrun.auto.torch.statistics.decisions import is_asserted, refuse_decision
 
 _MARK = "distrun.auto.statistic"
 _UNFOLLOWED = {"grad", "backward", "unique_consecutive", "nonzero", "argwhere", "data_ptr"}
@@ -111,7 +111,7 @@ class Following(TorchFunctionMode):
         words = next((each.words for each in state.statistics if each.extreme is None), "") if state else ""
         if not words or not is_shared() or name not in ("bool", "item", "tolist"):
             return value
-        if isinstance(value, bool):
+        if isinstance(value, bool) and not is_asserted():
             refuse_decision(words)
         return numbers.of(value, words)
 
