@@ -67,6 +67,9 @@ def install() -> None:
     module.reduce_weighted_values = reduced
 
 
+_FUNCTION_LINES = ("def loss(y_true, y_pred): return keras.ops.mean(..., axis=-1)  # one for each row",)
+
+
 def is_of_each_row(loss: Any) -> bool:
     """Whether a loss is one of Keras's that are known to compute a value for each row, of that row alone."""
     function = getattr(loss, "fn", None)
@@ -128,7 +131,7 @@ def _refuse_function(loss: Any, once: float, twice: float) -> None:
     refuse(
         f"the loss function {loss.name} returns neither the sum nor the mean of the losses of its rows ({once:.6g} of "
         f"2 rows, {twice:.6g} of the same rows twice), so the ranks' losses do not make up that of the batch",
-        ["def loss(y_true, y_pred): return keras.ops.mean(..., axis=-1)  # one for each row"],
+        _FUNCTION_LINES,
     )
 
 
@@ -139,8 +142,16 @@ def _tried(loss: Any, y_true: Any, y_pred: Any, rows: int) -> float:
         kind = keras.backend.standardize_dtype(like.dtype)
         return ops.convert_to_tensor(np.concatenate([values] * (rows // 2)).astype(kind), kind)
 
-    with _eagerly():
-        return float(ops.convert_to_numpy(loss.call(made(y_true, 0.5), made(y_pred, 0.2))))
+    try:
+        with _eagerly():
+            return float(ops.convert_to_numpy(loss.call(made(y_true, 0.5), made(y_pred, 0.2))))
+    except Exception as error:
+        refuse(
+            f"the loss function {loss.name} returns one number for a batch, and fails with {rows} rows "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}), so that it cannot be seen "
+            "whether that is a mean over the rows",
+            _FUNCTION_LINES,
+        )
 
 
 def _eagerly() -> Any:
