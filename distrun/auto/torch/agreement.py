@@ -24,7 +24,7 @@ from enum import Enum
 
 Described = Sequence[tuple[str, tuple[tuple[int, ...], ...], tuple[int, ...]]]
 """The nodes of a graph: see `graph.walk`."""
-_SELECTIONS = ("IndexBackward0", "MaskedSelectBackward0")
+_SELECTIONS = ("IndexBackward0", "MaskedSelectBackward0", "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0")
 
 
 class Rule(Enum):
@@ -250,6 +250,7 @@ def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, ma
         RefusedError: one is computed across the samples.
     """
     depends: list[bool] = []
+    selected: list[int | None] = []  # the first extent of what is computed from a selection of samples
     for nodes in zip(*(other.graph for other in ranks), strict=True):
         name, shapes, inputs = nodes[0]
         varies = [_varying(each, sizes) for each in zip(*(node[1] for node in nodes), strict=True)]
@@ -258,8 +259,12 @@ def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, ma
         if any(count > 1 for count in varies) and not is_padded:
             raise RefusedError(f"samples are compared with each other ({name}), and each rank has only its own")
         is_tensor = any(len(shape) > 0 for shape in shapes)
-        is_selection = may_select and name in _SELECTIONS
-        if of_tensors and is_tensor and not any(varies) and not _is_number(shapes) and not is_selection:
+        first = shapes[0][0] if shapes and shapes[0] else None
+        is_selected = may_select and (
+            name in _SELECTIONS or (first is not None and first in [selected[place] for place in inputs])
+        )
+        selected.append(first if is_selected else None)
+        if of_tensors and is_tensor and not any(varies) and not _is_number(shapes) and not is_selected:
             raise RefusedError(
                 f"the samples of the batch are combined before the loss ({name} of shape {list(shapes[0])}), and each "
                 "rank has only its own"

@@ -173,10 +173,8 @@ def _agree(
         try:
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole)
         except agreement.RefusedError as reason:
-            may_differ, may_select = (
-                whole is not None or key in _tried,
-                whole is not None or Rule.COUNTED in (known or ()),
-            )
+            may_differ = whole is not None or key in _tried
+            may_select = may_differ or Rule.COUNTED in (known or ())
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole, may_differ, may_select)
             session.must_be_tried = str(reason)
             if whole is not None:

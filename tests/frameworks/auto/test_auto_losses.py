@@ -175,6 +175,16 @@ def test_as_many_samples_selected_on_each_rank_need_a_trial():
     assert rules(ranks, SIZES, whole=(12.0,), may_select=True) == (COUNTED,)
 
 
+def test_what_is_computed_of_a_selection_may_have_its_extent_and_a_mean_over_it_may_not():
+    ranks = [facts_of(NET(torch.randn(size, 4))[:2].tanh().sum()) for size in SIZES]
+    with pytest.raises(RefusedError, match="combined before the loss"):
+        rules(ranks, SIZES)
+    assert rules(ranks, SIZES, whole=(1.0,), may_select=True) == (SUM,)
+    ranks = [facts_of(NET(torch.randn(size, 4))[:2].mean(0).pow(2).sum()) for size in SIZES]
+    with pytest.raises(RefusedError, match="combined before the loss"):
+        rules(ranks, SIZES, whole=(1.0,), may_select=True)
+
+
 @pytest.mark.parametrize(("whole", "expected"), [(None, SUM), ((4.0,), SUM), ((8.0,), COUNTED)], ids=str)
 def test_the_divisor_of_the_batch_tells_a_count_that_is_equal_on_all_ranks_from_a_constant(whole, expected):
     losses = [NET(torch.randn(size, 4)).sum() / torch.tensor(4.0) for size in SIZES]
