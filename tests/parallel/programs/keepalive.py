@@ -20,4 +20,5 @@ for name in os.listdir("/proc/self/fd"):
         continue
 assert len(probes) >= 2  # for control, and for data
 assert {*probes} == {int(os.environ["DISTRUN_KEEPALIVE"])}, probes  # one a second
+distrun.barrier()  # the other rank's connections are open until this one has looked
 distrun.shutdown()
