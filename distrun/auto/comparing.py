@@ -72,8 +72,8 @@ _SHORTEST, _LONGEST = 10, 100  # times the number of ranks: distances after thes
 _FARTHEST = 2000  # batches; distances may double to this even on few ranks
 
 
-class Turns:
-    """Counts the batches of a training loop."""
+class TrialSchedule:
+    """Counts the batches of a training loop, and says which of them are tried."""
 
     def __init__(self) -> None:
         self._batches = 0
@@ -81,8 +81,8 @@ class Turns:
         self._brought_forward = 0
 
     @property
-    def is_next(self) -> bool:
-        """Whether the step on the next batch is to be tried, unless there is a new optimizer then."""
+    def is_due_next(self) -> bool:
+        """Whether the step on the next batch will be tried, whether or not there is a new optimizer then."""
         return self._batches + 1 == self._next
 
     def bring_forward(self) -> None:
@@ -91,7 +91,7 @@ class Turns:
             self._brought_forward += 1
             self._next = self._batches + 1
 
-    def comes(self, is_new: bool, size: int) -> bool:
+    def advance(self, is_new: bool, size: int) -> bool:
         """Count a batch; return whether its step is to be tried.
 
         Args:

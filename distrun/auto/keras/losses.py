@@ -12,6 +12,7 @@ from keras import ops
 from distrun.auto.keras import steps
 from distrun.auto.keras.collectives import total
 from distrun.auto.refusing import refuse
+from distrun.errors import in_one_line
 
 # Those that compare the rows of a batch if they are given no axis:
 _OF_BATCH = tuple(getattr(keras.losses, name) for name in ("Dice", "Tversky", "Circle") if hasattr(keras.losses, name))
@@ -19,6 +20,7 @@ _FUNCTIONS_OF_BATCH = tuple(
     getattr(keras.losses, name) for name in ("dice", "tversky", "circle") if hasattr(keras.losses, name)
 )
 
+_FUNCTION_LINES = ("def loss(y_true, y_pred): return keras.ops.mean(..., axis=-1)  # one for each row",)
 _losses: list[tuple[Any, Any, Any]] = []  # that are being called, with what they were given
 
 
@@ -65,9 +67,6 @@ def install() -> None:
     keras.layers.Layer.add_loss = added
     keras.losses.Loss.__call__ = called
     module.reduce_weighted_values = reduced
-
-
-_FUNCTION_LINES = ("def loss(y_true, y_pred): return keras.ops.mean(..., axis=-1)  # one for each row",)
 
 
 def is_of_each_row(loss: Any) -> bool:
@@ -148,8 +147,7 @@ def _tried(loss: Any, y_true: Any, y_pred: Any, rows: int) -> float:
     except Exception as error:
         refuse(
             f"the loss function {loss.name} returns one number for a batch, and fails with {rows} rows "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}), so that it cannot be seen "
-            "whether that is a mean over the rows",
+            f"({in_one_line(error)}), so that it cannot be seen whether that is a mean over the rows",
             _FUNCTION_LINES,
         )
 

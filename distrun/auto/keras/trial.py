@@ -18,10 +18,11 @@ import keras
 import numpy as np
 from keras import ops, tree
 
-from distrun.auto.comparing import Turns
+from distrun.auto.comparing import TrialSchedule
 from distrun.auto.keras import start, steps
 from distrun.auto.keras.parts import Part
 from distrun.auto.refusing import refuse
+from distrun.errors import in_one_line
 from distrun.keras.choice import CHOSEN
 from distrun.keras.values import array_of
 from distrun.runtime import collectives
@@ -48,7 +49,7 @@ class Trial:
     def __init__(self, model: Any, is_own: bool) -> None:
         self._model = model
         self._is_needed = is_own
-        self._turns = Turns()
+        self._schedule = TrialSchedule()
         self._calls: list[int] = []  # of each gradient, the call of an optimizer that it was given to
         # In TensorFlow, whether a trial is made in the next step, and what it has come to:
         self._is_due: Any = CHOSEN.BACKEND == "tensorflow" and _variable(True)
@@ -63,7 +64,7 @@ class Trial:
 
     def run_torch(self, train: Callable[[Any], Any], data: Any) -> None:
         """Try a training function, if it is needed; see `verdict`."""
-        if not self._comes():
+        if not self._advance():
             return
         import torch
 
@@ -77,7 +78,7 @@ class Trial:
 
     def run_jax(self, state: Any, data: Any) -> None:
         """Try the training step on a state and a batch, if it is needed; see `verdict`."""
-        if not self._comes():
+        if not self._advance():
             return
         import jax
 
@@ -114,13 +115,13 @@ class Trial:
         """Judge what a trial has come to in the step that has just run; see `verdict`."""
         if self._results is None:
             return
-        if self._comes():
+        if self._advance():
             self._end(self._results.numpy())
-        if self._turns.is_next:
+        if self._schedule.is_due_next:
             self._is_due.assign(True)
 
-    def _comes(self) -> bool:
-        return self._is_needed and self._turns.comes(False, 1)
+    def _advance(self) -> bool:
+        return self._is_needed and self._schedule.advance(is_new=False, size=1)
 
     def _variables(self) -> list[Any]:
         every = [*self._model.variables, *(each for metric in self._model.metrics for each in metric.variables)]
@@ -135,8 +136,7 @@ class Trial:
         except Exception as error:
             refuse(
                 f"the training step of {type(self._model).__name__} cannot be tried with half of its rows, to see "
-                "whether its loss is a mean over them "
-                f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
+                f"whether its loss is a mean over them ({in_one_line(error)})",
                 _LINES,
             )
         self._calls = [call for call, gradients in enumerate(made[0]) for _ in gradients]

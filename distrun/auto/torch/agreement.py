@@ -197,12 +197,9 @@ def rules_of_terms(
         for pairs in zip(*terms, strict=True):
             which = pairs[0][0]
             is_counted = any(other.counted[which] for other in ranks)
-            is_once = of_loss[which] is Rule.ONCE
             divisors = [divisor for _, divisor in pairs]
-            if divisors == [other.divisors[which] for other in ranks]:
-                of_term.append(of_loss[which])
-                continue
-            of_term.append(Rule.ONCE if is_once else _rule(ranks, sizes, is_padded, divisors, is_counted))
+            is_known = of_loss[which] is Rule.ONCE or divisors == [other.divisors[which] for other in ranks]
+            of_term.append(of_loss[which] if is_known else _rule(ranks, sizes, is_padded, divisors, is_counted))
         found.append(tuple(of_term))
     return found
 

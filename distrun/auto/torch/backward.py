@@ -56,7 +56,7 @@ def _summed(tensors: Any, gradients: Any) -> tuple[Any, Any]:
     """Return a tensor's sum instead of it, times its gradient, if that is the same number for each of its elements."""
     if not isinstance(tensors, Tensor) or not isinstance(gradients, (Tensor, list, tuple)) or tensors.numel() == 1:
         return tensors, gradients
-    [gradient] = _list_of(gradients)
+    gradient = gradients if isinstance(gradients, Tensor) else next(iter(gradients), None)
     if session.in_backward or not (is_shared() or trial.is_running()) or gradient is None:
         return tensors, gradients
     if gradient.shape != tensors.shape or not gradient.numel() or gradient.is_complex():

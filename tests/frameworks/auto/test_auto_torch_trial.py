@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from distrun.auto.comparing import Turns  # noqa: E402
+from distrun.auto import comparing  # noqa: E402
+from distrun.auto.refusing import Refusal  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
 from distrun.auto.torch.trial import drawing, merging  # noqa: E402
 
@@ -59,21 +63,40 @@ def test_what_is_not_made_of_samples_is_not_put_together(parts):
     ],
 )
 def test_the_steps_that_are_tried_follow_from_the_count_of_batches_alone(size, tried):
-    turns = Turns()
-    first = [batch for batch in range(1, 10_001) if turns.comes(is_new=batch == 1, size=size)]
-    again = [batch for batch in range(1, 10_001) if turns.comes(is_new=batch == 1, size=size)]
+    schedule = comparing.TrialSchedule()
+    first = [batch for batch in range(1, 10_001) if schedule.advance(is_new=batch == 1, size=size)]
+    again = [batch for batch in range(1, 10_001) if schedule.advance(is_new=batch == 1, size=size)]
     assert first == again == tried
 
 
 def test_a_step_is_tried_sooner_where_a_loss_is_new():
-    turns = Turns()
+    schedule = comparing.TrialSchedule()
     tried = []
     for batch in range(1, 100):
         if batch == 41:  # something was new in the 40th
-            turns.bring_forward()
-        if turns.comes(is_new=False, size=2):
+            schedule.bring_forward()
+        if schedule.advance(is_new=False, size=2):
             tried.append(batch)
     assert tried == [1, 2, 4, 8, 16, 36, 41, 82]
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [([3, 4, 5], r"the same weights after step 7: there are \[3, 4, 5\]"), ([3, 3, 3], "weights of the ranks differ")],
+)
+def test_ranks_whose_weights_differ_are_refused(monkeypatch, counts, reason):
+    table = np.concatenate([[count, *range(place, place + count)] for place, count in enumerate(counts)])
+    monkeypatch.setattr(comparing.distrun, "allgather", lambda *_, **__: table)
+    with pytest.raises(Refusal) as refusal:
+        comparing.compare(lambda: (list("abc"), [0, 1, 2]), 7)
+    assert re.search(reason, refusal.value.reason)
+
+
+def test_weights_are_compared_again_when_a_rank_has_collected_its_garbage(monkeypatch):
+    tables = [np.array([2, 8, 9, 1, 8]), np.array([1, 8, 1, 8])]
+    monkeypatch.setattr(comparing.distrun, "allgather", lambda *_, **__: tables.pop(0))
+    comparing.compare(lambda: (["a"], [8]), 7)
+    assert not tables
 
 
 def draws(rows):

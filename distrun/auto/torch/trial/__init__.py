@@ -27,7 +27,7 @@ from torch import Tensor
 
 import distrun
 from distrun.auto import job
-from distrun.auto.comparing import Turns
+from distrun.auto.comparing import TrialSchedule
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import generators, graph
 from distrun.auto.torch.parts import Part
@@ -64,7 +64,7 @@ class _Running:
 
 _running: _Running | None = None
 _copy: copying.Copy | None = None  # in a copy
-_turns = Turns()
+_schedule = TrialSchedule()
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # in the batch that is tried
 
 
@@ -84,8 +84,8 @@ def begin(
     session.must_be_tried = ""
     if session.has_new_loss:
         session.has_new_loss = False
-        _turns.bring_forward()
-    if not _turns.comes(is_new, distrun.size()) or part.is_whole or not _is_possible():
+        _schedule.bring_forward()
+    if not _schedule.advance(is_new, distrun.size()) or part.is_whole or not _is_possible():
         return mine
     compare()
     whole = merging.merged(distrun.allgather_object(mine, name="auto.trial"), part.sizes)
