@@ -40,6 +40,7 @@ def main(words: Sequence[str]) -> int:
     os.chdir(ROOT)
     # Containers run tests as root, which Open MPI refuses unless told twice.
     os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    os.environ.pop("PYTHONPATH", None)  # the processes that tests start must not import another checkout
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # pytest is to end what it has started, then, too
     try:
         return 0 if _run(*words) else 1
