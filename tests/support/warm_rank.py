@@ -8,11 +8,13 @@ folder `programs` that its folder lies in.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import io
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 import traceback
@@ -23,7 +25,8 @@ import distrun
 
 def main(address: str) -> None:
     """Serve until the test closes the connection."""
-    with socket.socket(socket.AF_UNIX) as connection:
+    with socket.socket(socket.AF_UNIX) as connection, Path(address).with_name("stacks").open("a") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks)
         connection.connect(address)
         with connection.makefile("rw") as stream:
             for line in stream:

@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import selectors
+import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
+AFTER_AN_ERROR = 15.0  # seconds that ranks have to end the program that failed on another
 MOST_RANKS = 24  # at a time, of which each takes up to 300 MB
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 Command = tuple[Sequence[str], Mapping[str, str]]  # a launcher's arguments before those of Python, and the variables
 
@@ -55,12 +62,46 @@ class WarmRanks(contextlib.ExitStack):
         order = json.dumps({"program": str(program), "arguments": arguments, "environ": environ}) + "\n"
         for connection in self._connections:
             connection.sendall(order.encode())
-        lines = [connection.makefile().readline() for connection in self._connections]
-        answers = [json.loads(line) if line else {"printed": "", "error": "the rank has ended"} for line in lines]
+        answers = self._answers()
         printed = "".join(answer["printed"] for answer in answers)
         errors = "\n".join(answer["error"] for answer in answers if answer["error"])
         assert not errors, f"{program.name}:\n{errors[-8000:]}\n{printed[-5000:]}"
         return printed
+
+    def _answers(self) -> list[dict[str, str]]:
+        """Wait for the answers of all ranks: until the deadline, or a short while after the first error."""
+        lines = dict.fromkeys(self._connections, b"")
+        deadline = time.monotonic() + DEADLINE
+        with selectors.DefaultSelector() as waiting:
+            for connection in self._connections:
+                waiting.register(connection, selectors.EVENT_READ)
+            while waiting.get_map() and (ready := waiting.select(deadline - time.monotonic())):
+                for connection in [key.fileobj for key, _ in ready]:
+                    part = connection.recv(1 << 20)
+                    lines[connection] += part
+                    if not part or part.endswith(b"\n"):
+                        waiting.unregister(connection)
+                        if _answer(lines[connection])["error"]:
+                            deadline = min(deadline, time.monotonic() + AFTER_AN_ERROR)
+            late = [key.fileobj for key in waiting.get_map().values()]
+        answers = [_answer(line) for connection, line in lines.items() if connection not in late]
+        if late:
+            error = f"{len(late)} ranks did not end in time; the stacks of all their threads:\n{self._stacks(late)}"
+            answers.append({"printed": "", "error": error})
+        return answers
+
+    def _stacks(self, ranks: list[socket.socket]) -> str:
+        """Ask ranks for the stacks of all their threads, as faulthandler writes them."""
+        for connection in ranks:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(_CREDENTIALS.unpack(credentials)[0], signal.SIGUSR1)
+        time.sleep(2)  # nobody says when they are written
+        return (self.folder / "stacks").read_text()
+
+
+def _answer(line: bytes) -> dict[str, str]:
+    return json.loads(line) if line else {"printed": "", "error": "the rank has ended"}
 
 
 class WarmJob:

@@ -93,6 +93,7 @@ def operations_that_take_too_long():
 def callbacks_that_wait():
     """They keep no other future waiting, and are told of a rank that does not come in time."""
     slow = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    other = dist.new_group([0, 1])  # whose operations may come before or after those of the main thread
     first, second, third, late = [torch.ones(3) for _ in range(4)]
     if RANK == 0:
         asked = threading.Event()
@@ -103,30 +104,38 @@ def callbacks_that_wait():
             return future.wait()
 
         def wait(begun):
-            return dist.all_reduce(late, async_op=True).wait()
+            return dist.all_reduce(late, group=other, async_op=True).wait()
 
         future = dist.all_reduce(first, async_op=True).get_future().then(ask)
+        STORE.set("first has its callback", "yes")  # else `then` calls it in this thread if the operation is done
         assert asked.wait(60)
         waited = dist.all_reduce(second, async_op=True).get_future().then(wait)
+        STORE.set("second has its callback", "yes")
         dist.all_reduce(third, async_op=True).get_future().wait()
         with raises(RuntimeError, "StallError", "within its timeout of 1 s", "not by rank 1"):
             future.wait()
         STORE.set("told", "yes")
         assert waited.wait() is True
     else:
-        for tensor in (first, second, third):
-            dist.all_reduce(tensor)
+        STORE.wait(["first has its callback"])
+        dist.all_reduce(first)
+        STORE.wait(["second has its callback"])
+        dist.all_reduce(second)
+        dist.all_reduce(third)
         STORE.wait(["told"])
-        dist.all_reduce(late)
+        dist.all_reduce(late, group=other)
     assert third.tolist() == [2.0] * 3
     dist.barrier()
-    dist.destroy_process_group(slow)
+    for group in (slow, other):
+        dist.destroy_process_group(group)
 
 
 def waits_in_cpp():
     """They end with the group's timeout: the wait of a functional collective, and those of DDP's reducer in a join."""
-    slow, slow_too = [dist.new_group([0, 1], timeout=timedelta(seconds=1)) for _ in range(2)]
+    slow, slow_too = [dist.new_group([0, 1]) for _ in range(2)]
     model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=slow)
+    for group in (slow, slow_too):
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), group)
     if RANK == 0:
         late = torch.ones(3)
         c10d._register_work(late, dist.all_reduce(late, group=slow_too, async_op=True))

@@ -111,11 +111,11 @@ def test_a_timeout_counts_from_the_wait() -> None:
     begun = dist.isend(torch.zeros(1), before)  # which sends only now
     dist.recv(torch.zeros(1), following)
     sent = dist.isend(torch.ones(3), following, tag=1, group=group)
+    for work in (begun, sent):
+        work.wait()
     dist.barrier()  # all have sent: the wait that follows ends at once
     early.wait()
     assert got.tolist() == [1.0] * 3
-    for work in (begun, sent):
-        work.wait()
     dist.barrier()
     dist.destroy_process_group(group)
 
