@@ -244,8 +244,11 @@ def test_a_rank_that_leaves_is_named_and_all_processes_end(mpirun, backend, endi
 
 @pytest.mark.parametrize("backend", [pytest.param("auto", marks=pytest.mark.gate), "tcp"])
 def test_a_rank_killed_in_the_middle_of_an_operation_ends_the_job_and_is_named(mpirun, backend):
-    said = mpirun.start("1+1", str(PROGRAMS / "mpi_life.py"), "dies", DISTRUN_BACKEND=backend)
-    assert not said.startswith("exit status 0\n")
+    for _ in range(3):
+        said = mpirun.start("1+1", str(PROGRAMS / "mpi_life.py"), "dies", DISTRUN_BACKEND=backend)
+        assert not said.startswith("exit status 0\n")
+        if "MPI_ERRORS_ARE_FATAL" not in said:  # else Open MPI saw the closed socket first, and ended rank 0 itself
+            break
     assert "signal 9" in said, said
     if backend == "auto":  # otherwise it may hear of it from mpirun, which has no patience either
         assert "JobAbortedError: allreduce 'dies', which has begun and waits in MPI for rank 1 (process" in said
