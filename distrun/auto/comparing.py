@@ -1,4 +1,5 @@
-"""Comparing the ranks: their weights, which must be the same to the last bit, and which steps are tried.
+"""Comparing the ranks: their weights, which must be the same to the last bit, their places in the training loop, and
+which steps are tried.
 
 No clock decides about trials. Ranks draw other random numbers in a step that is tried, so a script that is run again
 with the same seeds must have the same steps tried to end with the same weights.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from distrun.auto.refusing import refuse
 _WHY = (
     "Something in the script is not the same on all ranks, such as a decision by chance, by time, or by a number of "
     "one rank's part"
+)
+_IN_STEP = (
+    "loss.backward()  # on all ranks, or on none: `loss` is that of the whole batch, and the same number on all",
+    "if not math.isfinite(loss.item()): continue  # so this is the same decision on all ranks",
 )
 
 
@@ -63,6 +68,42 @@ def _of_all_ranks(
         rows.append(table[1 : count + 1])
         table = table[count + 1 :]
     return names, rows
+
+
+# Places in the training loop ------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A place in a training loop; all numbers count from 1."""
+
+    iteration: int
+    """The iteration over a `DataLoader` that is divided."""
+    batch: int
+    """0 at the end of the iteration."""
+    call: int
+    """The call of `backward()` on the batch; 0 before the first."""
+
+    def __str__(self) -> str:
+        batch = f"batch {self.batch}" if self.batch else "the end"
+        what = f"is in call {self.call} of backward() on" if self.call else "has come to"
+        return f"{what} {batch} of iteration {self.iteration}"
+
+
+def announce(place: Place) -> Callable[[], None]:
+    """Tell the other ranks where this one is.
+
+    Returns:
+        A function that waits for the others' places, and ends the job if one of them is elsewhere.
+    """
+    handle = distrun.allgather_async(np.array([place], np.int64), name="auto.place")
+
+    def check() -> None:
+        places = [Place(*row) for row in handle.wait().tolist()]
+        other = next((rank for rank, each in enumerate(places) if each != places[0]), 0)
+        if other:
+            refuse(f"rank 0 {places[0]}, and rank {other} {places[other]}. {_WHY}", _IN_STEP)
+
+    return check
 
 
 # Which steps are tried ------------------------------------------------------------------------------------------------

@@ -43,13 +43,14 @@ def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **options
         _plain_backward(tensors, *arguments, **options)
         return
     trial.before_backward(_list_of(tensors))
-    if is_shared():
-        _before(_list_of(tensors))
+    check_place = _before(_list_of(tensors)) if is_shared() else None
     session.in_backward = True
     try:
         _plain_backward(tensors, *arguments, **options)
     finally:
         session.in_backward = False
+    if check_place is not None:
+        check_place()
 
 
 def _summed(tensors: Any, gradients: Any) -> tuple[Any, Any]:
@@ -73,7 +74,8 @@ def _list_of(tensors: Any) -> list[Tensor]:
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
-def _before(roots: Sequence[Tensor]) -> None:
+def _before(roots: Sequence[Tensor]) -> Callable[[], None] | None:
+    """Weigh the losses of a part; return what compares, afterwards, where in the loop the ranks are."""
     if not len(session.optimizers):
         refuse("backward() is called, and there is no optimizer whose weights could be updated", _NO_OPTIMIZER_LINES)
     session.backwards += 1
@@ -81,11 +83,13 @@ def _before(roots: Sequence[Tensor]) -> None:
     part = session.part
     if part is None:
         session.has_unshared_gradients = True
-        return
+        return None
     optimizers.prepare()
+    check_place = session.announce()
     statistics.check(roots)
     for root in roots:
         _weigh(root, part)
+    return check_place
 
 
 def _weigh(root: Tensor, part: Part) -> None:

@@ -159,7 +159,7 @@ class Batches:
         self._sharding.batches += 1
         session.part, session.is_padded = self._part, self._sharding.is_padded
         session.backwards_in_batch = session.grads_in_batch = 0
-        session.is_first_batch = self._sharding.batches == 1
+        session.batch = self._sharding.batches
         if session.is_first_batch:
             session.iteration += 1
         has_new_optimizer = len(session.prepared) != len(session.optimizers)
@@ -183,6 +183,7 @@ class Batches:
                 _EVALUATION_LINES,
             )
         if self._sharding.batches:
+            session.batch = session.backwards_in_batch = 0
             optimizers.compare()
         self._sharding.batches = 0
 

@@ -122,7 +122,8 @@ def _broadcast(optimizer: Optimizer) -> None:
 
 
 def compare() -> None:
-    """Refuse to go on if the ranks' weights differ, or the buffers of the modules that hold them."""
+    """Refuse to go on if the ranks' places in the loop or their weights differ, or the buffers of the same modules."""
+    session.announce()()
     comparing.compare(lambda: _summed(_parameters()), session.steps)
     comparing.compare(lambda: _summed(_buffers()), session.steps, "buffers", _WHY_BUFFERS)
 

@@ -6,12 +6,13 @@ One object, `current`, is shared by all that is changed in torch.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
 from distrun.auto import job
+from distrun.auto.comparing import Place, announce
 from distrun.auto.torch.parts import Part
 from distrun.host.instances import instances_of
 
@@ -44,8 +45,8 @@ class Session:
         """Whether `torch.autograd.grad` of a loss is running."""
         self.iteration = 0
         """Counts the iterations that were divided."""
-        self.is_first_batch = False
-        """Whether the batch is the first one of its iteration."""
+        self.batch = 0
+        """Counts the batches of an iteration; 0 at its end."""
         self.must_be_tried = ""
         """The reason why only a trial can show that a loss of this batch is right; empty: it need not."""
         self.has_new_loss = False
@@ -75,6 +76,15 @@ class Session:
             if any(id(parameter) in trained for parameter in module.parameters())
         ]
         return bool(modes) and not any(modes)
+
+    @property
+    def is_first_batch(self) -> bool:
+        """Whether the batch is the first one of its iteration."""
+        return self.batch == 1
+
+    def announce(self) -> Callable[[], None]:
+        """Tell the other ranks where in the training loop this one is; see `comparing.announce`."""
+        return announce(Place(self.iteration, self.batch, self.backwards_in_batch))
 
     def other_parts(self) -> list[Part]:
         """Return the latest parts of the iterations beside the one that the script has taken a batch from last."""

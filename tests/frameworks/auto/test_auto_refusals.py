@@ -51,6 +51,7 @@ REASONS = {
     "decides_by_the_loss_of_a_part": r"decides by a statistic \(cross_entropy\) .* \(torch_refusals.py:\d+\)",
     "decides_by_a_count_of_a_part": r"decides by the sum of the batch's samples \(torch_refusals.py:\d+\)",
     "backward_of_every_three_samples": r"one rank calls backward\(\) where another does not",
+    "skips_a_batch_on_one_rank": r"rank 0 is in call 1 of backward\(\) on batch 19 of .*, and rank 1 .* on batch 20 of",
     "second_loader_from_the_middle": "one of them in the middle of its epoch",
 }
 

@@ -1,6 +1,7 @@
 """Trainings that --auto refuses, one after the other: each is caught, and its reason is printed."""
 
 import itertools
+import os
 import random
 
 import numpy as np
@@ -325,6 +326,16 @@ def second_loader_from_the_middle():
     train(DataLoader(ConcatDataset([PAIRS] * 4), batch_size=8), loss)
 
 
+def skips_a_batch_on_one_rank():
+    net = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step, (x, y) in enumerate(DataLoader(ConcatDataset([PAIRS] * 4), batch_size=8), 1):
+        if step != 19 or os.environ["RANK"] == "0":  # a step that is not tried
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+
 CASES = [
     sliced_by_hand,
     iterable,
@@ -363,6 +374,7 @@ CASES = [
     decides_by_the_loss_of_a_part,
     decides_by_a_count_of_a_part,
     backward_of_every_three_samples,
+    skips_a_batch_on_one_rank,
 ]
 
 for case in CASES:
