@@ -24,6 +24,7 @@ from distrun.torch import cuda, tensors as storage
 from distrun.torch_distributed import completion
 from distrun.torch_distributed.interface.arguments import ArgumentError
 from distrun.torch_distributed.interface.native_work import PythonWork
+from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
 from distrun.torch_distributed.members import Members
 
 _NOTHING = timedelta(0)
@@ -96,6 +97,7 @@ class PointToPoint:
             )
 
 
+@leave_uncompiled
 class MessageWork(PythonWork):
     """A tensor that is being sent or received."""
 

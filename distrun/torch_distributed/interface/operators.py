@@ -18,6 +18,8 @@ import torch
 from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
+
 Kind = type[Any]
 
 METHODS: dict[str, tuple[str, type[Any] | None]] = {
@@ -68,7 +70,7 @@ def _replace(namespace: str, name: str, make: Callable[[torch.device, Any], Call
             theirs = torch.library.get_kernel(f"{namespace}::{name}", key)
         except RuntimeError:  # there is none
             continue
-        ours = make(torch.device(key.lower()), theirs)
+        ours = leave_uncompiled(make(torch.device(key.lower()), theirs))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is replaced
             library.impl(name, ours, key, with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]

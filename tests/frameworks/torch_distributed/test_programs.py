@@ -45,11 +45,11 @@ def test_fsdp_zero_and_distributed_checkpoints(compare):
 
 @pytest.mark.gate
 def test_tensors_of_device_meshes_functional_collectives_and_pipelines(compare):
-    compare("meshes", 2, "tensor parallel", "redistributed", "functional collectives", "pipeline 1F1B")
+    compare("meshes", 2, "tensor parallel", "redistributed", "functional collectives", "pipeline 1F1B", "compiled DDP")
 
 
-def test_compiled_collectives_and_models(compare):
-    compare("meshes", 2, "compiled collectives", "collectives by inductor", "compiled DDP", "pipeline GPipe")
+def test_compiled_collectives_and_another_pipeline(compare):
+    compare("meshes", 2, "compiled collectives", "collectives by inductor", "pipeline GPipe")
 
 
 def test_meshes_of_two_dimensions(compare):
