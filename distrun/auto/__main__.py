@@ -29,22 +29,14 @@ def main(arguments: list[str]) -> int:
         from distrun.auto.explaining import explain
 
         return explain(program)
-    import distrun
-    from distrun.auto import files, frameworks, job, output, randomness, running, source
+    from distrun.auto import job, output, running
     from distrun.runtime.settings import STALL_TIMEOUT
 
     job.current.mode = mode
     job.current.script = program[1] if program[0] == "-m" else program[0]
     if not os.environ.get(STALL_TIMEOUT):
         os.environ[STALL_TIMEOUT] = _PATIENCE
-    distrun.init()
-    if distrun.size() > 1:
-        if distrun.rank() > 0:
-            output.silence()
-            files.keep_private()
-        source.check(program)
-        randomness.begin()
-        frameworks.watch()
+    _begin(program)
     try:
         _run(program)
     except Exception as error:
@@ -59,6 +51,31 @@ def main(arguments: list[str]) -> int:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     return 0
+
+
+def _begin(program: list[str]) -> None:
+    """Join the job, and prepare this process for the program; or do so as a process that rehearses it."""
+    import distrun
+    from distrun.auto import files, frameworks, job, output, randomness, rehearsal, source
+
+    forked = rehearsal.fork() if job.current.mode == "global" and rehearsal.is_needed() else None
+    if isinstance(forked, rehearsal.RehearsingProcess):
+        job.current.is_copy, job.current.rehearsing = True, forked
+        randomness.begin(forked.beginning().seed)
+    else:
+        job.current.rehearsal = forked
+        distrun.init()
+        if distrun.size() == 1:
+            return
+        source.check(program)
+        randomness.begin()
+        if forked is not None:
+            device = distrun.device()
+            forked.begin(rehearsal.Beginning(randomness.common_seed(), device.index if device.name == "cuda" else None))
+    if job.current.is_silent:
+        output.silence()
+        files.keep_private()
+    frameworks.watch()
 
 
 def _refuse_step(error: Exception) -> NoReturn:
@@ -86,8 +103,10 @@ def _run(program: list[str]) -> None:
     try:
         running.run(program)
     finally:
-        if job.current.is_copy:  # it has not come back to the loop whose step it tries
+        if job.current.is_copy:  # it has not come to the end of the steps that it tries
             os._exit(1)
+        if job.current.rehearsal is not None:
+            job.current.rehearsal.end()
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Place(NamedTuple):
     batch: int
     """0 at the end of the iteration."""
     call: int
-    """The call of `backward()` on the batch; 0 before the first."""
+    """The call of `backward()` or `torch.autograd.grad` on the batch; 0 before the first."""
 
     def __str__(self) -> str:
         batch = f"batch {self.batch}" if self.batch else "the end"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 
 import distrun
+from distrun.auto.rehearsal import Rehearsal, RehearsingProcess
 
 MODES = ("global", "scale")
 """`global`: each batch of the script is divided among the ranks. `scale`: each rank takes a batch of the script's
@@ -26,7 +27,11 @@ class AutoJob:
     """Whether Keras is training: on its torch backend, the room of torch then leaves torch as it is."""
 
     is_copy: bool = False
-    """Whether this process is a copy of a rank that tries a step alone, and ends after it."""
+    """Whether this process is a copy of a rank that tries steps alone, and ends after them."""
+    rehearsal: Rehearsal | None = None
+    """The rehearsal that this rank hands the first batches to, until it has."""
+    rehearsing: RehearsingProcess | None = None
+    """This process, if it is one that rehearses."""
     is_tried: bool = False
     """Whether this rank works on its part of a batch with which such a copy has come to the end of the step."""
     places: frozenset[tuple[CodeType, int]] = frozenset()
@@ -36,6 +41,11 @@ class AutoJob:
     def is_shared(self) -> bool:
         """Whether there are several ranks; a world of one runs the script as it is."""
         return not self.is_copy and distrun.is_initialized() and distrun.size() > 1
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether this process prints nothing and writes no files: rank 0 does."""
+        return self.is_copy or distrun.rank() > 0
 
     def leave_loop(self) -> None:
         """The script leaves its loop where this is called, perhaps as an exception unwinds its frame."""

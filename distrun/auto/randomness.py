@@ -20,12 +20,14 @@ def common_seed() -> int:
     return _seed
 
 
-def begin() -> None:
-    """Agree on a seed, and seed Python's and numpy's generators. Called once, by all ranks."""
+def begin(seed: int | None = None) -> None:
+    """Seed Python's and numpy's generators. Called once; by all ranks, which agree on a seed, if none is given."""
     global _seed
     import numpy as np
 
-    drawn = np.array([secrets.randbits(31)], np.int64)
-    _seed = int(distrun.broadcast(drawn, 0, "auto.seed")[0])
+    if seed is None:
+        drawn = np.array([secrets.randbits(31)], np.int64)
+        seed = int(distrun.broadcast(drawn, 0, "auto.seed")[0])
+    _seed = seed
     random.seed(_seed)
     np.random.seed(_seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 import distrun
-from distrun.auto import output
+from distrun.auto import job, output
 from distrun.errors import DistrunError
 
 STATUS = 2
@@ -45,6 +46,8 @@ def refuse(reason: str, lines: Sequence[str] = ()) -> NoReturn:
     Raises:
         Refusal: always; the process ends with status 2.
     """
+    if job.current.is_copy:
+        os._exit(1)  # the ranks see for themselves
     if not distrun.is_initialized() or distrun.rank() == 0:
         output.tell(text_of(reason, lines))
         _meet()

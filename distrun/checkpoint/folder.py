@@ -74,7 +74,10 @@ def look(run: Path) -> list[Found]:
 def _all(run: Path) -> Iterable[Checkpoint]:
     for folder in run.iterdir() if run.is_dir() else ():
         if (named := _FOLDER.fullmatch(folder.name)) and folder.is_dir():
-            counts = {int(part["count"]) for each in folder.iterdir() if (part := _PART.fullmatch(each.name))}
+            try:
+                counts = {int(part["count"]) for each in folder.iterdir() if (part := _PART.fullmatch(each.name))}
+            except FileNotFoundError:
+                continue  # another rank has just deleted it
             for count in counts or {0}:
                 yield Checkpoint(run, int(named["step"]), named["attempt"], count)
 

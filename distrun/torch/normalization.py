@@ -203,8 +203,9 @@ def _local_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor,
     if not input.numel():
         return None, torch.zeros_like(mean), torch.zeros_like(mean)
     is_wanted = ctx.needs_input_grad[0] and input.dtype is mean.dtype
+    unused = mean.new_empty(0)  # as torch has it in evaluation mode; None is an error on CUDA
     gradients: tuple[Tensor | None, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
-        gradient, input, weight, mean, variance, None, None, False, ctx.eps, [is_wanted, True, True]
+        gradient, input, weight, mean, variance, unused, unused, False, ctx.eps, [is_wanted, True, True]
     )
     return gradients
 

@@ -137,7 +137,7 @@ def test_ranks_killed_while_they_save_go_on_from_the_newest_that_is_whole(
                 with contextlib.suppress(ProcessLookupError):  # the launcher may have ended the second by now
                     os.kill(pid, signal.SIGKILL)
             job.await_ranks(round_ + 1)
-            assert job.starts[2 * round_ + 2][2] >= known
+            assert job.starts[2 * round_ + 2][2] >= known, "".join(job.lines)
         job.await_saved(job.starts[2 * kills][2] + 3)
         finish.touch()
         job.end()

@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -20,10 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from distrun.host.abstract_sockets import peer_process
+
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 AFTER_AN_ERROR = 15.0  # seconds that ranks have to end the program that failed on another
 MOST_RANKS = 24  # at a time, of which each takes up to 300 MB
-_CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 Command = tuple[Sequence[str], Mapping[str, str]]  # a launcher's arguments before those of Python, and the variables
 
@@ -93,9 +93,8 @@ class WarmRanks(contextlib.ExitStack):
     def _stacks(self, ranks: list[socket.socket]) -> str:
         """Ask ranks for the stacks of all their threads, as faulthandler writes them."""
         for connection in ranks:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             with contextlib.suppress(ProcessLookupError):
-                os.kill(_CREDENTIALS.unpack(credentials)[0], signal.SIGUSR1)
+                os.kill(peer_process(connection)[0], signal.SIGUSR1)
         time.sleep(2)  # nobody says when they are written
         return (self.folder / "stacks").read_text()
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from distrun.auto import announcing
+from distrun.auto import output
 from distrun.auto.keras import metrics
 from distrun.auto.keras.collectives import on_one_rank
 from distrun.auto.keras.start import Watch, average_accumulators, end, start
@@ -116,7 +116,7 @@ class _Start(keras.callbacks.Callback):
         self._steps += 1
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        announcing.announce(self._watch.sizes, OF_NUMBERS)
+        output.announce(self._watch.sizes, OF_NUMBERS)
         if self._decides_in_steps:
             self._agree()
 

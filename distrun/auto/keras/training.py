@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import tree
 
-from distrun.auto import announcing, job
+from distrun.auto import job, output
 from distrun.auto.keras import functions, metrics
 from distrun.auto.keras.callbacks import OF_NUMBERS, distributed_callbacks
 from distrun.auto.keras.collectives import is_alone
@@ -207,7 +207,7 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     finally:
         functions.ledgers.pop()
     count[0] += 1
-    announcing.announce(watch.sizes, OF_NUMBERS)
+    output.announce(watch.sizes, OF_NUMBERS)
     if count[0] == 1 or count[0] % _CHECK_EVERY == 0:
         watch.check()
     logs = metrics.combined_results(model, logs, part)

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 
 def install() -> None:
-    """Change torch, which has just been imported; in a world of one nothing is changed."""
-    import distrun
-    from distrun.auto.randomness import common_seed
-
-    if distrun.size() == 1:
-        return
+    """Change torch, which has just been imported."""
     import torch
 
+    from distrun.auto import job
+    from distrun.auto.randomness import common_seed
     from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving
     from distrun.auto.torch.statistics import compiling
+    from distrun.torch import cuda
     from distrun.torch.ranks import init
 
-    init()
+    rehearsing = job.current.rehearsing
+    if rehearsing is None:
+        init()
+    elif rehearsing.gpu is not None:
+        cuda.bind(rehearsing.gpu)
     torch.manual_seed(common_seed())
     for room in (optimizers, loaders, backward, reading, normalization, saving, own, compiling):
         room.install()

@@ -178,7 +178,10 @@ def _grad(
             ("torch.autograd.grad(loss, x, create_graph=True)  # by the samples",),
         )
     session.backwards += bool(weights)
-    handles = [handle for root in roots for handle in _shares(root, part)]
+    session.grads_in_batch += len(roots)
+    check_place = session.announce() if weights else None
+    places = range(session.grads_in_batch, 0, -1)
+    handles = [handle for root, place in zip(roots, places, strict=False) for handle in _shares(root, part, place)]
     session.in_grad = True  # where operations are followed, torch calls torch.autograd.grad from inside
     try:
         found = _plain_grad(outputs, inputs, None, retain_graph, create_graph, *arguments, **options)
@@ -186,6 +189,8 @@ def _grad(
         session.in_grad = False
         for handle in handles:
             handle.remove()
+    if check_place is not None:
+        check_place()
     return tuple(
         distrun_torch.allreduce(each, op=distrun_torch.Sum, name=f"auto.grad.{place}")
         if place in weights and each is not None
@@ -207,10 +212,12 @@ def _is_of_batch(root: Tensor, part: Part, by_weights: bool) -> bool:
     return bool(over_samples) and (by_weights or not is_sum)
 
 
-def _shares(root: Tensor, part: Part) -> list[Any]:
-    """Have the gradients that flow through a loss multiplied by its reductions' shares in the loss of the batch."""
-    session.grads_in_batch += 1
-    loss = _known(losses.weighted(root, part, -session.grads_in_batch))
+def _shares(root: Tensor, part: Part, place: int) -> list[Any]:
+    """Have the gradients that flow through a loss multiplied by its reductions' shares in the loss of the batch.
+
+    `place` tells the losses of a batch apart, and is the same on all ranks.
+    """
+    loss = _known(losses.weighted(root, part, -place))
     size = len(part.sizes)
     return [
         reduction.node.register_prehook(_multiplied((1.0 if _MARK in reduction.node.metadata else factor) / size))

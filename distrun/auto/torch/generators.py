@@ -93,15 +93,29 @@ def common() -> Iterator[None]:
         _of_python.use(own=before[1])
 
 
+States = tuple[list[torch.Tensor], Any, Any]
+"""The states of torch's, Python's and numpy's generators."""
+
+
+def states() -> States:
+    """Return the states that all generators are in."""
+    return [state.cpu() for state in _torch_states()], random.getstate(), np.random.get_state()
+
+
+def put(states: States) -> None:
+    """Put all generators into these states."""
+    _put_torch(states[0])
+    _put_python(states[1:])
+
+
 @contextmanager
 def kept() -> Iterator[None]:
     """After this context all generators are as they were before it."""
-    states = _torch_states(), random.getstate(), np.random.get_state()
+    before = states()
     try:
         yield
     finally:
-        _put_torch(states[0])
-        _put_python((states[1], states[2]))
+        put(before)
 
 
 class Loading:
@@ -140,8 +154,6 @@ def _position() -> Any:
 
 def agree(name: str) -> None:
     """Give all ranks the common streams of rank 0, which is in use."""
-    mine = [state.cpu().numpy() for state in _torch_states()], random.getstate(), np.random.get_state()
-    states, python, numpy = distrun.broadcast_object(mine if distrun.rank() == 0 else None, 0, name)
+    of_rank_0 = distrun.broadcast_object(states() if distrun.rank() == 0 else None, 0, name)
     if distrun.rank():
-        _put_torch([torch.from_numpy(state.copy()) for state in states])
-        _put_python((python, numpy))
+        put(of_rank_0)

@@ -11,7 +11,8 @@ import linecache
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -28,10 +29,15 @@ from distrun.auto.torch import generators, optimizers, statistics, trial
 from distrun.auto.torch.parts import Part, cut, pooled
 from distrun.auto.torch.session import current as session, is_shared
 from distrun.auto.torch.trial import samples
+from distrun.auto.torch.trial.rehearsing import RehearsedBatches
 
 _SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
 _UNEVEN = 16  # batches of an iteration whose parts are not equal, so that losses of another kind can be told apart
 _EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
+
+
+_Loaded = tuple[Any, Part, Callable[[], Any] | None]
+"""A batch as this rank has it, what part it is, and a function that makes the whole batch; None: it is not needed."""
 
 
 class Sharding:
@@ -68,7 +74,7 @@ def why_not(loader: DataLoader[Any]) -> str | None:
         return "a DistributedSampler divides the data already"
     if not getattr(loader, "in_order", True):
         return "a DataLoader with in_order=False gives its batches in another order on each rank"
-    if job.current.mode == "global" and loader.batch_sampler.batch_size <= distrun.size():
+    if job.current.mode == "global" and is_shared() and loader.batch_sampler.batch_size <= distrun.size():
         return (
             f"the batch size of the DataLoader, {loader.batch_sampler.batch_size}, is not more than the number of "
             f"ranks, {distrun.size()} (take a larger one, fewer ranks, or --auto=scale)"
@@ -131,6 +137,7 @@ class Batches:
         self._iterator = iterator
         self._sharding = sharding
         self._loading = generators.Loading()
+        self._ahead: deque[_Loaded] = deque()
         self._part: Part | None = None
 
     def __iter__(self) -> Batches:
@@ -149,12 +156,10 @@ class Batches:
         if self._sharding.batches:
             statistics.end()
         try:
-            with self._loading.own():
-                batch = next(self._iterator)
+            batch, self._part, collate = self._ahead.popleft() if self._ahead else self._load()
         except StopIteration:
             self._end()
             raise
-        self._part, indices = self._sharding.parts.popleft()
         session.parts[self] = self._part
         self._sharding.batches += 1
         session.part, session.is_padded = self._part, self._sharding.is_padded
@@ -166,9 +171,20 @@ class Batches:
         optimizers.prepare()
         if session.is_first_batch and job.current.mode == "global":
             statistics.begin(batch, self._part, has_new_optimizer)
-        loader = self._sharding.loader() if self._sharding.is_padded else None
-        collate = None if loader is None else partial(samples.collated, loader, indices)
+        if session.is_first_batch and trial.is_rehearsed():
+            with suppress(StopIteration):
+                while len(self._ahead) < trial.REHEARSED - 1:
+                    self._ahead.append(self._load())
+            trial.rehearse([(batch, self._part, collate), *self._ahead], optimizers.sums_of_weights())
         return trial.begin(batch, self._part, has_new_optimizer, optimizers.compare, collate)
+
+    def _load(self) -> _Loaded:
+        """Load the next batch; raise StopIteration if there is none."""
+        with self._loading.own():
+            batch = next(self._iterator)
+        part, indices = self._sharding.parts.popleft()
+        loader = self._sharding.loader() if self._sharding.is_padded else None
+        return batch, part, None if loader is None else partial(samples.collated, loader, indices)
 
     def _end(self) -> None:
         statistics.end()
@@ -203,6 +219,8 @@ def _takes_one_batch(caller: FrameType) -> bool:
 
 def _iterate(loader: DataLoader[Any]) -> Any:
     trial.end()
+    if job.current.rehearsing is not None and why_not(loader) is None:
+        return RehearsedBatches(job.current.rehearsing, loader, optimizers.sums_of_weights)
     if not is_shared():
         return _plain_iter(loader)
     global _number

@@ -12,11 +12,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 import distrun.torch as distrun_torch
-from distrun.auto import comparing
-from distrun.auto.announcing import announce
+from distrun.auto import comparing, job
+from distrun.auto.output import announce
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import generators, reading, trial
 from distrun.auto.torch.session import current as session, is_shared, modules_of
+from distrun.torch.gradients.reducer import GradientReducer
+from distrun.torch.optimizer import Distributed
 
 _COMPARED_EVERY = 100  # steps
 _STEP_LINES = (
@@ -48,11 +50,11 @@ def prepare() -> None:
     """Give the optimizers that are new since the last batch rank 0's weights, and have their gradients reduced."""
     if len(session.prepared) == len(session.optimizers):
         return
-    for optimizer in sorted(session.optimizers - session.prepared, key=_place):
+    for optimizer in session.in_order(session.optimizers - session.prepared):
         _check_made(optimizer)
         _check_disjoint(optimizer)
         _broadcast(optimizer)
-        if not isinstance(optimizer, distrun_torch.optimizer.Distributed):
+        if not isinstance(optimizer, Distributed):
             distrun_torch.DistributedOptimizer(optimizer)
             reducer = getattr(optimizer, "_reducer", None)
             if reducer is not None:  # what a closure returns
@@ -60,12 +62,7 @@ def prepare() -> None:
         session.prepared.add(optimizer)
 
 
-_order: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 _made = 0
-
-
-def _place(optimizer: Optimizer) -> int:
-    return _order[optimizer]
 
 
 def _check_made(optimizer: Optimizer) -> None:
@@ -129,9 +126,14 @@ def compare() -> None:
 
 
 def _parameters() -> Iterator[tuple[str, torch.Tensor]]:
-    for optimizer in sorted(session.prepared, key=_place):
+    for optimizer in session.in_order(session.prepared):
         for parameter in (each for group in optimizer.param_groups for each in group["params"]):
-            yield _names[optimizer].get(id(parameter), "a parameter"), parameter.detach()
+            yield _names.get(optimizer, {}).get(id(parameter), "a parameter"), parameter.detach()
+
+
+def sums_of_weights() -> list[int]:
+    """Return numbers that depend on all bits of the weights."""
+    return _summed(_parameters())[1]
 
 
 def _buffers() -> Iterator[tuple[str, torch.Tensor]]:
@@ -202,12 +204,18 @@ def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         generators.of_torch.use(own=trial.draws_alone())
 
 
+def _synchronize(optimizer: Distributed, reducer: GradientReducer) -> None:
+    if is_shared() and reducer.is_due:  # no backward() has told where this rank is
+        session.announce()()
+    _plain_synchronize(optimizer, reducer)
+
+
 def _init(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
     global _made
     _plain_init(optimizer, *arguments, **options)
-    if is_shared():
+    if is_shared() or job.current.rehearsing is not None:
         _made += 1
-        _order[optimizer] = _made
+        session.places[optimizer] = _made
         session.optimizers.add(optimizer)
 
 
@@ -218,11 +226,13 @@ def _add_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
 
 _plain_init = Optimizer.__init__
 _plain_add_param_group = Optimizer.add_param_group
+_plain_synchronize = Distributed._synchronize
 
 
 def install() -> None:
     """Change torch's optimizers, those of the script's own classes as well."""
     Optimizer.__init__ = _init  # type: ignore[method-assign, assignment]
     Optimizer.add_param_group = _add_param_group  # type: ignore[method-assign, assignment]
+    Distributed._synchronize = _synchronize  # type: ignore[method-assign, assignment]
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)

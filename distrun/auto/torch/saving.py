@@ -117,8 +117,8 @@ def install() -> None:
     """Change what writes files."""
     torch.save, torch.load = _save, _load  # type: ignore[assignment]
     for writers in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
-        frameworks.after_import(writers, _without_writer if distrun.rank() > 0 else _with_read_losses)
-    if distrun.rank() > 0:
+        frameworks.after_import(writers, _without_writer if job.current.is_silent else _with_read_losses)
+    if job.current.is_silent:
         os.environ.setdefault("WANDB_MODE", "disabled")
         frameworks.after_import("matplotlib.figure", _without_figures)
         frameworks.after_import("PIL.Image", _without_images)

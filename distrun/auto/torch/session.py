@@ -6,7 +6,7 @@ One object, `current`, is shared by all that is changed in torch.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -30,6 +30,8 @@ class Session:
         self.why_not_shared = _NO_LOADER
         """The reason why there is no part, for a refusal."""
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self.places: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        """The places of the optimizers in the order in which the script has made them."""
         self.prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """The optimizers whose weights are rank 0's, and whose gradients are reduced."""
         self.has_unshared_gradients = False
@@ -55,6 +57,10 @@ class Session:
         self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
         """The latest parts of all iterations that are divided and go on, by the iterators."""
         self._modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def in_order(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+        """Return some optimizers in the order in which the script has made them."""
+        return sorted(optimizers, key=self.places.__getitem__)
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Yield the parameters of all optimizers."""
@@ -84,7 +90,7 @@ class Session:
 
     def announce(self) -> Callable[[], None]:
         """Tell the other ranks where in the training loop this one is; see `comparing.announce`."""
-        return announce(Place(self.iteration, self.batch, self.backwards_in_batch))
+        return announce(Place(self.iteration, self.batch, self.backwards_in_batch + self.grads_in_batch))
 
     def other_parts(self) -> list[Part]:
         """Return the latest parts of the iterations beside the one that the script has taken a batch from last."""

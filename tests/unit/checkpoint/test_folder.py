@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given, strategies as st
@@ -30,6 +32,21 @@ def steps(run):
 
 def test_no_folder_has_no_checkpoints(tmp_path):
     assert folder.look(tmp_path / "none") == []
+
+
+def test_one_that_another_rank_deletes_meanwhile_is_none(tmp_path, monkeypatch):
+    save(tmp_path, 1, serial=1)
+    save(tmp_path, 2, serial=2)
+    is_dir = Path.is_dir
+
+    def deleted_then(path):
+        found = is_dir(path)
+        if path.name.startswith("step-1-"):
+            shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", deleted_then)
+    assert steps(tmp_path) == [2]
 
 
 def test_the_newest_is_the_one_written_last_whatever_its_step(tmp_path):

@@ -7,7 +7,10 @@ import os
 import random
 import select
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -15,15 +18,28 @@ from torch import Tensor
 from distrun.auto.torch import graph
 from distrun.auto.torch.trial import drawing
 
-Gradients = dict[int, Tensor | None]
-"""The gradients of weights, by their identity, in float64."""
+_COMPARED = 1 << 17  # elements of a gradient
+
+
+class Gradient(NamedTuple):
+    """The part of a gradient that is compared."""
+
+    shape: tuple[int, ...]
+    norm: float
+    elements: Tensor
+    """Some at equal distances, of a small gradient all; float64, on the CPU."""
+
+
+Gradients = dict[tuple[int, int], Gradient | None]
+"""The gradients of weights, by the place of the optimizer and that of the weight in it; None where there is none."""
 
 _PATIENCE = 120.0  # seconds that a copy may take
+EXACT, _TF32, _ROUNDED = 2e-4, 5e-3, 0.05  # relative differences by rounding
 
 
 @dataclass
 class Found:
-    """The findings of a copy."""
+    """The findings of a copy in a step."""
 
     steps: list[Gradients] = field(default_factory=list)
     """The gradients that each step of an optimizer was about to use, in order."""
@@ -35,8 +51,8 @@ class Found:
     """The losses that the script has read, in order."""
     draws: list[drawing.Draw] = field(default_factory=list)
     """The random numbers that were drawn, in order."""
-    is_rounded: bool = False
-    """Whether something was computed in half precision."""
+    tolerance: float = 0.0
+    """The relative difference that rounding explains."""
 
 
 class Child:
@@ -58,30 +74,64 @@ class Child:
             if status:
                 return None
             file.seek(0)
-            found: Found = torch.load(io.BytesIO(file.read()), weights_only=False)
+            found: Found = unpacked(file.read())[0]
             return found
 
 
 class Copy:
     """A copy, as it sees itself."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.found = Found()
-        self.mode = drawing.Recording()
-        torch.set_num_threads(1)  # those of a pool are not copied
+    def __init__(self, leave: Callable[[bytes], object]) -> None:
+        """`leave` is called at the end, with what was found."""
+        self._leave = leave
+        self._steps: list[Found] = []
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Begin to note what is found in a step."""
+        self.found, self.mode = Found(), drawing.Recording()
         self.mode.begin()
 
-    def end(self) -> None:
-        """End this process at the end of the step, and leave what it has found."""
+    def end_step(self) -> None:
+        """The step has ended."""
         self.mode.end()
-        self.found.draws, self.found.is_rounded = self.mode.draws, self.mode.is_rounded
-        file = io.BytesIO()
-        torch.save(self.found, file)
-        view = file.getbuffer()
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        self.found.draws = self.mode.draws
+        self.found.tolerance = _ROUNDED if self.mode.is_rounded else _TF32 if self.mode.is_tf32 else EXACT
+        self._steps.append(self.found)
+
+    def end(self) -> NoReturn:
+        """End this process at the end of a step, and leave what it has found."""
+        self.end_step()
+        self._leave(packed(self._steps))
         os._exit(0)
+
+
+def is_on_gpu() -> bool:
+    """Whether this process uses a GPU, so that it cannot be forked."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def gradient_of(weight: Tensor) -> Gradient | None:
+    """Return the part of a weight's gradient that is compared; None: it has none."""
+    gradient = weight.grad
+    if gradient is None:
+        return None
+    flat = (gradient.to_dense() if gradient.is_sparse else gradient).detach().flatten()
+    elements = flat[:: -(-flat.numel() // _COMPARED) or 1].double().cpu()
+    norm = elements.norm() if elements.numel() == flat.numel() else flat.norm(dtype=torch.float64)
+    return Gradient(tuple(gradient.shape), float(norm), elements)
+
+
+def packed(value: Any) -> bytes:
+    """Return the bytes of an object that holds tensors."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the object that `packed` made the bytes of, in a process of this job."""
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
 
 
 def begin() -> Child | Copy:
@@ -92,4 +142,11 @@ def begin() -> Child | Copy:
     if process:
         return Child(process, descriptor)
     random.setstate(state)  # Python gives a forked process another one
-    return Copy(descriptor)
+    torch.set_num_threads(1)  # those of a pool are not copied
+    return Copy(partial(_write, descriptor))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

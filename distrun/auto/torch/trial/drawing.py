@@ -48,13 +48,19 @@ class Recording(_Mode):  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
         self.is_rounded = False
         """Whether something was computed in half precision."""
+        self.is_tf32 = False
+        """Whether something may have been computed in TF32, on a GPU."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if _draws(func) and not self.is_paused:
+        if _draws(func, args, kwargs or {}) and not self.is_paused:
             self.draws.append(_described(func, args, kwargs or {}))
         if isinstance(result, Tensor) and result.dtype in _HALF:
             self.is_rounded = True
+        if not self.is_tf32 and any(isinstance(each, Tensor) and each.is_cuda for each in args):
+            self.is_tf32 = torch.backends.cuda.matmul.allow_tf32 or (
+                torch.backends.cudnn.allow_tf32 and ("conv" in str(func) or "_rnn" in str(func))
+            )
         return result
 
 
@@ -75,13 +81,14 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not _draws(func) or self.is_void or self.is_paused:
+        if self.is_void or self.is_paused or not _draws(func, args, kwargs):
             return func(*args, **kwargs)
         draw = self._draws[self._place] if self._place < len(self._draws) else None
         self._place += 1
         mine = _described(func, args, kwargs)
         is_alike = draw is not None and draw[0] == mine[0] and len(draw[1]) == len(mine[1])
-        dims = self._dims(draw[1], mine[1]) if draw is not None and is_alike else None
+        is_known = is_alike and _dropout(func, args, kwargs) is None  # a kernel with dropout draws again in backward()
+        dims = self._dims(draw[1], mine[1]) if draw is not None and is_known else None
         if draw is None or not dims:  # also where nothing depends on the batch: other steps draw that on each rank
             self.is_void = True
             self._draw_alone()
@@ -157,8 +164,17 @@ def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
-def _draws(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
+def _draws(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags and _dropout(func, args, kwargs) != 0
+
+
+def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> float | None:
+    """Return the rate of dropout of a kernel that does more than dropout, as of attention; None: it is another one."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name in ("dropout", "dropout_p"):
+            given = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+            return float(given)
+    return None
 
 
 def _name(func: Any) -> str:

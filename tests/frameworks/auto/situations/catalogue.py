@@ -23,12 +23,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
 TRUTHS = ("same", "random", "cross")
 _DEFAULTS = {"seed": "5", "n": "96", "batch": "16", "tolerance": "1e-4", "backend": "tensorflow"}
+_LOOP = re.compile(
+    r"^( *)for (?:step, |i, |_, )?\(?([a-z](?:, [a-z])*)\)? in (?:enumerate\()?loader\)?:$", re.MULTILINE
+)
+_MODEL = re.compile(r"^( *\w+ = (?:nn\.\w+|(?!DataLoader|Tensor)[A-Z]\w*)\(.*\))$", re.MULTILINE)
 _PLACE = re.compile(r"^([ ]*)@(before|body|after)\n", re.MULTILINE)
 
 
@@ -63,6 +67,22 @@ def situations() -> list[Situation]:
     if twice:
         raise ValueError(f"names of situations are given twice: {', '.join(twice)}")
     return found
+
+
+def on_cuda(situation: Situation) -> Situation | None:
+    """Return a situation of torch with its models and batches on the GPU; None if it has none that are known by name.
+
+    Many then fail, as other tensors of theirs stay on the CPU.
+    """
+    script, batches = _LOOP.subn(_moved, situation.script)
+    script, models = _MODEL.subn(r"\1.cuda()", script)
+    head = "import torch; torch.backends.cudnn.allow_tf32 = False\n"  # rounding is as on the CPU
+    return replace(situation, script=head + script) if batches and models else None
+
+
+def _moved(loop: re.Match[str]) -> str:
+    names = loop[2].split(", ")
+    return f"{loop[0]}\n{loop[1]}    {', '.join(names)} = {', '.join(f'{name}.cuda()' for name in names)}"
 
 
 def _of_folder(folder: Path) -> Iterator[Situation]:

@@ -1,11 +1,12 @@
 """Run scripts in forks of a process that has imported the framework: plainly, and as the ranks of `distrun --auto`.
 
-    python forks.py torch|keras-tensorflow|keras-jax|keras-torch
+    python forks.py torch|keras-tensorflow|keras-jax|keras-torch [rehearse|cuda]
 
 serves: each line of its input is a JSON object with `script`, the text, and `sizes`, numbers of ranks, where 1 is a
 plain process. For each size it answers with a line, the JSON form of an `Outcome`. A rank does what `distrun --auto`
 starts, `python -m distrun.auto global script.py`, in a process of its own for each script. Imports and the start of
-Python are most of what a short script costs; here they are made once.
+Python are most of what a short script costs; here they are made once. With `rehearse`, the first steps are rehearsed as
+on GPUs, and no rank is copied. With `cuda`, scripts and ranks share the first GPU, through the host's memory.
 """
 
 from __future__ import annotations
@@ -54,23 +55,35 @@ class Outcome:
     """Processor time of all processes."""
 
 
-def variables(backend: str) -> dict[str, str]:
+def variables(backend: str, uses_gpu: bool = False) -> dict[str, str]:
     """Return the environment in which a server for a backend is started."""
     settings = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
     threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return {**os.environ, **settings, **threads, "KERAS_BACKEND": backend.partition("-")[2] or "torch"}
+    gpu = {"CUDA_VISIBLE_DEVICES": "0", "DISTRUN_SHARE_GPUS": "1", "DISTRUN_GPU_BACKEND": "staged"} if uses_gpu else {}
+    return {**os.environ, **settings, **threads, **gpu, "KERAS_BACKEND": backend.partition("-")[2] or "torch"}
 
 
-def serve(backend: str) -> None:
+def serve(backend: str, rehearse: bool) -> None:
     """Answer orders until the input ends."""
     for name in (*_MODULES[backend], *_OURS):
         importlib.import_module(name)
+    if rehearse:
+        _rehearse()
     gc.collect()
     gc.freeze()  # what is here already, no fork has to look at
     for line in sys.stdin:
         order = json.loads(line)
         for size in order["sizes"]:
             print(json.dumps(dataclasses.asdict(run(order["script"], size))), flush=True)
+
+
+def _rehearse() -> None:
+    """Have ranks do as if they used GPUs."""
+    from distrun.auto import rehearsal
+    from distrun.auto.torch.trial import copying
+
+    rehearsal.visible_gpus = lambda environ: 1
+    copying.is_on_gpu = lambda: True
 
 
 def run(script: str, size: int) -> Outcome:
@@ -206,4 +219,4 @@ def _kill_group(pid: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], "rehearse" in sys.argv[2:])

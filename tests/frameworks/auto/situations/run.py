@@ -1,11 +1,14 @@
 """Measure `distrun --auto`: run the situations in one process and on several ranks, and print a table of verdicts.
 
-    python tests/frameworks/auto/situations/run.py [--only PATTERN] [--ranks 2,3] [--json FILE] [--faults] [--list]
+    python tests/frameworks/auto/situations/run.py [--only PATTERN] [--ranks 2,3] [--rehearse | --cuda]
+        [--json FILE] [--faults] [--list]
 
 - `--only PATTERN`: those whose `group/name`, kind or truth matches the regular expression.
 - `--ranks 2,3`: the numbers of ranks, besides one process.
 - `--json FILE`: writes a line for each situation as soon as it is known; situations that have one there already, of the
   same script and ranks, are not run again unless `--again` is given. So a long run may be made in pieces.
+- `--rehearse`: the first steps are rehearsed, as on GPUs, and none is tried later.
+- `--cuda`: models and batches are on the GPU, which the ranks share.
 - `--faults`: the table has the faults only.
 - `--list` prints the situations without running any, `--script NAME` the script of one.
 
@@ -37,7 +40,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # not a package: there is none in tests
 
-from catalogue import Situation, situations
+from catalogue import Situation, on_cuda, situations
 from forks import variables
 from verdicts import verdict
 
@@ -47,7 +50,8 @@ JUDGED = ("ok", "refused", "wrong", "crash", "hang", "broken")
 class Servers:
     """A process for each backend that has imported it, started when it is needed first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        self._options = options
         self._running: tuple[str, subprocess.Popen[str]] | None = None
 
     def outcomes(self, situation: Situation, sizes: Sequence[int]) -> list[dict[str, Any]]:
@@ -62,9 +66,10 @@ class Servers:
     def _server(self, backend: str) -> subprocess.Popen[str]:
         if self._running is None or self._running[0] != backend:
             self.close()
-            command = [sys.executable, str(Path(__file__).with_name("forks.py")), backend]
+            command = [sys.executable, str(Path(__file__).with_name("forks.py")), backend, *self._options]
+            environ = variables(backend, uses_gpu="cuda" in self._options)
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            self._running = backend, subprocess.Popen(command, env=variables(backend), **pipes)
+            self._running = backend, subprocess.Popen(command, env=environ, **pipes)
         return self._running[1]
 
     def close(self) -> None:
@@ -74,15 +79,18 @@ class Servers:
             self._running = None
 
 
-def measured(chosen: Sequence[Situation], sizes: Sequence[int], known: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def measured(
+    chosen: Sequence[Situation], sizes: Sequence[int], known: dict[str, Any], *options: str
+) -> Iterator[dict[str, Any]]:
     """Run situations, and yield a record of each: its facts, and by the number of ranks its verdicts.
 
     Args:
         chosen: the situations.
         sizes: numbers of ranks.
         known: records of earlier runs by `key`; where there is one, that is yielded.
+        options: of `forks`.
     """
-    servers = Servers()
+    servers = Servers(*options)
     try:
         for situation in chosen:
             found = known.get(key(situation, sizes)) or _measure(servers, situation, sizes)
@@ -152,6 +160,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--faults", action="store_true")
+    parser.add_argument("--rehearse", dest="options", action="append_const", const="rehearse", default=[])
+    parser.add_argument("--cuda", dest="options", action="append_const", const="cuda")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--script")
     options = parser.parse_args()
@@ -161,6 +171,8 @@ def main() -> int:
         return 0
     matches = re.compile(options.only).search
     chosen = [each for each in every if any(map(matches, (str(each), each.kind, each.truth)))]
+    if "cuda" in options.options:
+        chosen = [moved for each in chosen if each.backend == "torch" and (moved := on_cuda(each))]
     chosen.sort(key=lambda each: each.backend, reverse=True)  # torch first
     if options.list:
         print(*(f"{each} | {each.kind} | {each.truth} | {each.why}" for each in chosen), sep="\n")
@@ -169,7 +181,7 @@ def main() -> int:
     lines = options.json.read_text().splitlines() if options.json and options.json.exists() else []
     known = {} if options.again else {record["key"]: record for record in map(json.loads, lines)}
     records = []
-    for record in measured(chosen, sizes, known):
+    for record in measured(chosen, sizes, known, *options.options):
         records.append(record)
         if options.json and record["key"] not in known:
             with options.json.open("a") as file:
