@@ -102,8 +102,10 @@ def _run(program: list[str]) -> None:
 
     try:
         running.run(program)
+        if job.current.end_copy is not None:
+            job.current.end_copy()
     finally:
-        if job.current.is_copy:  # it has not come to the end of the steps that it tries
+        if job.current.is_copy:  # the step that it tries has failed, or was never begun
             os._exit(1)
         if job.current.rehearsal is not None:
             job.current.rehearsal.end()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
+from typing import NoReturn
 
 import distrun
 from distrun.auto.rehearsal import Rehearsal, RehearsingProcess
@@ -28,6 +30,8 @@ class AutoJob:
 
     is_copy: bool = False
     """Whether this process is a copy of a rank that tries steps alone, and ends after them."""
+    end_copy: Callable[[], NoReturn] | None = None
+    """Ends a copy that has come to the end of the script, and leaves what it has found."""
     rehearsal: Rehearsal | None = None
     """The rehearsal that this rank hands the first batches to, until it has."""
     rehearsing: RehearsingProcess | None = None

@@ -28,6 +28,10 @@ def install() -> None:
         init()
     elif rehearsing.gpu is not None:
         cuda.bind(rehearsing.gpu)
+        # Until the rank waits for it: the rank must not run out of memory because this process has it.
+        torch.cuda._lazy_call(  # type: ignore[no-untyped-call]
+            lambda: torch.cuda.set_per_process_memory_fraction(0.3)
+        )
     torch.manual_seed(common_seed())
     for room in (optimizers, loaders, backward, reading, normalization, saving, own, compiling):
         room.install()

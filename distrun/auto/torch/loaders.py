@@ -11,8 +11,7 @@ import linecache
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -34,10 +33,6 @@ from distrun.auto.torch.trial.rehearsing import RehearsedBatches
 _SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
 _UNEVEN = 16  # batches of an iteration whose parts are not equal, so that losses of another kind can be told apart
 _EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
-
-
-_Loaded = tuple[Any, Part, Callable[[], Any] | None]
-"""A batch as this rank has it, what part it is, and a function that makes the whole batch; None: it is not needed."""
 
 
 class Sharding:
@@ -137,7 +132,6 @@ class Batches:
         self._iterator = iterator
         self._sharding = sharding
         self._loading = generators.Loading()
-        self._ahead: deque[_Loaded] = deque()
         self._part: Part | None = None
 
     def __iter__(self) -> Batches:
@@ -155,11 +149,16 @@ class Batches:
         trial.finish()
         if self._sharding.batches:
             statistics.end()
+        session.is_loading = True
         try:
-            batch, self._part, collate = self._ahead.popleft() if self._ahead else self._load()
+            with self._loading.own():
+                batch = next(self._iterator)
         except StopIteration:
             self._end()
             raise
+        finally:
+            session.is_loading = False
+        self._part, indices = self._sharding.parts.popleft()
         session.parts[self] = self._part
         self._sharding.batches += 1
         session.part, session.is_padded = self._part, self._sharding.is_padded
@@ -171,20 +170,9 @@ class Batches:
         optimizers.prepare()
         if session.is_first_batch and job.current.mode == "global":
             statistics.begin(batch, self._part, has_new_optimizer)
-        if session.is_first_batch and trial.is_rehearsed():
-            with suppress(StopIteration):
-                while len(self._ahead) < trial.REHEARSED - 1:
-                    self._ahead.append(self._load())
-            trial.rehearse([(batch, self._part, collate), *self._ahead], optimizers.sums_of_weights())
-        return trial.begin(batch, self._part, has_new_optimizer, optimizers.compare, collate)
-
-    def _load(self) -> _Loaded:
-        """Load the next batch; raise StopIteration if there is none."""
-        with self._loading.own():
-            batch = next(self._iterator)
-        part, indices = self._sharding.parts.popleft()
         loader = self._sharding.loader() if self._sharding.is_padded else None
-        return batch, part, None if loader is None else partial(samples.collated, loader, indices)
+        collate = None if loader is None else partial(samples.collated, loader, indices)
+        return trial.begin(batch, self._part, has_new_optimizer, optimizers, collate)
 
     def _end(self) -> None:
         statistics.end()
@@ -206,7 +194,7 @@ class Batches:
     def __del__(self) -> None:
         if getattr(self, "_part", None) is not None and session.part is self._part:
             job.current.leave_loop()
-            trial.end()
+            trial.leave_loop()
             session.lose_part()
             statistics.end()
             generators.of_torch.use(own=False)
@@ -219,13 +207,15 @@ def _takes_one_batch(caller: FrameType) -> bool:
 
 def _iterate(loader: DataLoader[Any]) -> Any:
     trial.end()
-    if job.current.rehearsing is not None and why_not(loader) is None:
-        return RehearsedBatches(job.current.rehearsing, loader, optimizers.sums_of_weights)
+    takes_one = _takes_one_batch(sys._getframe(1))
+    rehearsing = job.current.rehearsing if torch.utils.data.get_worker_info() is None else None
+    if rehearsing is not None and not takes_one and why_not(loader) is None:
+        return RehearsedBatches(rehearsing, loader, optimizers.sums_of_weights)
     if not is_shared():
         return _plain_iter(loader)
     global _number
     generators.of_torch.use(own=False)
-    why = _SINGLE if _takes_one_batch(sys._getframe(1)) else why_not(loader)
+    why = _SINGLE if takes_one else why_not(loader)
     _number += 1
     generators.agree(f"auto.iteration.{_number}")
     if why is not None:

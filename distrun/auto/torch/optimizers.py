@@ -100,9 +100,7 @@ def _shares(optimizer: Optimizer) -> bool:
 
 def _broadcast(optimizer: Optimizer) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    places = {id(parameter): place for place, parameter in enumerate(parameters)}
-    owners = modules_of(set(places))
-    owners.sort(key=lambda module: min(places.get(id(each), len(places)) for each in module.parameters()))
+    owners = _owners_of(optimizer)
     known = [module() for module in _owners]
     _owners.extend(weakref.ref(module) for module in owners if not any(module is each for each in known))
     names = {id(value): name for module in owners for name, value in module.named_parameters()}
@@ -116,6 +114,15 @@ def _broadcast(optimizer: Optimizer) -> None:
             distrun_torch.broadcast_parameters(list(module.named_buffers()), 0)
     if optimizer.state:
         distrun_torch.broadcast_optimizer_state(optimizer, 0)
+
+
+def _owners_of(optimizer: Optimizer) -> list[torch.nn.Module]:
+    """Return the outermost modules that hold an optimizer's weights, in the order of these."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    owners = modules_of(set(places))
+    owners.sort(key=lambda module: min(places.get(id(each), len(places)) for each in module.parameters()))
+    return owners
 
 
 def compare() -> None:
@@ -132,8 +139,11 @@ def _parameters() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sums_of_weights() -> list[int]:
-    """Return numbers that depend on all bits of the weights."""
-    return _summed(_parameters())[1]
+    """Return numbers that depend on all bits of the weights, and of the buffers of their modules."""
+    buffers = (
+        pair for each in session.in_order(session.prepared) for owner in _owners_of(each) for pair in _state_of(owner)
+    )
+    return _summed([*_parameters(), *buffers])[1]
 
 
 def _buffers() -> Iterator[tuple[str, torch.Tensor]]:

@@ -41,6 +41,8 @@ class Session:
         self.backwards_in_batch = 0
         self.grads_in_batch = 0
         """Calls of `torch.autograd.grad` of a loss."""
+        self.is_loading = False
+        """Whether samples are being loaded in this process."""
         self.in_backward = False
         """Whether `backward` is running."""
         self.in_grad = False

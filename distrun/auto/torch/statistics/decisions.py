@@ -43,7 +43,7 @@ def agreed(value: bool) -> bool:
     Refuse the script if the ranks have different ones; with --auto=scale that of rank 0 is for all.
     """
     is_own = sys._getframe(2).f_globals.get("__name__", "").startswith("distrun.")
-    if is_own or session.part is None or session.part.is_whole or not is_shared():
+    if is_own or session.is_loading or session.part is None or session.part.is_whole or not is_shared():
         return value
     if threading.current_thread() is not threading.main_thread():
         return value

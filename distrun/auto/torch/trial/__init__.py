@@ -5,8 +5,8 @@ the whole batch, as one process would, silently and without writing files. It no
 about to use. Then the ranks go through it, each on its part; where they draw random numbers they draw those of the
 copy, each its rows (`drawing`). What one of them has then is what all have: the last one compares. A difference beyond
 rounding ends the job before a weight has been updated. Losses that the script reads are compared as well, and that all
-ranks make the same calls. On GPUs a process that was forked before the script began takes the place of the copy, for
-the first steps of the job (`rehearsing`).
+ranks make the same calls. On GPUs a process that was forked before the script began takes the place of the copy, in
+the first step of the job (`rehearsing`).
 
 So whatever the script does with its batch is tried, and not only what is known to be wrong: statistics of the batch,
 positions in it, choices among samples, gradients that go another way than through the loss. The first batches of an
@@ -19,18 +19,19 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 import distrun
+import distrun.torch as distrun_torch
 from distrun.auto import job
 from distrun.auto.comparing import TrialSchedule
 from distrun.auto.refusing import refuse
+from distrun.auto.rehearsal import Rehearsal
 from distrun.auto.torch import generators, graph
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
@@ -43,8 +44,17 @@ _LINES = (
     "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",
 )
 _SMALL = 1e-2  # of the norm of all gradients: what is smaller is compared with that
-REHEARSED = 3  # steps: what is kept from batch to batch shows in the second and third
 _NEAR_ZERO = 1e-3  # added to a loss that is compared
+
+
+class Weights(Protocol):
+    """The module `optimizers`, as far as a trial needs it."""
+
+    def compare(self) -> None:
+        """Refuse the script if the ranks' weights differ."""
+
+    def sums_of_weights(self) -> list[int]:
+        """Return numbers that depend on all bits of the weights and buffers."""
 
 
 @dataclass
@@ -66,41 +76,53 @@ class _Running:
 
 _running: _Running | None = None
 _copy: copying.Copy | None = None  # in a copy
-_rehearsed: deque[copying.Found | None] = deque()  # of the steps to come; None on all ranks but the last
 _schedule = TrialSchedule()
 _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # in the batch that is tried
-_has_begun = False  # the ranks have taken their first batch
 
 
-def begin(
-    mine: Any, part: Part, is_new: bool, compare: Callable[[], None], collate: Callable[[], Any] | None = None
-) -> Any:
+def begin(mine: Any, part: Part, is_new: bool, weights: Weights, collate: Callable[[], Any] | None = None) -> Any:
     """Try the step on a batch if it is its turn; return what the script gets: this rank's part, in the copy all of it.
 
     Args:
         mine: this rank's part of the batch, as the DataLoader gave it.
         part: what it is of the batch.
         is_new: whether an optimizer is new since the last batch.
-        compare: refuses the script if the ranks' weights differ.
+        weights: those that are trained.
         collate: returns the whole batch as the script's own `collate_fn` makes it, or None; None: it has none.
     """
     session.must_be_tried = ""
     if session.has_new_loss:
         session.has_new_loss = False
         _schedule.bring_forward()
-    is_due = _schedule.advance(is_new, distrun.size())
-    if _rehearsed:
-        _begin_step(_rehearsed.popleft(), part)
+    rehearsal, job.current.rehearsal = job.current.rehearsal, None
+    try:
+        if not _schedule.advance(is_new, distrun.size()) or part.is_whole or not _is_possible():
+            return mine
+        return _tried(mine, part, rehearsal, weights, collate)
+    finally:
+        if rehearsal is not None:
+            rehearsal.end()
+
+
+def _tried(
+    mine: Any, part: Part, rehearsal: Rehearsal | None, weights: Weights, collate: Callable[[], Any] | None
+) -> Any:
+    is_rehearsed = rehearsal is not None and copying.is_on_gpu()
+    ways = distrun.allgather_object((is_rehearsed, copying.is_on_gpu()), name="auto.trial.way")
+    is_rehearsed = ways[_judge()][0]
+    if any(is_on_gpu for _, is_on_gpu in ways) and not is_rehearsed:
         return mine
-    if not is_due or part.is_whole or not _is_possible() or copying.is_on_gpu():
-        return mine
-    compare()
-    whole = merging.merged(distrun.allgather_object(mine, name="auto.trial"), part.sizes)
+    weights.compare()
+    whole = merging.merged(distrun_torch.allgather_object(mine, name="auto.trial"), part.sizes)
     if whole is None and collate is None:
         return mine
     found: copying.Found | None = None
     generators.of_torch.use(own=False)
-    if distrun.rank() == _judge():
+    if is_rehearsed and rehearsal is not None:
+        whole = whole if collate is None else _collated(collate, whole)
+        if whole is not None:
+            found = copying.rehearsed(rehearsal, (whole, generators.states(), weights.sums_of_weights()))
+    elif distrun.rank() == _judge():
         copy = copying.begin()
         if isinstance(copy, copying.Copy):
             begin_copy(copy)
@@ -109,6 +131,19 @@ def begin(
         found = copy.found()
     _begin_step(found, part)
     return mine
+
+
+def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
+    """Return the whole batch as the script's `collate_fn` makes it; None if that fails."""
+    session.is_loading = True
+    try:
+        with generators.kept():
+            whole = collate()
+    except Exception:  # of the script's own function, which will say so itself
+        return None
+    finally:
+        session.is_loading = False
+    return otherwise if whole is None else whole
 
 
 def _begin_step(found: copying.Found | None, part: Part) -> None:
@@ -133,70 +168,12 @@ def _begin_step(found: copying.Found | None, part: Part) -> None:
 
 
 def begin_copy(copy: copying.Copy) -> None:
-    """Begin the steps of a copy, which this process is."""
+    """Begin the step of a copy, which this process is."""
     global _copy
     _copy = copy
+    job.current.end_copy = copy.end
     _stepped.clear()
     compiling.run_eagerly(is_eager=True)
-
-
-def finish_step_of_copy(is_last: bool) -> None:
-    """Finish a step of the copy that this process is, which then ends or begins another."""
-    assert _copy is not None
-    _copy.found.left = _gradients_of(session.prepared - _stepped)
-    if is_last:
-        _copy.end()
-    _copy.end_step()
-    _copy.begin_step()
-    _stepped.clear()
-
-
-def is_rehearsed() -> bool:
-    """Whether the first steps of the job are to be rehearsed; all ranks call this once they work on the first batch."""
-    global _has_begun
-    if _has_begun:
-        return False
-    _has_begun = True
-    can_rehearse = job.current.rehearsal is not None and copying.is_on_gpu() and _is_possible()
-    if job.current.rehearsal is not None and not can_rehearse:
-        job.current.rehearsal.end()
-        job.current.rehearsal = None
-    return bool(distrun.broadcast_object(can_rehearse, _judge(), "auto.trial.is_rehearsed"))
-
-
-def rehearse(batches: Sequence[tuple[Any, Part, Callable[[], Any] | None]], weights: Sequence[int]) -> None:
-    """Have the steps on the first batches rehearsed; all ranks call this.
-
-    Args:
-        batches: each as the DataLoader gave it to this rank, what part that is, and a function as for `begin`.
-        weights: numbers that depend on the bits of all weights.
-    """
-    generators.of_torch.use(own=False)
-    given, is_complete = [], True
-    for mine, part, collate in batches:
-        whole = merging.merged(distrun.allgather_object(mine, name="auto.trial"), part.sizes)
-        if distrun.rank() == _judge() and collate is not None:
-            with generators.kept():
-                whole = _collated(collate, whole)
-        is_complete = is_complete and whole is not None and not part.is_whole
-        if is_complete:
-            given.append(whole)
-    found: list[copying.Found | None] = []
-    rehearsal, job.current.rehearsal = job.current.rehearsal, None
-    if rehearsal is not None:
-        told = rehearsal.found(copying.packed((given, generators.states(), weights))) if given else b""
-        found = copying.unpacked(told) if told else []
-        rehearsal.end()
-    count = distrun.broadcast_object(len(found), _judge(), "auto.trial.rehearsed")
-    _rehearsed.extend(found or [None] * count)
-
-
-def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
-    try:
-        whole = collate()
-    except Exception:  # of the script's own function, which will say so itself
-        return None
-    return otherwise if whole is None else whole
 
 
 def _batch_of_copy(merged: Any, collate: Callable[[], Any] | None) -> Any:
@@ -257,6 +234,7 @@ def divisors_of_like(signature: graph.Signature) -> tuple[float, ...] | None:
 
 def before_backward(losses: Iterable[Tensor]) -> None:
     """The script calls `backward()` of some losses: the copy notes them; all ranks do, or none."""
+    _end_copy_that_has_left()
     if _copy is not None:
         for loss in losses:
             taken = graph.parts(loss.grad_fn)
@@ -265,8 +243,14 @@ def before_backward(losses: Iterable[Tensor]) -> None:
         _agree("calls backward()")
 
 
+def _end_copy_that_has_left() -> None:
+    if _copy is not None and _copy.has_left:
+        _copy.end()
+
+
 def before_step(optimizer: torch.optim.Optimizer) -> None:
     """An optimizer is about to use its gradients: the copy notes them, the ranks compare theirs."""
+    _end_copy_that_has_left()
     _follow_draws(False)
     if not is_running() or optimizer not in session.prepared:
         return
@@ -280,7 +264,7 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
     if found is not None:
         if place < len(found.steps):
             why = _difference(found.steps[place], _gradients_of([optimizer]), found.tolerance)
-        else:
+        elif _are_finite(found.left):  # else a GradScaler has skipped the step
             why = f"there are more than {len(found.steps)} steps of optimizers in this batch"
     _agree("calls an optimizer's step()", why)
 
@@ -330,8 +314,6 @@ def _agree(what: str, why: str = "") -> None:
         *distrun.allgather_object((what, certain, why, mode.is_void), name="auto.trial.agree"), strict=True
     )
     reason = next(filter(None, certains if any(are_void) else (*certains, *whys)), "")
-    if any(are_void):
-        _rehearsed.clear()  # the ranks draw other numbers from here on
     if len(set(whats)) > 1:
         reason = f"one rank {what} where another does not, as what it does depends on the samples of its part"
     if reason:
@@ -342,25 +324,28 @@ def _agree(what: str, why: str = "") -> None:
 def finish() -> None:
     """The script takes its next batch: the copy ends; the ranks compare the gradients that nothing has used yet."""
     if _copy is not None:
-        finish_step_of_copy(is_last=True)
+        _copy.found.left = _gradients_of(session.prepared - _stepped)
     elif _running is not None:
         found, why = _running.found, ""
         if found is not None:
             why = _difference(found.left, _gradients_of(session.prepared - _stepped), found.tolerance)
         _agree("takes the next batch", why)
-        _end_step()
+    end()
+
+
+def leave_loop() -> None:
+    """The script has left its loop: a trial is over, and the copy ends, unless an error has brought it here."""
+    if _copy is not None:
+        _copy.has_left = True  # an error comes to the end of the script, where it is seen
+    else:
+        end()
 
 
 def end() -> None:
     """The script leaves its loop: the copy ends, a trial is over."""
+    global _running
     if _copy is not None:
         _copy.end()
-    _rehearsed.clear()
-    _end_step()
-
-
-def _end_step() -> None:
-    global _running
     if _running is not None:
         _running.mode.end()
         compiling.run_eagerly(is_eager=False)
@@ -386,7 +371,8 @@ def _difference(whole: copying.Gradients, mine: copying.Gradients, tolerance: fl
     one never are. So where something is rounded like that, only a difference in all weights is one.
     """
     if whole.keys() != mine.keys():
-        return "optimizers make their steps in another order"
+        are_finite = _are_finite(whole) and _are_finite(mine)  # else a GradScaler has skipped a step
+        return "optimizers make their steps in another order" if are_finite else ""
     total = sum(each.norm**2 for each in whole.values() if each is not None) ** 0.5
     clauses = []
     for weight, expected in whole.items():
@@ -397,7 +383,9 @@ def _difference(whole: copying.Gradients, mine: copying.Gradients, tolerance: fl
         zero = copying.Gradient(like.shape, 0.0, torch.zeros_like(like.elements))
         expected, found = expected or zero, found or zero
         norm = max(expected.norm, _SMALL * total)
-        error = max(float((expected.elements - found.elements).norm()), abs(expected.norm - found.norm))
+        elements = found.elements
+        scale = math.sqrt(math.prod(expected.shape) / max(1, elements.numel()))
+        error = max(float((expected.elements - elements).norm()) * scale, abs(expected.norm - found.norm))
         if not _are_close(expected.norm, expected.norm + error, norm * tolerance):
             clauses.append(
                 f"a weight of shape {list(expected.shape)} gets a gradient of norm {found.norm:.4g}, where "
@@ -406,6 +394,10 @@ def _difference(whole: copying.Gradients, mine: copying.Gradients, tolerance: fl
         elif tolerance > copying.EXACT and max(expected.norm, found.norm) >= _SMALL * total:
             return ""
     return next(iter(clauses), "")
+
+
+def _are_finite(gradients: copying.Gradients) -> bool:
+    return all(math.isfinite(each.norm) for each in gradients.values() if each is not None)
 
 
 def _are_close(expected: float, found: float, tolerance: float) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from distrun.auto.rehearsal import Rehearsal
 from distrun.auto.torch import graph
 from distrun.auto.torch.trial import drawing
 
@@ -74,7 +75,7 @@ class Child:
             if status:
                 return None
             file.seek(0)
-            found: Found = unpacked(file.read())[0]
+            found: Found = unpacked(file.read())
             return found
 
 
@@ -84,26 +85,25 @@ class Copy:
     def __init__(self, leave: Callable[[bytes], object]) -> None:
         """`leave` is called at the end, with what was found."""
         self._leave = leave
-        self._steps: list[Found] = []
-        self.begin_step()
-
-    def begin_step(self) -> None:
-        """Begin to note what is found in a step."""
         self.found, self.mode = Found(), drawing.Recording()
+        self.has_left = False
+        """Whether the script has left its loop."""
         self.mode.begin()
 
-    def end_step(self) -> None:
-        """The step has ended."""
+    def end(self) -> NoReturn:
+        """End this process at the end of the step, and leave what it has found."""
         self.mode.end()
         self.found.draws = self.mode.draws
         self.found.tolerance = _ROUNDED if self.mode.is_rounded else _TF32 if self.mode.is_tf32 else EXACT
-        self._steps.append(self.found)
-
-    def end(self) -> NoReturn:
-        """End this process at the end of a step, and leave what it has found."""
-        self.end_step()
-        self._leave(packed(self._steps))
+        self._leave(packed(self.found))
         os._exit(0)
+
+
+def rehearsed(rehearsal: Rehearsal, given: Any) -> Found | None:
+    """Hand over what a rehearsal needs, and return what it has found; None: it has not come to the end of the step."""
+    told = rehearsal.found(packed(given))
+    found: Found | None = unpacked(told) if told else None
+    return found
 
 
 def is_on_gpu() -> bool:
@@ -117,7 +117,7 @@ def gradient_of(weight: Tensor) -> Gradient | None:
     if gradient is None:
         return None
     flat = (gradient.to_dense() if gradient.is_sparse else gradient).detach().flatten()
-    elements = flat[:: -(-flat.numel() // _COMPARED) or 1].double().cpu()
+    elements = flat[:: -(-flat.numel() // _COMPARED) or 1].to("cpu", torch.float64, copy=True)
     norm = elements.norm() if elements.numel() == flat.numel() else flat.norm(dtype=torch.float64)
     return Gradient(tuple(gradient.shape), float(norm), elements)
 
@@ -130,8 +130,8 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes) -> Any:
-    """Return the object that `packed` made the bytes of, in a process of this job."""
-    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
+    """Return the object that `packed` made the bytes of, in a process of this rank."""
+    return torch.load(io.BytesIO(data), weights_only=False)
 
 
 def begin() -> Child | Copy:

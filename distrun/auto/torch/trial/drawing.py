@@ -58,9 +58,7 @@ class Recording(_Mode):  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor) and result.dtype in _HALF:
             self.is_rounded = True
         if not self.is_tf32 and any(isinstance(each, Tensor) and each.is_cuda for each in args):
-            self.is_tf32 = torch.backends.cuda.matmul.allow_tf32 or (
-                torch.backends.cudnn.allow_tf32 and ("conv" in str(func) or "_rnn" in str(func))
-            )
+            self.is_tf32 = _may_be_tf32(str(func))
         return result
 
 
@@ -162,6 +160,15 @@ def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a copy of a tensor with its dimensions in the order in memory of another's: numbers are drawn in it."""
     order = sorted(range(like.dim()), key=lambda dim: -like.stride()[dim])
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _may_be_tf32(operation: str) -> bool:
+    """Whether an operation on a GPU may round to the 10 bits of TF32."""
+    try:
+        by_cudnn = torch.backends.cudnn.allow_tf32 and ("conv" in operation or "_rnn" in operation)
+        return bool(torch.backends.cuda.matmul.allow_tf32 or by_cudnn)
+    except RuntimeError:  # the script has used torch's newer settings, for which these have no answer
+        return True
 
 
 def _draws(func: Any, args: Sequence[Any], kwargs: Any) -> bool:

@@ -1,10 +1,12 @@
-"""The process that rehearses: its training loop takes the batches that the ranks hand over, and ends with these."""
+"""The process that rehearses: its training loop takes the first batch from the ranks, and ends with the step on it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sized
 from typing import Any
+
+import torch
 
 from distrun.auto.rehearsal import RehearsingProcess
 from distrun.auto.torch import generators, trial
@@ -17,7 +19,7 @@ class RehearsedBatches:
 
     def __init__(self, process: RehearsingProcess, loader: Sized, sums_of_weights: Callable[[], list[int]]) -> None:
         self._process, self._loader, self._sums_of_weights = process, loader, sums_of_weights
-        self._batches: list[Any] | None = None
+        self._has_begun = False
 
     def __iter__(self) -> RehearsedBatches:
         return self
@@ -26,23 +28,21 @@ class RehearsedBatches:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        if self._batches is None:
-            self._begin()
-        else:
-            trial.finish_step_of_copy(is_last=not self._batches)
-        assert self._batches is not None
-        session.prepared.update(session.optimizers)
-        return self._batches.pop(0)
-
-    def _begin(self) -> None:
+        if self._has_begun:
+            trial.finish()
         if trial.is_running():  # the batches of two DataLoaders at once are not handed over
             os._exit(1)
-        self._batches, states, weights = copying.unpacked(self._process.batches())
+        self._has_begun = True
+        batch, states, sums = copying.unpacked(self._process.given())
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.set_per_process_memory_fraction(1.0)
         session.prepared.update(session.optimizers)
-        if self._sums_of_weights() != weights:
+        if self._sums_of_weights() != sums:
             os._exit(1)  # the script has made others here than on rank 0
         trial.begin_copy(copying.Copy(self._process.leave))
         generators.put(states)
+        return batch
 
     def __del__(self) -> None:
-        trial.end()
+        if self._has_begun:
+            trial.leave_loop()
