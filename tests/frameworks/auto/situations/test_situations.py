@@ -29,8 +29,10 @@ REHEARSED_REFUSED = (
     "ranks_as_targets collate_normalises autocast_mse_of_means"
 )
 LATER = (
-    "late_batch_term late_divisor targets_averaged_over_epochs losses_of_samples_kept best_loss_of_each_sample "
-    "q_priorities_kept"
+    "late_batch_term late_divisor curriculum_by_error_of_rows tensor_moved_by_hand prompt_moved_by_sign "
+    "universal_perturbation queue_of_outputs hidden_state_of_last_batch centres_by_index_add moco_queue dino_centre "
+    "targets_averaged_over_epochs losses_of_samples_kept best_loss_of_each_sample q_priorities_kept relu_of_mean "
+    "memory_bank_by_index collate_pads_mean_over_padding"
 )
 """The situations that are wrong only after the first batch, which alone is rehearsed."""
 
