@@ -6,6 +6,6 @@ words, before it goes wrong.
 The room: `__main__` joins the job and runs the script, by `running`. `frameworks` notices when the script imports
 torch or Keras and has the room of that framework change it: `torch`, `keras`. They share the rest: `job` is what is
 known of the job, `refusing` ends it with a reason, `output` and `files` let rank 0 alone print and write, `randomness`
-gives all ranks one start, `comparing` compares what they have trained, `rehearsal` has the first steps made by one
+gives all ranks one start, `comparing` compares what they have trained, `rehearsal` has the first step made by one
 process beforehand, `source` reads the script, and `explaining` prints what it finds (`distrun --auto=explain`).
 """

@@ -29,11 +29,11 @@ class AutoJob:
     """Whether Keras is training: on its torch backend, the room of torch then leaves torch as it is."""
 
     is_copy: bool = False
-    """Whether this process is a copy of a rank that tries steps alone, and ends after them."""
+    """Whether this process is a copy of a rank that tries a step alone, and ends after it."""
     end_copy: Callable[[], NoReturn] | None = None
     """Ends a copy that has come to the end of the script, and leaves what it has found."""
     rehearsal: Rehearsal | None = None
-    """The rehearsal that this rank hands the first batches to, until it has."""
+    """The rehearsal that this rank hands the first batch to, until it has."""
     rehearsing: RehearsingProcess | None = None
     """This process, if it is one that rehearses."""
     is_tried: bool = False

@@ -8,21 +8,18 @@ and compare; see `distrun.auto.torch.trial`.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import select
-import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
 from distrun.errors import UsageError
+from distrun.host.forks import Fork
 from distrun.host.gpus import visible_gpus
 from distrun.runtime.contract import LaunchContract
 
-_PATIENCE = 180.0  # seconds until the step must have been made
-_PR_SET_PDEATHSIG = 1  # of prctl: the signal when the process's parent has ended
+_TIMEOUT = 180.0  # seconds until the step must have been made
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,9 @@ class Beginning:
 class Rehearsal:
     """A rehearsal, as the rank sees it that was forked."""
 
-    def __init__(self, process: int, connection: Connection, given: int, found: int) -> None:
-        """`given` and `found` are descriptors of files in memory that both processes have."""
-        self._process, self._connection, self._given, self._found = process, connection, given, found
+    def __init__(self, fork: Fork, connection: Connection, given: int) -> None:
+        """`given` is the descriptor of a file in memory that both processes have."""
+        self._fork, self._connection, self._given = fork, connection, given
 
     def begin(self, beginning: Beginning) -> None:
         """Have the script run up to its training loop."""
@@ -52,38 +49,23 @@ class Rehearsal:
             file.write(given)
         with suppress(OSError):
             self._connection.send_bytes(b"given")
-        pidfd = os.pidfd_open(self._process)
-        try:
-            select.select([pidfd], [], [], _PATIENCE)
-        finally:
-            os.close(pidfd)
-        found = _content(self._found)
-        return found if self.end() else b""
+        return self._fork.result(_TIMEOUT)
 
-    def end(self) -> bool:
-        """End the process and those that it has started, and return whether it had come to its end.
-
-        Memory of the GPU that it has used is free after this.
-        """
-        if not self._process:
-            return False
-        status = -1
-        with suppress(ProcessLookupError):
-            os.killpg(self._process, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            _, status = os.waitpid(self._process, 0)
-        self._process = 0
-        self._connection.close()
-        os.close(self._given)
-        os.close(self._found)
-        return status == 0
+    def end(self) -> None:
+        """End the process, if that was not done before."""
+        self._fork.end()
+        if not self._connection.closed:
+            self._connection.close()
+            os.close(self._given)
 
 
 class RehearsingProcess:
     """A rehearsal, as the process sees it that makes it."""
 
-    def __init__(self, connection: Connection, given: int, found: int) -> None:
-        self._connection, self._given, self._found = connection, given, found
+    def __init__(self, fork: Fork, connection: Connection, given: int) -> None:
+        """`given` is as in `Rehearsal`."""
+        self._connection, self._given = connection, given
+        self.leave = fork.leave
         self.gpu: int | None = None
         """The number of the GPU that it works on; None: there is none, or it has not begun."""
 
@@ -104,12 +86,9 @@ class RehearsingProcess:
             self._connection.recv_bytes()
         except EOFError:
             os._exit(1)
-        return _content(self._given)
-
-    def leave(self, found: bytes) -> None:
-        """Leave what was found, before the process ends with status 0."""
-        with open(self._found, "wb", closefd=False) as file:
-            file.write(found)
+        with open(os.dup(self._given), "rb") as file:
+            file.seek(0)
+            return file.read()
 
 
 def is_needed() -> bool:
@@ -124,17 +103,13 @@ def is_needed() -> bool:
 def fork() -> Rehearsal | RehearsingProcess:
     """Fork this process, which must not have asked for a GPU yet; return the rehearsal, and in the fork its side."""
     mine, others = Pipe()
-    files = os.memfd_create("distrun-given"), os.memfd_create("distrun-found")
-    process = os.fork()
-    if process:
+    given = os.memfd_create("distrun-given")
+    forked = Fork()
+    if not forked.is_here:
         others.close()
-        with suppress(OSError):  # the fork has done so itself
-            os.setpgid(process, process)
-        return Rehearsal(process, mine, *files)
+        return Rehearsal(forked, mine, given)
     mine.close()
-    os.setpgid(0, 0)  # so that it ends together with what the script starts
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    return RehearsingProcess(others, *files)
+    return RehearsingProcess(forked, others, given)
 
 
 def _is_exclusive() -> bool:
@@ -145,9 +120,3 @@ def _is_exclusive() -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return any(mode.strip() not in ("", "Default") for mode in told.splitlines())
-
-
-def _content(descriptor: int) -> bytes:
-    with open(os.dup(descriptor), "rb") as file:
-        file.seek(0)
-        return file.read()

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import bind_free
+from distrun.host.forks import die_with_parent
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runner.system import descendants
 from distrun.spark.assignment import Assignment, Place, Report
 from distrun.spark.live import DriverLine
 
@@ -99,7 +99,7 @@ def _process(report: int, listener: socket.socket | None) -> subprocess.Popen[by
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             pass_fds=[report, *([listener.fileno()] if listener else [])],
             start_new_session=True,
-            preexec_fn=partial(descendants.die_with_parent, os.getpid()),
+            preexec_fn=partial(die_with_parent, os.getpid()),
         )
     finally:
         os.close(report)

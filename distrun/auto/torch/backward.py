@@ -178,10 +178,10 @@ def _grad(
             ("torch.autograd.grad(loss, x, create_graph=True)  # by the samples",),
         )
     session.backwards += bool(weights)
+    first = session.grads_in_batch
     session.grads_in_batch += len(roots)
     check_place = session.announce() if weights else None
-    places = range(session.grads_in_batch, 0, -1)
-    handles = [handle for root, place in zip(roots, places, strict=False) for handle in _shares(root, part, place)]
+    handles = [handle for place, root in enumerate(roots, first) for handle in _shares(root, part, place)]
     session.in_grad = True  # where operations are followed, torch calls torch.autograd.grad from inside
     try:
         found = _plain_grad(outputs, inputs, None, retain_graph, create_graph, *arguments, **options)

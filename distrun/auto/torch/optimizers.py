@@ -62,9 +62,6 @@ def prepare() -> None:
         session.prepared.add(optimizer)
 
 
-_made = 0
-
-
 def _check_made(optimizer: Optimizer) -> None:
     """Refuse an optimizer of weights that the first forward pass makes."""
     if any(torch.nn.parameter.is_lazy(each) for group in optimizer.param_groups for each in group["params"]):
@@ -221,12 +218,9 @@ def _synchronize(optimizer: Distributed, reducer: GradientReducer) -> None:
 
 
 def _init(optimizer: Optimizer, *arguments: Any, **options: Any) -> None:
-    global _made
     _plain_init(optimizer, *arguments, **options)
     if is_shared() or job.current.rehearsing is not None:
-        _made += 1
-        session.places[optimizer] = _made
-        session.optimizers.add(optimizer)
+        session.add_optimizer(optimizer)
 
 
 def _add_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:

@@ -58,7 +58,14 @@ class Session:
         self.steps = 0
         self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
         """The latest parts of all iterations that are divided and go on, by the iterators."""
+        self._made = 0
         self._modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The script has made an optimizer."""
+        self._made += 1
+        self.places[optimizer] = self._made
+        self.optimizers.add(optimizer)
 
     def in_order(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
         """Return some optimizers in the order in which the script has made them."""

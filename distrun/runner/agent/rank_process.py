@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 
 from distrun.host.departures import Departures
+from distrun.host.forks import die_with_parent
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.protocol.frames import FrameKind
-from distrun.runner.system import cpus, descendants
+from distrun.runner.system import cpus
 from distrun.tracing.layout import EVENTS_FD, new_ring_fd
 from distrun.tracing.reader import RingReader
 
@@ -217,7 +218,7 @@ def waiting_bytes(descriptor: int) -> int:
 
 
 def _before_exec(agent: int, bound_to: set[int]) -> None:
-    descendants.die_with_parent(agent)
+    die_with_parent(agent)
     if bound_to:
         os.sched_setaffinity(0, bound_to)
     # Signals that are ignored, as by nohup or by a shell in the background, stay ignored; but these must end a rank.

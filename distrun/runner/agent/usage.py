@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from distrun.host.gpu_usage import new_gpu_usage
+from distrun.runner.system.gpu_usage import new_gpu_usage
 
 
 class Usage:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import hashlib
@@ -17,8 +16,10 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
+from distrun.host.forks import die_with_parent
 from distrun.runner.shipping.cache import touch
 from distrun.runner.shipping.first_stage import Launcher
 
@@ -26,7 +27,6 @@ _COMPLETE = ".complete"
 _LAST_LINES = 4
 _LONGEST = 600  # characters of what pip said
 _PER_STEP = 1.0  # seconds between two words to the launcher about what is going on
-_SET_PDEATHSIG = 1
 _INTERPRETER = "import os, sys; sys.path = {path!r} + [p for p in sys.path if p]; import runpy; "
 _INTERPRETER += "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
@@ -157,7 +157,7 @@ def _run(launcher: Launcher, command: list[str]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        preexec_fn=_die_with_parent,
+        preexec_fn=partial(die_with_parent, os.getpid()),
         start_new_session=True,
     )
     assert process.stdout is not None
@@ -201,7 +201,3 @@ def _launcher_is_gone(timeout: float, output: int | None = None) -> bool:
     if output is not None:
         poll.register(output, select.POLLIN)
     return any(descriptor == 0 for descriptor, _ in poll.poll(timeout * 1000))
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)

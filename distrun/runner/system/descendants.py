@@ -1,4 +1,4 @@
-"""The processes below this one: adopting orphans, dying with the parent, and ending every descendant.
+"""The processes below this one: adopting orphans, and ending every descendant.
 
 A process that daemonises leaves its parent, process group and session, but not its line of descent: a subreaper adopts
 it. That is why a subreaper without children has no descendant left anywhere: a single failed `waitpid` proves it.
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _END_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
 _END_INTERVAL = 0.02
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,13 +27,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def set_subreaper(enabled: bool = True) -> None:
     """Adopt the orphans among this process's descendants (or stop doing so)."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel SIGKILL this process when the thread that started it ends; for use between fork and exec."""
-    _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew our wish
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def reap(pid: int = -1) -> tuple[int, int] | None:

@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 from distrun.auto import comparing  # noqa: E402
 from distrun.auto.refusing import Refusal  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
-from distrun.auto.torch.trial import _difference, copying, drawing, merging  # noqa: E402
+from distrun.auto.torch.trial import drawing, merging  # noqa: E402
+from distrun.auto.torch.trial.differences import EXACT, difference, gradient_of  # noqa: E402
 
 pytestmark = pytest.mark.gate
 SIZES = (3, 2, 2)
@@ -168,37 +169,37 @@ def gradients(*values):
     for place, value in enumerate(values):
         weight = torch.zeros(()) if value is None else torch.zeros_like(value)
         weight.grad = value
-        found[0, place] = copying.gradient_of(weight)
+        found[0, place] = gradient_of(weight)
     return found
 
 
 def test_a_gradient_that_differs_is_told_with_its_norms():
     whole = gradients(torch.full((3, 4), 1.0), torch.ones(5))
-    assert _difference(whole, gradients(torch.full((3, 4), 1.00001), torch.ones(5)), copying.EXACT) == ""
-    found = _difference(whole, gradients(torch.full((3, 4), 1.5), torch.ones(5)), copying.EXACT)
+    assert difference(whole, gradients(torch.full((3, 4), 1.00001), torch.ones(5)), EXACT) == ""
+    found = difference(whole, gradients(torch.full((3, 4), 1.5), torch.ones(5)), EXACT)
     assert "a weight of shape [3, 4] gets a gradient of norm 5.196, where that of the batch has 3.464" in found
-    assert "of norm 0," in _difference(whole, gradients(None, torch.ones(5)), copying.EXACT)
-    assert _difference(gradients(None), gradients(None), copying.EXACT) == ""
+    assert "of norm 0," in difference(whole, gradients(None, torch.ones(5)), EXACT)
+    assert difference(gradients(None), gradients(None), EXACT) == ""
 
 
 def test_where_half_precision_rounds_only_a_difference_in_all_weights_is_one():
     whole = gradients(torch.ones(3), torch.ones(5))
-    assert _difference(whole, gradients(torch.full((3,), 1.3), torch.ones(5)), 0.05) == ""
-    assert _difference(whole, gradients(torch.full((3,), 1.3), torch.full((5,), 1.1)), 0.05) != ""
+    assert difference(whole, gradients(torch.full((3,), 1.3), torch.ones(5)), 0.05) == ""
+    assert difference(whole, gradients(torch.full((3,), 1.3), torch.full((5,), 1.1)), 0.05) != ""
     unused = gradients(torch.ones(3), torch.zeros(5))  # shows nothing
-    assert _difference(unused, gradients(torch.full((3,), 1.3), torch.zeros(5)), 0.05) != ""
+    assert difference(unused, gradients(torch.full((3,), 1.3), torch.zeros(5)), 0.05) != ""
 
 
 def test_of_a_large_gradient_some_elements_are_compared_and_the_norm_of_all():
     large = torch.zeros(1 << 20)
     large[5] = 1.0
-    found = copying.gradient_of(parameter := torch.nn.Parameter(torch.zeros_like(large)))
+    found = gradient_of(parameter := torch.nn.Parameter(torch.zeros_like(large)))
     assert found is None
     parameter.grad = large
-    found = copying.gradient_of(parameter)
+    found = gradient_of(parameter)
     assert found.elements.numel() == 1 << 17
     assert found.norm == 1.0
-    assert _difference(gradients(torch.zeros_like(large)), {(0, 0): found}, copying.EXACT) != ""
+    assert difference(gradients(torch.zeros_like(large)), {(0, 0): found}, EXACT) != ""
 
 
 def test_kernels_that_drop_nothing_out_draw_nothing():

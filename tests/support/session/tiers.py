@@ -66,7 +66,7 @@ FOLDERS = (
     Folder("processes/doctor", "full", "processes", 15, ("runner.doctor",)),
     Folder("processes/elastic", "full", "processes", 50, ("runner.elastic", "runner.supervision", "runner.agent")),
     Folder("processes/failures", "full", "processes", 70, ("runner.supervision", "runner.job", "servers")),
-    Folder("processes/kernel", "full", "processes", 3, ("runtime.shared_memory", "runtime.transport")),
+    Folder("processes/kernel", "full", "processes", 3, ("runtime.shared_memory", "runtime.transport", "host")),
     Folder("processes/launchers", "full", "processes", 80, ("runner",)),
     Folder("processes/observation", "full", "processes", 95, ("runner.observation", "tracing")),
     Folder("processes/shipping", "full", "processes", 10, ("runner.shipping",)),

@@ -16,7 +16,6 @@ be made, or ends in another way, shows nothing: the step then goes on as if it w
 
 from __future__ import annotations
 
-import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -36,14 +35,14 @@ from distrun.auto.torch import generators, graph
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
 from distrun.auto.torch.statistics import compiling
-from distrun.auto.torch.trial import copying, drawing, merging
+from distrun.auto.torch.trial import copying, differences, drawing, merging
+from distrun.auto.torch.trial.differences import Gradients
 
 _LINES = (
     "loss = criterion(model(x), y).mean()  # a mean or a sum over the samples, of what each sample has for itself",
     "or, where the loss is one of the whole batch:",
     "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",
 )
-_SMALL = 1e-2  # of the norm of all gradients: what is smaller is compared with that
 _NEAR_ZERO = 1e-3  # added to a loss that is compared
 
 
@@ -128,7 +127,7 @@ def _tried(
             begin_copy(copy)
             _work_alone()
             return _batch_of_copy(whole, collate)
-        found = copy.found()
+        found = copying.found(copy)
     _begin_step(found, part)
     return mine
 
@@ -263,8 +262,8 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
     _running.steps += 1
     if found is not None:
         if place < len(found.steps):
-            why = _difference(found.steps[place], _gradients_of([optimizer]), found.tolerance)
-        elif _are_finite(found.left):  # else a GradScaler has skipped the step
+            why = differences.difference(found.steps[place], _gradients_of([optimizer]), found.tolerance)
+        elif differences.are_finite(found.left):  # else a GradScaler has skipped the step
             why = f"there are more than {len(found.steps)} steps of optimizers in this batch"
     _agree("calls an optimizer's step()", why)
 
@@ -295,7 +294,7 @@ def note_read(value: float) -> None:
         _running.reads += 1
         if found is not None and place < len(found.reads):
             expected = found.reads[place]
-            if not _are_close(expected, value, (abs(expected) + _NEAR_ZERO) * found.tolerance):
+            if not differences.are_close(expected, value, (abs(expected) + _NEAR_ZERO) * found.tolerance):
                 why = f"a loss that the script reads is {value:.6g} by a part, and {expected:.6g} by the batch"
         _agree("reads a loss", why)
 
@@ -328,7 +327,7 @@ def finish() -> None:
     elif _running is not None:
         found, why = _running.found, ""
         if found is not None:
-            why = _difference(found.left, _gradients_of(session.prepared - _stepped), found.tolerance)
+            why = differences.difference(found.left, _gradients_of(session.prepared - _stepped), found.tolerance)
         _agree("takes the next batch", why)
     end()
 
@@ -354,54 +353,11 @@ def end() -> None:
         generators.of_torch.use(own=True)
 
 
-def _gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> copying.Gradients:
+def _gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> Gradients:
     """Return the gradients of all weights of some optimizers."""
     with torch._C._DisableTorchDispatch():
         return {
-            (session.places[optimizer], place): copying.gradient_of(weight)
+            (session.places[optimizer], place): differences.gradient_of(weight)
             for optimizer in optimizers
             for place, weight in enumerate(each for group in optimizer.param_groups for each in group["params"])
         }
-
-
-def _difference(whole: copying.Gradients, mine: copying.Gradients, tolerance: float) -> str:
-    """Return in what gradients differ; "" if they do not, but for rounding.
-
-    The gradients of a first layer may be far off by rounding to 16 bits alone (a quarter, of a ResNet), those of a last
-    one never are. So where something is rounded like that, only a difference in all weights is one.
-    """
-    if whole.keys() != mine.keys():
-        are_finite = _are_finite(whole) and _are_finite(mine)  # else a GradScaler has skipped a step
-        return "optimizers make their steps in another order" if are_finite else ""
-    total = sum(each.norm**2 for each in whole.values() if each is not None) ** 0.5
-    clauses = []
-    for weight, expected in whole.items():
-        found = mine[weight]
-        like = expected or found
-        if like is None:
-            continue
-        zero = copying.Gradient(like.shape, 0.0, torch.zeros_like(like.elements))
-        expected, found = expected or zero, found or zero
-        norm = max(expected.norm, _SMALL * total)
-        elements = found.elements
-        scale = math.sqrt(math.prod(expected.shape) / max(1, elements.numel()))
-        error = max(float((expected.elements - elements).norm()) * scale, abs(expected.norm - found.norm))
-        if not _are_close(expected.norm, expected.norm + error, norm * tolerance):
-            clauses.append(
-                f"a weight of shape {list(expected.shape)} gets a gradient of norm {found.norm:.4g}, where "
-                f"that of the batch has {expected.norm:.4g}, and the difference {error:.4g}"
-            )
-        elif tolerance > copying.EXACT and max(expected.norm, found.norm) >= _SMALL * total:
-            return ""
-    return next(iter(clauses), "")
-
-
-def _are_finite(gradients: copying.Gradients) -> bool:
-    return all(math.isfinite(each.norm) for each in gradients.values() if each is not None)
-
-
-def _are_close(expected: float, found: float, tolerance: float) -> bool:
-    """Whether numbers are equal, but for rounding; two that are not finite are."""
-    if not (math.isfinite(expected) and math.isfinite(found)):
-        return math.isfinite(expected) == math.isfinite(found)
-    return abs(expected - found) <= tolerance

@@ -5,37 +5,19 @@ from __future__ import annotations
 import io
 import os
 import random
-import select
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor
 
 from distrun.auto.rehearsal import Rehearsal
 from distrun.auto.torch import graph
 from distrun.auto.torch.trial import drawing
+from distrun.auto.torch.trial.differences import Gradients
+from distrun.host.forks import Fork
 
-_COMPARED = 1 << 17  # elements of a gradient
-
-
-class Gradient(NamedTuple):
-    """The part of a gradient that is compared."""
-
-    shape: tuple[int, ...]
-    norm: float
-    elements: Tensor
-    """Some at equal distances, of a small gradient all; float64, on the CPU."""
-
-
-Gradients = dict[tuple[int, int], Gradient | None]
-"""The gradients of weights, by the place of the optimizer and that of the weight in it; None where there is none."""
-
-_PATIENCE = 120.0  # seconds that a copy may take
-EXACT, _TF32, _ROUNDED = 2e-4, 5e-3, 0.05  # relative differences by rounding
+_TIMEOUT = 120.0  # seconds that a copy may take
 
 
 @dataclass
@@ -56,29 +38,6 @@ class Found:
     """The relative difference that rounding explains."""
 
 
-class Child:
-    """A copy, as the process sees it that has made it."""
-
-    def __init__(self, process: int, descriptor: int) -> None:
-        self._process, self._descriptor = process, descriptor
-
-    def found(self) -> Found | None:
-        """Wait until the copy has ended, and return what it has found; None: it has not come to the end of the step."""
-        pidfd = os.pidfd_open(self._process)
-        try:
-            if not select.select([pidfd], [], [], _PATIENCE)[0]:
-                os.kill(self._process, signal.SIGKILL)
-            _, status = os.waitpid(self._process, 0)
-        finally:
-            os.close(pidfd)
-        with os.fdopen(self._descriptor, "rb") as file:
-            if status:
-                return None
-            file.seek(0)
-            found: Found = unpacked(file.read())
-            return found
-
-
 class Copy:
     """A copy, as it sees itself."""
 
@@ -94,32 +53,14 @@ class Copy:
         """End this process at the end of the step, and leave what it has found."""
         self.mode.end()
         self.found.draws = self.mode.draws
-        self.found.tolerance = _ROUNDED if self.mode.is_rounded else _TF32 if self.mode.is_tf32 else EXACT
+        self.found.tolerance = self.mode.tolerance
         self._leave(packed(self.found))
         os._exit(0)
-
-
-def rehearsed(rehearsal: Rehearsal, given: Any) -> Found | None:
-    """Hand over what a rehearsal needs, and return what it has found; None: it has not come to the end of the step."""
-    told = rehearsal.found(packed(given))
-    found: Found | None = unpacked(told) if told else None
-    return found
 
 
 def is_on_gpu() -> bool:
     """Whether this process uses a GPU, so that it cannot be forked."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
-
-
-def gradient_of(weight: Tensor) -> Gradient | None:
-    """Return the part of a weight's gradient that is compared; None: it has none."""
-    gradient = weight.grad
-    if gradient is None:
-        return None
-    flat = (gradient.to_dense() if gradient.is_sparse else gradient).detach().flatten()
-    elements = flat[:: -(-flat.numel() // _COMPARED) or 1].to("cpu", torch.float64, copy=True)
-    norm = elements.norm() if elements.numel() == flat.numel() else flat.norm(dtype=torch.float64)
-    return Gradient(tuple(gradient.shape), float(norm), elements)
 
 
 def packed(value: Any) -> bytes:
@@ -134,19 +75,27 @@ def unpacked(data: bytes) -> Any:
     return torch.load(io.BytesIO(data), weights_only=False)
 
 
-def begin() -> Child | Copy:
-    """Make a copy of this process, which begins to note what is drawn; return the child, and in the copy itself."""
-    descriptor = os.memfd_create("distrun-trial")
+def begin() -> Fork | Copy:
+    """Make a copy of this process, which begins to note what is drawn; return the fork, and in the fork its copy."""
     state = random.getstate()
-    process = os.fork()
-    if process:
-        return Child(process, descriptor)
+    fork = Fork()
+    if not fork.is_here:
+        return fork
     random.setstate(state)  # Python gives a forked process another one
     torch.set_num_threads(1)  # those of a pool are not copied
-    return Copy(partial(_write, descriptor))
+    return Copy(fork.leave)
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def found(fork: Fork) -> Found | None:
+    """Wait for a copy to end, and return what it has found; None: it has not come to the end of the step."""
+    return _found(fork.result(_TIMEOUT))
+
+
+def rehearsed(rehearsal: Rehearsal, given: Any) -> Found | None:
+    """Hand over what a rehearsal needs, and return what it has found; None as in `found`."""
+    return _found(rehearsal.found(packed(given)))
+
+
+def _found(data: bytes) -> Found | None:
+    found: Found | None = unpacked(data) if data else None
+    return found

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from distrun.auto.torch.parts import Part
+from distrun.auto.torch.trial import differences
 
 Draw = tuple[str, list[Any]]
 """The name of an operation, and its arguments: the shape of a tensor, and others as they are."""
@@ -46,19 +47,17 @@ class Recording(_Mode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
-        self.is_rounded = False
-        """Whether something was computed in half precision."""
-        self.is_tf32 = False
-        """Whether something may have been computed in TF32, on a GPU."""
+        self.tolerance = differences.EXACT
+        """The relative difference that rounding explains, by the least exact numbers that something was computed in."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _draws(func, args, kwargs or {}) and not self.is_paused:
             self.draws.append(_described(func, args, kwargs or {}))
         if isinstance(result, Tensor) and result.dtype in _HALF:
-            self.is_rounded = True
-        if not self.is_tf32 and any(isinstance(each, Tensor) and each.is_cuda for each in args):
-            self.is_tf32 = _may_be_tf32(str(func))
+            self.tolerance = differences.ROUNDED
+        if self.tolerance == differences.EXACT and any(isinstance(each, Tensor) and each.is_cuda for each in args):
+            self.tolerance = differences.TF32 if _may_be_tf32(str(func)) else differences.EXACT
         return result
 
 

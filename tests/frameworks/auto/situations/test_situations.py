@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # not a package: there is none in tests
+
 from records import check, groups, records
 
 SAME = (
@@ -18,7 +22,6 @@ REFUSED = (
     "running_mean_of_inputs mse_of_means simclr first_half_labelled ranks_as_targets compiled_batch_statistic "
     "collate_normalises"
 )
-
 
 REHEARSED_SAME = (
     "noise_by_index vae_without_noise wgan_gp centres_that_are_learned collate_pads_to_longest copy_that_fails "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from distrun.host.gpu_usage import GpuUsage
+from distrun.runner.system.gpu_usage import GpuUsage
 
 PROCESSES = ([(100, 5_000), (101, 6_000)], [(102, None)], None)
 
