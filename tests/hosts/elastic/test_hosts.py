@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 
 import pytest
 from elastic_training import Training, done, kill
-from shell import lives
+from shell import lives, wait_until
 
 
 @pytest.fixture
@@ -169,3 +171,31 @@ def test_an_sshd_that_ends_costs_its_ranks_and_no_more(training, alpha, beta):
     after = trained.wait_for_ranks(2)  # a second connection has seen to it that nothing is left there
     assert set(before.values()) & set(after.values()) == {before[1]}
     assert len(finish(trained, alpha, beta)) == 2
+
+
+def test_a_host_whose_agent_starts_during_a_cut_takes_part_when_it_is_over(training, tmp_path, alpha, beta):
+    python, starting, go_on = (tmp_path / name for name in ("python", "starting", "go_on"))
+    go_on.touch()
+    real = shlex.quote(sys.executable)
+    python.write_text(f'#!/bin/sh\n>{starting}; until [ -e {go_on} ]; do sleep 0.1; done; exec {real} "$@"\n')
+    python.chmod(0o755)
+    trained = training("--elastic", "--python", str(python), "-H", "alpha:2,beta:1")  # rank 0 is on alpha
+    before = trained.wait_for_ranks(3)
+    starting.unlink()
+    go_on.unlink()
+    alpha.agent().kill()
+    wait_until(starting.exists)
+    alpha.cut()
+    try:
+        go_on.touch()
+        wait_until(lambda: has_unsent(alpha))  # what the agent says of its host
+    finally:
+        alpha.mend()
+    assert len(set(before.values()) & set(trained.wait_for_ranks(3).values())) == 1
+    assert len(finish(trained, alpha, beta)) == 3
+
+
+def has_unsent(host):
+    """Whether a connection of a host's sshd has data that has not been acknowledged."""
+    sockets = host.call("ss", "-Htn", f"sport = :{host.port}").splitlines()
+    return any(int(line.split()[2]) > 0 for line in sockets)
