@@ -71,10 +71,10 @@ class Observation:
         self._due = time.monotonic() + self._interval
         if self._launcher.backlog > _LONGEST_BACKLOG:
             return
-        ranks = list(self._ranks())
+        ranks, now = list(self._ranks()), time.monotonic_ns()
         for rank in ranks:
             self.tell_events(rank)
-        sample = self._usage.sample({rank.number: rank.pid for rank in ranks if rank.alive})
+        sample = self._usage.sample({rank.number: rank.pid for rank in ranks if rank.alive}) | {"time": now}
         self._launcher.send(Frame(FrameKind.SAMPLE, payload=json.dumps(sample).encode("ascii")))
 
     def ask_stacks(self, number: int) -> None:

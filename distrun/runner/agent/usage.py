@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -27,7 +26,7 @@ class Usage:
             pids: process id by number of process.
 
         Returns:
-            `time` (nanoseconds, monotonic clock), `cpu` (percent of all cores), `memory` (percent), `network` (bytes
+            `cpu` (percent of all cores), `memory` (percent), `network` (bytes
             received and sent by interface, since the machine started), `ranks` (by number: `cpu` in percent of one
             core, `memory` in bytes, and for one that computes on a GPU `gpu`, see `GpuUsage.by_process`).
         """
@@ -41,7 +40,6 @@ class Usage:
             ranks.setdefault(str(number), {"cpu": 0.0, "memory": 0})["gpu"] = gpu
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
         return {
-            "time": time.monotonic_ns(),
             "cpu": psutil.cpu_percent(None),
             "memory": psutil.virtual_memory().percent,
             "network": {name: [one.bytes_recv, one.bytes_sent] for name, one in counters.items()},

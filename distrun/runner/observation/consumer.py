@@ -32,6 +32,7 @@ class Consumer(Protocol):
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
         """Take what the ranks of a host use of the machine; see `agent.usage`. `ranks` has numbers of processes.
 
+        All events that its ranks recorded before `time` have been told.
         `clock` has the `offset` of the host's clock from the launcher's, and by how much that can be wrong against the
         other hosts, `error`; nanoseconds.
         """

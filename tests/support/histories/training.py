@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from distrun.runner.observation.consumer import Source
 from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, INPUT, OPTIMIZER, STEP, WAITED, WAITING
@@ -18,6 +18,7 @@ class Listener(Protocol):
     """A model, or a consumer, that is told of a history."""
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None: ...
+    def sample(self, host: str, sample: Mapping[str, Any]) -> None: ...
     def tick(self, now: int) -> None: ...
 
 
@@ -79,18 +80,35 @@ class History:
         return max(self._now)
 
 
-def played(history: History, seconds: float, listener: Listener, hosts: int = 2) -> Iterator[float]:
-    """Play a history to somebody as agents tell it, every half a second; yield the seconds since its beginning."""
+def played(
+    history: History,
+    seconds: float,
+    listener: Listener,
+    hosts: int = 2,
+    stops: Mapping[str, tuple[float, float]] | None = None,
+) -> Iterator[float]:
+    """Play a history to somebody as agents tell it, every half a second; yield the seconds since its beginning.
+
+    `stops` has the seconds from which and until which the agent of a host is stopped; None: agents tell of no usage.
+    """
     waiting: list[list[Event]] = [[] for _ in range(history.size)]
+    host_of = [f"h{rank * hosts // history.size + 1}" for rank in range(history.size)]
     told_at = START
     while history.now < START + int(seconds * 1e9):
         for rank, events in enumerate(history.step()):
             waiting[rank] += events
         while told_at + 500 * MS <= history.now:
             told_at += 500 * MS
+            at = (told_at - START) / 1e9
+            stopped = {host for host, (begin, end) in (stops or {}).items() if begin <= at < end}
             for rank, events in enumerate(waiting):
-                now = [one for one in events if max(one.begin, one.end) <= told_at]
-                waiting[rank] = events[len(now) :]
-                listener.events(Source(rank, rank, f"h{rank * hosts // history.size + 1}"), now, NAMES)
+                if host_of[rank] not in stopped:
+                    now = [one for one in events if max(one.begin, one.end) <= told_at]
+                    waiting[rank] = events[len(now) :]
+                    listener.events(Source(rank, rank, host_of[rank]), now, NAMES)
+            for host in () if stops is None else sorted(set(host_of) - stopped):
+                used = {str(rank): {"cpu": 1.0, "memory": 1} for rank in range(history.size) if host_of[rank] == host}
+                sample = {"time": told_at, "cpu": 5.0, "memory": 6.0, "network": {}, "ranks": used}
+                listener.sample(host, sample)
             listener.tick(told_at)
-            yield (told_at - START) / 1e9
+            yield at

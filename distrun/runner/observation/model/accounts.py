@@ -39,7 +39,10 @@ class Account:
         self.steps = 0
         """Steps that it has done."""
         self.is_gone = False
-        """Whether its process has ended."""
+        """Whether its process has ended, or nothing is heard of its host."""
+        self.divided_until = 0
+        """The end of the last second that was divided with what it did; before the first one, the time of its first
+        event."""
         self._states: deque[tuple[int, int]] = deque()  # (begin, state)
         self._slept: deque[Interval] = deque()
         self._steps: deque[int] = deque()
@@ -48,6 +51,7 @@ class Account:
     def take(self, events: Iterable[Event], names: Sequence[str], operations: Operations) -> None:
         """Take new events, in order."""
         for event in events:
+            self.divided_until = self.divided_until or event.begin
             kind = event.kind
             self.heard_until = max(self.heard_until, event.begin, event.end)
             if kind == DONE:

@@ -16,7 +16,7 @@ from distrun.tracing.reader import Event
 WINDOW = 10
 """Seconds that rates and shares are about."""
 _PATIENCE = 2 * SECOND
-"""After which a second is divided though not all ranks have told of it."""
+"""After which a second is divided though ranks have not told of it whose agent tells of no use of its host."""
 _LOST_AFTER = 5 * SECOND
 """Without a word of a host, whose agent tells twice in a second, what its ranks do is not known any more."""
 _KEPT = 5 * SECOND
@@ -58,9 +58,14 @@ class Host:
         """Bytes per second over `WINDOW` seconds, as what travels comes in bursts, once per step."""
         self._counted: deque[tuple[int, Mapping[str, Sequence[int]]]] = deque()
 
+    @property
+    def told_until(self) -> int:
+        """The time until which everything is known that its ranks have recorded."""
+        return self._counted[-1][0] if self._counted else 0
+
     def is_silent(self, now: int) -> bool:
         """Return whether it has told nothing for so long that it must be lost."""
-        return bool(self._counted) and now - self._counted[-1][0] > _LOST_AFTER
+        return bool(self._counted) and now - self.told_until > _LOST_AFTER
 
     def take(self, sample: Mapping[str, Any]) -> None:
         """Take a sample of `agent.usage`."""
@@ -98,6 +103,7 @@ class Model:
             on_second: is told of each second when it has been divided.
             since: the time at which the first second begins; None = with the first event.
         """
+        self._since = since or 0
         self._on_second = on_second
         self.ranks: dict[int, Rank] = {}
         self.hosts: dict[str, Host] = {}
@@ -143,13 +149,16 @@ class Model:
         for rank in self.ranks.values():
             if rank.host in self.hosts and self.hosts[rank.host].is_silent(now):
                 rank.account.leave()
-        while self._next is not None and self._is_told(self._next + SECOND):
-            self._divide(self._next)
+        while self._next is not None and (told := self._told_of(self._next + SECOND)) is not None:
+            self._divide(self._next, told)
             self._next += SECOND
 
     def close(self, status: int) -> None:
-        """The job is over."""
-        self.tick(self.now + _PATIENCE)
+        """The job is over, and everything has been told."""
+        until = max((rank.account.heard_until for rank in self.ranks.values()), default=0)
+        while self._next is not None:
+            self._divide(self._next, list(self.ranks))
+            self._next = self._next + SECOND if self._next + SECOND <= until else None
 
     def add(self, rank: int, process: int, host: str) -> None:
         """A rank is there, or will be, that has told nothing yet."""
@@ -164,25 +173,57 @@ class Model:
                 rank.output = kept
         return rank
 
-    def _is_told(self, end: int) -> bool:
+    def _told_of(self, end: int) -> list[int] | None:
+        """Return the ranks that have told of all they did until then, or have ended; None: others will."""
         if self.now < end:
-            return False
-        if self.now >= end + _PATIENCE:
-            return True
-        return all(rank.account.is_gone or rank.account.heard_until >= end for rank in self.ranks.values())
+            return None
+        told = []
+        for number, rank in self.ranks.items():
+            host = self.hosts.get(rank.host)
+            until = rank.account.heard_until if host is None else host.told_until
+            is_lost = host is not None and host.is_silent(self.now)
+            if until >= end or (rank.account.is_gone and not is_lost) or (host is None and self.now >= end + _PATIENCE):
+                told.append(number)
+            elif not is_lost:
+                return None
+        return told
 
-    def _divide(self, begin: int) -> None:
-        accounts = {number: rank.account for number, rank in self.ranks.items() if rank.account.is_there(begin)}
-        second = divided(accounts, self._operations, begin, begin + SECOND)
+    def _divide(self, begin: int, told: Sequence[int]) -> None:
+        """Divide the second that begins then among the ranks that have told of it."""
+        accounts = {number: self.ranks[number].account for number in told}
+        there = {number: account for number, account in accounts.items() if account.is_there(begin)}
+        second = divided(there, self._operations, begin, begin + SECOND)
+        for number, part in self._late(accounts, begin).items():
+            second.ranks.setdefault(number, RankSecond()).add(part)
+        for account in there.values():
+            account.divided_until = begin + SECOND
         for number, part in second.ranks.items():
             self.ranks[number].whole.add(part)
         self._recent.append(second)
         self._recent_sums = total(self._recent)
         self.stragglers = self._watch.look(second, {number: rank.host for number, rank in self.ranks.items()})
         self._operations.forget(begin - _KEPT)
-        for account in accounts.values():
+        for account in there.values():
             account.forget(begin - _KEPT)
         self._on_second(second)
+
+    def _late(self, accounts: Mapping[int, Account], begin: int) -> dict[int, RankSecond]:
+        """Return what ranks have told only now of the time before: their agent was stopped, or cut off."""
+        bounds = {
+            number: (
+                max(account.divided_until, self._since),
+                begin if account.is_there(begin) else account.heard_until + 1,
+            )
+            for number, account in accounts.items()
+        }
+        late: dict[int, RankSecond] = {}
+        for since, until in set(bounds.values()):
+            if since < until:
+                together = {number: accounts[number] for number, bound in bounds.items() if bound == (since, until)}
+                late |= divided(together, self._operations, since, until).ranks
+                for account in together.values():
+                    account.divided_until = until
+        return late
 
     # What is asked ----------------------------------------------------------------------------------------------------
 

@@ -108,15 +108,21 @@ class Report:
         )
 
     def _notes(self, silent: Sequence[int]) -> list[str]:
-        """Return sentences about what is missing, of ranks that have told nothing."""
+        """Return sentences about what is missing; `silent` are the ranks that have told nothing."""
         if self._plan.by_mpirun:
             return ["Ranks that mpirun starts tell the launcher nothing."]
+        notes = []
         if silent and len(silent) < self._plan.size:
-            return [
+            notes.append(
                 f"Nothing was heard of {list_ranks(silent)}: they use no distrun, or another launcher has started "
                 "them. What they made others wait for counts as moving data here."
-            ]
-        return []
+            )
+        if missing := self._gathering.missing_steps:
+            notes.append(
+                f"{missing.total()} steps of {list_ranks(sorted(missing))} are not counted: their agent was stopped or "
+                "cut off for so long that newer records replaced those of these steps."
+            )
+        return notes
 
 
 def ending_in_words(ending: Ending) -> str:

@@ -6,7 +6,7 @@ training.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,6 +107,8 @@ class Gathering:
         self._model = Model(self._take_second)
         self._ranks: dict[int, RankTotal] = {}
         self._hosts: dict[str, HostTotal] = {}
+        self.missing_steps: Counter[int] = Counter()
+        """The steps, by rank, whose records were overwritten before they were told."""
         self._last_step: dict[int, tuple[int, int]] = {}  # number and time, by process
         self._moments: list[_Stretch] = []
         self._merged = 1  # seconds in a moment
@@ -122,8 +124,10 @@ class Gathering:
                 if not self._last_step:
                     self._hosts.clear()  # the training begins: what was used before does not matter
                 number, at = self._last_step.get(source.process, (0, 0))
-                if number and event.number == number + 1 and event.begin > at:  # events may have been lost
+                if number and event.number == number + 1 and event.begin > at:
                     self.steps.add((event.begin - at) / 1e9)
+                elif number and event.number > number:
+                    self.missing_steps[source.rank] += event.number - number - 1
                 self._last_step[source.process] = event.number, event.begin
             elif event.kind == layout.REMARK and (text := names[event.name]).startswith(layout.AUTOTUNED):
                 self.autotuned.append(text.removeprefix(layout.AUTOTUNED))

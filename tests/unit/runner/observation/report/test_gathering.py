@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
-from histories.training import START, History, event, played
+from histories.training import MS, START, History, event, played
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.model.seconds import RankSecond, Second
 from distrun.runner.observation.report.gathering import Gathering
-from distrun.tracing.layout import FORWARD, REMARK
+from distrun.tracing.layout import FORWARD, REMARK, STEP
 
 PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 
 
-def gathered(history: History, seconds: float) -> Gathering:
+def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Gathering:
     """Return what is gathered of so many seconds of a history."""
     gathering = Gathering(START)
-    for _ in played(history, seconds, gathering):
+    for _ in played(history, seconds, gathering, stops=stops):
         pass
     gathering.close(0)
     return gathering
@@ -45,6 +47,35 @@ def test_where_a_step_of_each_rank_goes() -> None:
         assert rank.held_up < 0.001
     (straggler,) = gathering.stragglers()
     assert (straggler.rank, straggler.host) == (3, "h2")
+
+
+@pytest.mark.parametrize("seconds", [3.0, 12.0])
+@pytest.mark.parametrize("hosts", [("h2",), ("h1", "h2")])
+def test_what_a_stopped_agent_tells_late_counts_as_if_it_had_been_in_time(hosts: Sequence[str], seconds: float) -> None:
+    expected = gathered(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 20, {})
+    late = History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0)
+    found = gathered(late, 20, dict.fromkeys(hosts, (5.25, 5.25 + seconds)))
+    for rank, as_expected in zip(found.ranks(PLANNED), expected.ranks(PLANNED), strict=True):
+        assert rank.steps == as_expected.steps
+        assert rank.step == pytest.approx(as_expected.step, rel=0.02)
+        assert rank.samples == pytest.approx(as_expected.samples, rel=0.02)
+        for name in ("input", "forward", "backward", "optimizer"):
+            assert rank.seconds.get(name, 0.0) == pytest.approx(as_expected.seconds.get(name, 0.0), rel=0.02, abs=1e-4)
+
+
+def test_of_a_host_that_is_lost_everything_counts_that_it_has_told() -> None:
+    told = gathered(History(4), 10.25, {})  # told at 10 s
+    found = gathered(History(4), 30, {"h2": (10.25, 99.0)})
+    expected = [rank.steps for rank in told.ranks(PLANNED)]
+    assert [rank.steps for rank in found.ranks(PLANNED)][2:] == expected[2:]
+
+
+def test_steps_whose_records_were_lost_are_counted_as_missing() -> None:
+    gathering = Gathering(START)
+    for number in (1, 2, 7, 8, 20):
+        gathering.events(Source(0, 0, "h1"), [event(STEP, START + number * MS, number=number)], [""])
+    gathering.events(Source(0, 0, "h1"), [event(STEP, START + 30 * MS, number=1)], [""])  # another process
+    assert gathering.missing_steps == {0: 4 + 11}
 
 
 def test_the_lengths_of_steps_are_those_of_all_ranks() -> None:
