@@ -24,7 +24,7 @@ def test_a_tape_in_a_tf_function_trains(run_script, tmp_path):
 @pytest.mark.gate
 def test_fit_with_callbacks_trains_and_goes_on_from_a_checkpoint(run_script, tmp_path):
     printed = run_script("tensorflow", "tf2_keras", str(tmp_path))
-    assert "finished gradual learning rate warmup to 0.01" in printed
+    assert printed.count("finished gradual learning rate warmup to 0.01") == 1  # by rank 0
 
 
 def test_a_session_of_tensorflow_1_with_hooks_trains(tmp_path):

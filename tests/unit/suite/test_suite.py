@@ -73,7 +73,7 @@ def test_a_changed_test_module_concerns_itself_and_a_changed_program_its_folder(
 
 def test_a_changed_module_of_support_concerns_the_folders_that_import_it():
     found = changed.concerned([Path("tests/support/plain_script_cases.py")], lambda _: ())
-    assert names(found.folders) == ["unit", "frameworks/auto"]  # this file names it, too
+    assert names(found.folders) == ["unit", "frameworks/auto/scripts"]  # this file names it, too
 
 
 def test_modules_are_named_by_their_path():
