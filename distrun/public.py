@@ -3,6 +3,7 @@
 `import x as x` and `import *` are how Python's typing rules spell "passed on": type checkers and editors follow them.
 """
 
+from distrun.contract.horovod import install_as_horovod as install_as_horovod
 from distrun.runtime.autotuning.chosen import *
 from distrun.runtime.capabilities import (
     communication_memory as communication_memory,
@@ -14,7 +15,6 @@ from distrun.runtime.collectives.objects import *
 from distrun.runtime.collectives.reductions import *
 from distrun.runtime.collectives.synchronisation import *
 from distrun.runtime.collectives.tensors import empty as empty
-from distrun.runtime.horovod import install_as_horovod as install_as_horovod
 from distrun.runtime.initialisation import init as init
 from distrun.runtime.operations.handle import Handle as Handle
 from distrun.runtime.shared_names import *

@@ -23,9 +23,9 @@ from session.tiers import TIERS, TierPlugin
 from warm_rank import program_folders
 from warm_ranks import Command, WarmJobs
 
+from distrun.contract.launch import LaunchContract
 from distrun.host.endpoints import free_port
 from distrun.host.gpus import visible_gpus
-from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 SIMULATOR = Path(__file__).parent / "simulator"

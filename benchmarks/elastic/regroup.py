@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from benchmarks.support.comparison import Comparison
 from benchmarks.support.measuring import Summary, summary
+from distrun.contract.elastic.messages import Assignment, Enrolled, Joined, Waiting, encode
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
@@ -20,7 +21,6 @@ from distrun.runner.supervision.elastic.actions import BeginGeneration, Generati
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.events import Event, HostReady, ProcessSaid, RankExited, RankStarted
-from distrun.runtime.elastic.messages import Assignment, Enrolled, Joined, Waiting, encode
 
 AGENTS = (1, 10, 100, 1000)
 SLOTS = 8

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.support.processes import ProcessError
+from distrun.contract.launch import LaunchContract
 from distrun.host.endpoints import free_port
-from distrun.runtime.contract import LaunchContract
 
 DEADLINE = 300.0
 

@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
 
         return explain(program)
     from distrun.auto import job, output, running
-    from distrun.runtime.settings import STALL_TIMEOUT
+    from distrun.contract.settings import STALL_TIMEOUT
 
     job.current.mode = mode
     job.current.script = program[1] if program[0] == "-m" else program[0]

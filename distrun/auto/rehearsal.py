@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
+from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
 from distrun.host.forks import Fork
 from distrun.host.gpus import visible_gpus
-from distrun.runtime.contract import LaunchContract
 
 _TIMEOUT = 180.0  # seconds until the step must have been made
 

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from distrun.runtime import settings, world
-from distrun.runtime.settings import INPUT_WAIT
+from distrun.contract import settings
+from distrun.contract.settings import INPUT_WAIT
+from distrun.runtime import world
 from distrun.tracing import layout, recording
 
 log = logging.getLogger("distrun")

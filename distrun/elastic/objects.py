@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from distrun.contract import horovod
 from distrun.elastic.arrays import broadcast_arrays
 from distrun.elastic.donor import NEW, Election, Standing, elect
 from distrun.elastic.part import Part
 from distrun.elastic.state import State
 from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
-from distrun.runtime import collectives, horovod, world
+from distrun.runtime import collectives, world
 from distrun.runtime.collectives import objects
 
 log = logging.getLogger("distrun")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from distrun.runtime import settings, world
+from distrun.contract import settings
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Adasum
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, GradientInfo

@@ -9,12 +9,13 @@ from typing import Any
 
 import jax
 
+from distrun.contract import settings
+from distrun.contract.launch import LaunchContract
 from distrun.graphs.jax import mechanism
 from distrun.host.endpoints import format_endpoint, free_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runtime import initialisation, settings, world
+from distrun.runtime import initialisation, world
 from distrun.runtime.collectives import objects
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices.cuda import Cuda
 
 _FRACTION = 0.75

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from distrun.contract.settings import WIRE_DTYPES
 from distrun.errors import UsageError
-from distrun.runtime.settings import WIRE_DTYPES
 
 
 @dataclass(frozen=True)

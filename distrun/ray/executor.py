@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import ray
 
+from distrun.contract import horovod as horovod_mode
 from distrun.errors import LaunchError, NotOfferedError, UsageError
 from distrun.ray import options
 from distrun.ray.failures import Failed, collect, forget
@@ -16,7 +17,6 @@ from distrun.ray.placement import node_names
 from distrun.ray.report import raise_failure
 from distrun.ray.worker import Call
 from distrun.ray.workers import Workers
-from distrun.runtime import horovod as horovod_mode
 
 
 class Executor:

@@ -11,10 +11,10 @@ import ray
 import ray.train
 from ray.train.backend import Backend as TrainBackend, BackendConfig
 
+from distrun.contract import horovod as horovod_mode
 from distrun.ray import worker
 from distrun.ray.world import rank_environs
 from distrun.runner.planning.variables.environ import forwarded_settings
-from distrun.runtime import horovod as horovod_mode
 
 
 @dataclass

@@ -49,7 +49,7 @@ def facts() -> WorkerFacts:
 def become_rank(environ: Mapping[str, str]) -> None:
     """Take the variables of a rank; `distrun.init()` in any function that is called from now on joins the world."""
     os.environ.update(environ)
-    from distrun.runtime.horovod import install_as_horovod, is_on
+    from distrun.contract.horovod import install_as_horovod, is_on
 
     if is_on(os.environ):
         install_as_horovod()

@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from distrun.contract import horovod as horovod_mode
 from distrun.errors import LaunchError, UsageError
 from distrun.ray.options import Request
 from distrun.ray.placement import WorkerFacts, listed, rank_order
@@ -18,7 +19,6 @@ from distrun.ray.room import Room
 from distrun.ray.worker import Worker
 from distrun.ray.world import rank_environs
 from distrun.runner.planning.variables.environ import forwarded_settings
-from distrun.runtime import horovod as horovod_mode
 
 _OWN_GROUP = "use_current_placement_group=False makes a new one"
 _FAREWELL = 5.0  # seconds that workers have to end in an orderly way

@@ -18,7 +18,6 @@ An operation in seven steps, when rank 1 of 2 calls `distrun.allreduce_(x, name=
 
 `world` is what a process knows of its job, and `bootstrap` the way there: `environments` says who started this rank,
 `devices` which GPU it is bound to, `rendezvous` brings the ranks together, `transport` and `mpi` keep the connections.
-`contract` holds the variables that the launcher sets and `settings` those that users set, with Horovod's by `horovod`;
-`topology` is ranks and sizes. Imports point down only, in the order of the contract `runtime-rooms` in setup.cfg;
-docs/design.md tells the rest.
+What the launcher must say alike, settings included, is in `distrun.contract`. Imports point down only, in the order of
+the contract `runtime-rooms` in setup.cfg; docs/design.md tells the rest.
 """

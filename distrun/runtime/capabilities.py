@@ -10,8 +10,9 @@ import os
 from functools import cache
 from importlib.util import find_spec
 
+from distrun.contract import horovod
 from distrun.errors import UsageError
-from distrun.runtime import horovod, world
+from distrun.runtime import world
 from distrun.runtime.gpu.buffers import held_bytes
 
 __all__ = [
@@ -134,7 +135,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """
     from dataclasses import replace
 
-    from distrun.runtime import settings, timeline
+    from distrun.contract import settings
+    from distrun.runtime import timeline
 
     topology = world.topology()
     chosen = settings.current()

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from distrun.contract.elastic.channel import Channel, channel as channel, opened_channel
+from distrun.contract.elastic.imports import imported
+from distrun.contract.elastic.messages import Assignment, Ending, Imported, Joined, Waiting
+from distrun.contract.launch import LaunchContract
 from distrun.errors import BootstrapError, JobAbortedError, LaunchError, in_one_line, is_about_lost_rank
 from distrun.host.departures import departure
 from distrun.runtime.bootstrap.join import World, join
-from distrun.runtime.contract import LaunchContract
-from distrun.runtime.elastic.channel import Channel, channel as channel, opened_channel
-from distrun.runtime.elastic.imports import imported
-from distrun.runtime.elastic.messages import Assignment, Ending, Imported, Joined, Waiting
 from distrun.runtime.operations.call_site import raising_site
 from distrun.tracing import recording
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from distrun.contract.topology import local_ranks
 from distrun.errors import UsageError
 from distrun.runtime import world
 from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import ADD_PROCESS_SET, FORM_PROCESS_SET, REMOVE_PROCESS_SET, Request
 from distrun.runtime.process_set import ProcessSet, Rule, global_process_set
-from distrun.runtime.topology import local_ranks
 
 __all__ = ["add_process_set", "get_process_set_ids_and_ranks", "remove_process_set"]
 

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+from distrun.contract.elastic.channel import Channel, channel
+from distrun.contract.elastic.imports import imported
+from distrun.contract.elastic.messages import Enrolled, Finished, Imported
 from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime import numbering, world
-from distrun.runtime.elastic.channel import Channel, channel
-from distrun.runtime.elastic.imports import imported
-from distrun.runtime.elastic.messages import Enrolled, Finished, Imported
 
 _is_enrolled = False
 

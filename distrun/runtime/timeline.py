@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from distrun.contract.settings import EVENTS, Settings
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.runtime.settings import EVENTS, Settings
-from distrun.runtime.topology import Topology
 from distrun.tracing import recording
 from distrun.tracing.horovod_timeline.writer import HorovodTimeline
 from distrun.tracing.parts.recorder import Recorder

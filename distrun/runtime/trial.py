@@ -13,9 +13,9 @@ import os
 import socket
 from typing import Any
 
+from distrun.contract.elastic.messages import Report, Verdict, decode, encode
+from distrun.contract.elastic.variables import TRIAL, TRIAL_FD, TRIAL_PRUNES
 from distrun.errors import LaunchError, UsageError
-from distrun.runtime.elastic.messages import Report, Verdict, decode, encode
-from distrun.runtime.elastic.variables import TRIAL, TRIAL_FD, TRIAL_PRUNES
 
 log = logging.getLogger("distrun")
 _LONGEST = 1 << 17  # bytes of a message; verdicts are short

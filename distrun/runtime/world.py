@@ -11,20 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from distrun.contract import horovod, settings
+from distrun.contract.elastic.variables import CONTROL_FD
+from distrun.contract.launch import LaunchContract
+from distrun.contract.topology import Topology
 from distrun.errors import JobAbortedError, NotInitializedError, UsageError, in_one_line
 from distrun.host.departures import departure
-from distrun.runtime import horovod, settings
 from distrun.runtime.bootstrap.facts import AnyEngine
 from distrun.runtime.bootstrap.join import World, join
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices import Device
-from distrun.runtime.elastic.variables import CONTROL_FD
 from distrun.runtime.engine.failing import FAREWELL
-from distrun.runtime.topology import Topology
 from distrun.tracing import layout, recording
 
 if TYPE_CHECKING:
-    from distrun.runtime.elastic.channel import Channel
+    from distrun.contract.elastic.channel import Channel
 
 log = logging.getLogger("distrun")
 

@@ -19,11 +19,7 @@ from queue import SimpleQueue
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])  # and not this folder, whose modules are distrun's
 
-from distrun.errors import BootstrapError, DistrunError  # noqa: E402
-from distrun.host.connections.listener import Listener, listen  # noqa: E402
-from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
-from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
-from distrun.runtime.contract import (  # noqa: E402
+from distrun.contract.launch import (  # noqa: E402
     PREFIX,
     SERVER,
     SERVER_COPIES,
@@ -31,7 +27,11 @@ from distrun.runtime.contract import (  # noqa: E402
     SERVER_MEMORY,
     SERVERS,
 )
-from distrun.runtime.settings import Settings  # noqa: E402
+from distrun.contract.settings import Settings  # noqa: E402
+from distrun.errors import BootstrapError, DistrunError  # noqa: E402
+from distrun.host.connections.listener import Listener, listen  # noqa: E402
+from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
+from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
 from distrun.servers.calls import CallQueue  # noqa: E402
 from distrun.servers.copies import Copies  # noqa: E402
 from distrun.servers.protocol import CALLS, MEANT, OPTIMIZER, WORKER, is_connected  # noqa: E402

@@ -11,11 +11,11 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.contract.launch import PREFIX, SERVER_COPIES, SERVER_RESTARTS, SERVERS
+from distrun.contract.settings import current
 from distrun.errors import UsageError
 from distrun.runtime import world
-from distrun.runtime.contract import PREFIX, SERVER_COPIES, SERVER_RESTARTS, SERVERS
 from distrun.runtime.numbering import Numbering
-from distrun.runtime.settings import current
 from distrun.servers.clocks import needed
 from distrun.servers.connection import Peer, Request, ServerConnection
 from distrun.servers.layout import Layout, Segment, Table, shares

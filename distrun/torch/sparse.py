@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from distrun.contract.settings import current
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call, reduction_call
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.settings import current
 from distrun.torch import operations
 
 __all__ = ["sparse_allreduce_async"]

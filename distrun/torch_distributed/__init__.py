@@ -39,7 +39,7 @@ def _register() -> None:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
         distributed.register_rendezvous_handler(BACKEND, _rendezvous)  # type: ignore[attr-defined, no-untyped-call]
         if "DISTRUN_TORCH_BACKEND" in os.environ:
-            from distrun.runtime import settings
+            from distrun.contract import settings
 
             if settings.is_given(settings.TORCH_BACKEND):
                 from distrun.torch_distributed.substitution import substitute

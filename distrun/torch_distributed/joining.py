@@ -23,18 +23,19 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from distrun.contract import settings
+from distrun.contract.launch import LaunchContract
+from distrun.contract.settings import KEY
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint, reserve_port
 from distrun.host.identity import boot_id
 from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.host.ranks import list_ranks
-from distrun.runtime import settings, world
+from distrun.runtime import world
 from distrun.runtime.bootstrap.join import World
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.environments import detect
 from distrun.runtime.environments.env_url import EnvUrl
 from distrun.runtime.environments.single import Single
-from distrun.runtime.settings import KEY
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.torch_distributed.store_exchange import exchange
 

@@ -12,9 +12,10 @@ from urllib.parse import parse_qs, urlparse
 
 from torch._C._distributed_c10d import Store, TCPStore
 
+from distrun.contract import settings
 from distrun.errors import UsageError
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runtime import settings, world
+from distrun.runtime import world
 from distrun.runtime.collectives.objects import broadcast_object
 from distrun.torch_distributed import joining
 

@@ -11,7 +11,7 @@ import functools
 import logging
 from typing import Any
 
-from distrun.runtime import settings
+from distrun.contract import settings
 from distrun.torch_distributed import BACKEND
 
 _DEVICES = ("cpu", "cuda")

@@ -8,7 +8,7 @@ import pytest
 from session.tiers import one_in_gate
 from without_launcher.elastic_supervisor import DEADLINE, Process as Rank, Supervisor, Waiting, python
 
-from distrun.runtime.elastic.messages import Enrolled, Finished, Joined
+from distrun.contract.elastic.messages import Enrolled, Finished, Joined
 
 FOREVER = str(1 << 40)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runtime import horovod
+from distrun.contract import horovod
 
 pytest.importorskip("torch")
 

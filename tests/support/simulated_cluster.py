@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from distrun.contract.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting, Warm
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, TellDeparture
 from distrun.runner.supervision.elastic import actions
@@ -25,7 +26,6 @@ from distrun.runner.supervision.events import (
     RankStarted,
 )
 from distrun.runner.supervision.policy import State
-from distrun.runtime.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting, Warm
 
 ENDED = (State.ENDING, State.FINISHING, State.OVER)
 

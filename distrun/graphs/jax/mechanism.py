@@ -20,16 +20,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from distrun.contract import settings
+from distrun.contract.settings import JAX_CALL
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.graphs import losses
 from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
 from distrun.graphs.jax.shapes import PROBE
-from distrun.runtime import settings, world
+from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.settings import JAX_CALL
-from distrun.runtime.topology import Topology
 
 _log = logging.getLogger("distrun")
 

@@ -14,7 +14,7 @@ def keep_apart() -> None:
     """In an elastic job, have them where the agent deletes them if this process is killed."""
     if not world.is_elastic():
         return
-    from distrun.runtime.elastic import scratch
+    from distrun.contract.elastic import scratch
 
     folder = scratch.folder()
     if folder is None:

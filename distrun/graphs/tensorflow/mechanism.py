@@ -16,11 +16,11 @@ from typing import Protocol
 
 import tensorflow as tf
 
+from distrun.contract import settings
+from distrun.contract.settings import TENSORFLOW_OP
 from distrun.errors import UsageError
 from distrun.graphs.tensorflow import kernel, numpy_function
-from distrun.runtime import settings
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.settings import TENSORFLOW_OP
 
 
 class Mechanism(Protocol):

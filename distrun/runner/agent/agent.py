@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrun import __version__
+from distrun.contract.launch import SHIPPED
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.departures import Departures
 from distrun.host.endpoints import PORTS, reserve_port
@@ -31,7 +32,6 @@ from distrun.runner.system import descendants, machine
 from distrun.runner.system.cpus import format_cpus
 from distrun.runner.system.loop import Loop
 from distrun.runner.system.oom import OomCounter
-from distrun.runtime.contract import SHIPPED
 
 if TYPE_CHECKING:
     from distrun.host.sealing import Opener

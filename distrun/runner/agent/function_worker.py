@@ -59,7 +59,7 @@ def _search_path(given: list[str]) -> list[str]:
 
 def _follow_mode() -> None:
     """Find `horovod` where Horovod's mode is on: the caller's search path does not have it."""
-    from distrun.runtime.horovod import install_as_horovod, is_on
+    from distrun.contract.horovod import install_as_horovod, is_on
 
     if is_on(os.environ):
         install_as_horovod()

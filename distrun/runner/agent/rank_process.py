@@ -96,8 +96,8 @@ class RankProcess:
         if rank.is_server:
             inherit = (rank.memory,)
         if plan.room:
+            from distrun.contract.elastic.messages import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
             from distrun.runner.system import scratch
-            from distrun.runtime.elastic.messages import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
 
             control = self._control(theirs)
             inherit = (*inherit, control)

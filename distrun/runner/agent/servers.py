@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import distrun
+from distrun.contract.launch import SERVER_MEMORY
 from distrun.runner.agent.rank_process import RankProcess
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import AgentPlan, RankPlan
-from distrun.runtime.contract import SERVER_MEMORY
 
 _PROGRAM = str(Path(distrun.__file__).with_name("servers") / "process.py")
 

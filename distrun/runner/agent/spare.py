@@ -2,7 +2,7 @@
 
 It runs by its path, with the interpreter and the options of the command, whose rest are its arguments; it imports
 nothing of distrun, which need not be there. It hears from the launcher on its control channel, and leaves that channel
-as it is: whatever comes after `Activate` is for the script. See `runtime.elastic.messages`.
+as it is: whatever comes after `Activate` is for the script. See `contract.elastic.messages`.
 """
 
 import os

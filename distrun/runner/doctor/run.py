@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from distrun.contract.settings import BACKEND, current
 from distrun.host.interfaces import parse_network
 from distrun.runner.connect.job_steps import JobSteps
 from distrun.runner.connect.ssh_transport import SshConnections, with_timeout
@@ -24,7 +25,6 @@ from distrun.runner.planning.prepare import prepare
 from distrun.runner.planning.request import LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.system.fan_out import call_for_each
-from distrun.runtime.settings import BACKEND, current
 
 
 def run(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from distrun.contract.elastic.messages import Joiner, Warm
 from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Starter
 from distrun.runner.elastic.hosts import Hosts
@@ -23,7 +24,6 @@ from distrun.runner.supervision.elastic import actions
 from distrun.runner.supervision.elastic.options import UNLIMITED
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.failure import Failure
-from distrun.runtime.elastic.messages import Joiner, Warm
 
 if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action

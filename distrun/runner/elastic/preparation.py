@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from distrun.contract.settings import Settings
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
@@ -33,7 +34,6 @@ from distrun.runner.planning.prepare import (
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
-from distrun.runtime.settings import Settings
 
 _HOROVODS_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 

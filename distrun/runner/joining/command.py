@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from distrun.contract.settings import KEY, Settings
 from distrun.errors import UsageError
 from distrun.host.gpus import visible_gpus
 from distrun.runner.command_lines.elastic_options import is_elastic
@@ -22,7 +23,6 @@ from distrun.runner.nodes.options import TIMEOUT
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.variables import servers
 from distrun.runner.protocol.exits import signal_name
-from distrun.runtime.settings import KEY, Settings
 
 _UNSUITABLE = (
     "np",

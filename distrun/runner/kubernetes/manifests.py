@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from distrun.contract.settings import KEY
 from distrun.errors import UsageError
 from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.runner.joining.messages import MAY_BE_TRIED_AGAIN
 from distrun.runner.kubernetes.bundle import PIECES, Bundle
-from distrun.runtime.settings import KEY
 
 CONTAINER = "main"
 JOB_NAME, INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"

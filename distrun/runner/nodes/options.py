@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from distrun.contract.settings import Settings
 from distrun.errors import UsageError
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
 from distrun.host.gpus import visible_gpus
@@ -13,7 +14,6 @@ from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
 from distrun.runner.nodes.rendezvous import Place, secret_of
 from distrun.runner.nodes.roster import Size
 from distrun.runner.system.machine import count_cores
-from distrun.runtime.settings import Settings
 
 DEFAULT_PORT = 29400
 """torchrun's, for an endpoint without one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from distrun.contract.elastic.messages import SPARE
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
@@ -23,7 +24,6 @@ from distrun.runner.planning.variables.job import common_variables, rank_variabl
 from distrun.runner.planning.variables.ranks import Meeting, Place
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.supervision.elastic.options import ElasticOptions
-from distrun.runtime.elastic.messages import SPARE
 
 _MASTER_PORTS = 8  # per host: each generation takes the next, as the one before may still hold its own
 

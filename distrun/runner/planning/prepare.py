@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from distrun.contract.horovod import without_effect
+from distrun.contract.settings import TORCH_BACKEND, Settings, unknown
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.interfaces import parse_network
@@ -27,8 +29,6 @@ from distrun.runner.planning.variables.environ import inherited_variables
 from distrun.runner.planning.variables.job import settings
 from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
-from distrun.runtime.horovod import without_effect
-from distrun.runtime.settings import TORCH_BACKEND, Settings, unknown
 
 _DEFAULTS = SshOptions()
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's; anything but 1 turns it off

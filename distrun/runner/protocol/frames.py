@@ -91,7 +91,7 @@ class FrameKind(IntEnum):
     STACK = 37
     """To the agent: what are the threads of that process doing? From it: the answer, as text for people."""
     CONTROL = 35
-    """A message on the control channel of a process, which the agent passes on unread; see `runtime.elastic.messages`.
+    """A message on the control channel of a process, which the agent passes on unread; see `contract.elastic.messages`.
     """
 
 

@@ -1,6 +1,6 @@
 """The places of what was brought to this host, as the agent uses them: of distrun and of the user's code.
 
-The program that prepared the host has said it in a variable (`runtime.contract.SHIPPED`), in the process that is the
+The program that prepared the host has said it in a variable (`contract.launch.SHIPPED`), in the process that is the
 agent now.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from distrun.runtime.contract import SHIPPED
+from distrun.contract.launch import SHIPPED
 
 if TYPE_CHECKING:
     from distrun.runner.planning.plan import AgentPlan

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from distrun.contract.settings import START_TIMEOUT
 from distrun.errors import UsageError
-from distrun.runtime.settings import START_TIMEOUT
 
 if TYPE_CHECKING:
     from distrun.runner.shipping.delivery import Delivery

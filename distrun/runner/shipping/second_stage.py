@@ -28,7 +28,7 @@ if TYPE_CHECKING or __name__ != "distrun_second_stage":
     )
     from distrun.runner.shipping.first_stage import COUNTED, Launcher
 
-_SHIPPED = "DISTRUN_SHIPPED"  # as in runtime.contract
+_SHIPPED = "DISTRUN_SHIPPED"  # as in contract.launch
 _KEPT = 8  # packages of other versions that stay in the cache
 
 Comparison = Callable[[str, str], bool]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from distrun.runner.protocol.exits import RankExit
 
 if TYPE_CHECKING:
-    from distrun.runtime.elastic.messages import Message
+    from distrun.contract.elastic.messages import Message
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from distrun.contract.elastic.messages import CPU_SLOT, TRIAL, TRIAL_PRUNES
 from distrun.host.endpoints import PORTS
 from distrun.host.gpus import VISIBLE
 from distrun.runner.planning.elastic import ElasticPlanner
@@ -18,7 +19,6 @@ from distrun.runner.planning.ssh_config import Route
 from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
 from distrun.runner.sweep.policy.trials import Trial
-from distrun.runtime.elastic.messages import CPU_SLOT, TRIAL, TRIAL_PRUNES
 
 _PER_SLOT = 4  # ports: two to meet at, of which each trial takes the other, and two for other frameworks
 

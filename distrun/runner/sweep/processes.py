@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from distrun.contract.elastic.messages import Activate, Message, Preload, encode_pieces
 from distrun.runner.job.agents import Agents
 from distrun.runner.planning import python_command
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.sweep.planning import TrialPlanner
 from distrun.runner.sweep.policy.trials import Trial
-from distrun.runtime.elastic.messages import Activate, Message, Preload, encode_pieces
 
 
 class Processes:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
+from distrun.contract.elastic.messages import Report, decode
 from distrun.runner.connect.agent_client import AgentClient
 from distrun.runner.connect.connector import Starter
 from distrun.runner.elastic.hosts import Hosts
@@ -26,7 +27,6 @@ from distrun.runner.sweep.processes import Processes
 from distrun.runner.sweep.reporter import Reporter
 from distrun.runner.sweep.results.table import View
 from distrun.runner.system import descendants
-from distrun.runtime.elastic.messages import Report, decode
 
 _PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end
 

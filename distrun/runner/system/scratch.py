@@ -1,7 +1,7 @@
 """Folders for what processes of an elastic job would leave in the folder of temporary files if they were killed.
 
 TMPDIR itself stays as it is: the ranks of a host exchange files there, and checkpoints may be there that are to outlive
-them. The ranks use their folders by `runtime.elastic.scratch`.
+them. The ranks use their folders by `contract.elastic.scratch`.
 """
 
 from __future__ import annotations

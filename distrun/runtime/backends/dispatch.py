@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from distrun.runtime import settings
+from distrun.contract import settings
 from distrun.runtime.backends.adasum import HOROVODS_LEAST_SQUARE, adasum
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.groups import Groups

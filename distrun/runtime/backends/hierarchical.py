@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from distrun.contract.settings import AUTO, QUANTISED
 from distrun.runtime.backends.algorithms.choice import WHOLE, choose, is_worth_sharing
 from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.local_arrays import LocalArrays
@@ -23,7 +24,6 @@ from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import NARROWED, is_small
-from distrun.runtime.settings import AUTO, QUANTISED
 from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from distrun.contract.settings import AUTO
 from distrun.runtime.backends.algorithms.base import Algorithm, Arena, Scratch, Share
 from distrun.runtime.backends.algorithms.choice import (
     EQUAL,
@@ -31,7 +32,6 @@ from distrun.runtime.backends.wire_format import wire_format
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction, Sum
 from distrun.runtime.operations.stages import Stages, stages
-from distrun.runtime.settings import AUTO
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from distrun.contract.settings import QUANTISED
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.quantisation import QUANTISERS, Quantiser
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.wire import Wire
-from distrun.runtime.settings import QUANTISED
 
 Empty = Callable[[int, np.dtype[Any]], Flat]
 """Makes an array of so many elements, which may hold anything."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from distrun.contract.settings import ALGORITHMS, WIRE_DTYPES
 from distrun.errors import BootstrapError
 from distrun.runtime.backends.group_factories import AcrossHostsFactory
 from distrun.runtime.backends.groups import Groups
@@ -18,7 +19,6 @@ from distrun.runtime.bootstrap.meeting import endpoint_of_meeting
 from distrun.runtime.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
-from distrun.runtime.settings import ALGORITHMS, WIRE_DTYPES
 from distrun.runtime.transport.control_tree import MOST_CONNECTIONS, control_tree
 from distrun.runtime.transport.data_connections import DataConnections, needed
 from distrun.runtime.transport.host_layout import HostLayout

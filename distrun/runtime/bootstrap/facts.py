@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from distrun.contract.elastic.interruption import Interruption
+from distrun.contract.settings import Settings, given
+from distrun.contract.topology import Topology
 from distrun.runtime.autotuning import turns
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.bootstrap.meeting import Meeting
 from distrun.runtime.devices import Device
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.engine.single_process import SingleProcessEngine
 from distrun.runtime.engine.start import start_engine
@@ -23,9 +25,7 @@ from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.tree.control_plane import controller_of
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.rendezvous.within_host import LocalMeeting, rendezvous_within_host
-from distrun.runtime.settings import Settings, given
 from distrun.runtime.shared_memory.segment import FAILED
-from distrun.runtime.topology import Topology
 from distrun.runtime.transport.control_tree import ControlTree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network

@@ -7,18 +7,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from distrun.contract import horovod
+from distrun.contract.elastic.interruption import Either, Interruption
+from distrun.contract.launch import LaunchContract
+from distrun.contract.settings import Settings, unknown
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.runtime import devices, environments, horovod
+from distrun.runtime import devices, environments
 from distrun.runtime.bootstrap.across_hosts import connect_across_hosts
 from distrun.runtime.bootstrap.facts import AnyEngine, Facts
 from distrun.runtime.bootstrap.meeting import Meeting
 from distrun.runtime.bootstrap.one_host import connect_on_one_host
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.devices import Device
-from distrun.runtime.elastic.interruption import Either, Interruption
 from distrun.runtime.environments import Environment
-from distrun.runtime.settings import Settings, unknown
-from distrun.runtime.topology import Topology
 
 log = logging.getLogger("distrun")
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from distrun.contract import horovod
 from distrun.errors import UsageError
-from distrun.runtime import horovod, world
+from distrun.runtime import world
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.operations.request import CPU, Request, Shape

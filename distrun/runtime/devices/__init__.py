@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.host.gpus import visible_gpus
 from distrun.runtime.devices.base import Device
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.topology import Topology
 
 __all__ = ["Device", "bind"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from distrun.runtime.topology import Topology
+from distrun.contract.topology import Topology
 
 
 @dataclass(frozen=True)

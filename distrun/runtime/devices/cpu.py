@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+from distrun.contract.topology import Topology
 from distrun.runtime.devices.base import Device
-from distrun.runtime.topology import Topology
 
 
 class Cpu(Device):

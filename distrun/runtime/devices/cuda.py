@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from distrun.contract.settings import SHARE_GPUS
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.host.gpus import VISIBLE, visible_gpus
 from distrun.runtime.devices.base import Device
-from distrun.runtime.settings import SHARE_GPUS
-from distrun.runtime.topology import Topology
 
 # srun --gpus-per-task=1: every task sees GPUs that no other task sees, and all of them call the first one 0.
 _OWN = "SLURM_GPUS_PER_TASK"

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Mapping
 from typing import ClassVar
 
+from distrun.contract.settings import KEY, Settings
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.host.endpoints import LAST_PORT
 from distrun.host.numerals import whole_number
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.settings import KEY, Settings
-from distrun.runtime.topology import Topology
 
 PORTS = 4
 """The number of ports that are tried where a port is only guessed to be free."""

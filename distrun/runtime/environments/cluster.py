@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.host import clusters
 from distrun.host.clusters import HostPlace
 from distrun.runtime.environments.base import Environment, likely_ports
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.topology import Topology
 
 # Most clusters start one process per host. Azure ML starts as many as it is told to, and numbers them:
 #   RANK=9 WORLD_SIZE=16 LOCAL_RANK=1, on the second of two hosts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from distrun.contract.elastic.variables import TRIAL
+from distrun.contract.launch import LaunchContract
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.runtime.contract import LaunchContract
-from distrun.runtime.elastic.variables import TRIAL
 from distrun.runtime.environments.base import Environment
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint, parse_endpoints
-from distrun.runtime.topology import Topology
 
 
 class Distrun(Environment):

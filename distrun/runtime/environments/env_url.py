@@ -6,10 +6,10 @@ import socket
 import uuid
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment, even_cross
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.topology import Topology
 
 # The Kubeflow training operator: RANK=1 WORLD_SIZE=4 MASTER_ADDR=job-master-0 MASTER_PORT=23456, nothing local
 # By hand on one host:            RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500

@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment, even_cross
-from distrun.runtime.topology import Topology
 
 # flux run -N2 -n4 gives the third task: FLUX_TASK_RANK=2 FLUX_JOB_SIZE=4 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_NNODES=2
 # FLUX_JOB_ID=fABCdef3 (in F58), besides FLUX_URI and the variables of PMI-1, by which an MPI starts. A batch script has

@@ -7,9 +7,9 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment, even_cross
-from distrun.runtime.topology import Topology
 
 # mpiexec -hosts a:2,b:1 -n 3 gives rank 1: PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_HOSTNAME=a
 # besides PMI_FD=9, the rank's own connection to the proxy.

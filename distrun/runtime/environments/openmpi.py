@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.runtime.environments.base import Environment, even_cross
-from distrun.runtime.topology import Topology
 
 _RANK = "OMPI_COMM_WORLD_RANK"
 _SIZE = "OMPI_COMM_WORLD_SIZE"

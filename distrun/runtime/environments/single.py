@@ -6,8 +6,8 @@ import socket
 import uuid
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.runtime.environments.base import Environment
-from distrun.runtime.topology import Topology
 
 
 class Single(Environment):

@@ -6,12 +6,12 @@ import re
 import socket
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.host import munge
 from distrun.host.numerals import MOST_RANKS, whole_number
 from distrun.runtime.environments.base import Environment, likely_ports
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.topology import Topology
 
 _JOB = "SLURM_JOB_ID"
 _STEP = "SLURM_STEP_ID"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.environments.base import Environment
 from distrun.runtime.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.topology import Topology
 
 # torchrun --nproc-per-node 2 gives rank 1: RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0
 # GROUP_WORLD_SIZE=1 MASTER_ADDR=localhost MASTER_PORT=46123 TORCHELASTIC_RESTART_COUNT=0

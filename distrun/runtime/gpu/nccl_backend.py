@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from distrun.contract.settings import QUANTISED
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.dispatch import together
 from distrun.runtime.gpu.buffers import DeviceBuffer
@@ -25,7 +26,6 @@ from distrun.runtime.gpu.nccl.reduction import BYTES, NcclReduction, nccl_reduct
 from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Tensor, spans
 from distrun.runtime.operations.request import Request, counts_of
 from distrun.runtime.operations.wire import SMALL
-from distrun.runtime.settings import QUANTISED
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.tensor_fusion.device_packing import Piece
 

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from distrun.contract.settings import GPU_BACKEND
 from distrun.errors import UsageError
 from distrun.runtime.backends.base import Backend
-from distrun.runtime.settings import GPU_BACKEND
 
 AUTO, NCCL, STAGED = "auto", "nccl", "staged"
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.contract import horovod
 from distrun.host.ranks import list_ranks
-from distrun.runtime import horovod
 from distrun.runtime.negotiation.matching.matching import Slot
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+from distrun.contract.settings import HALF_PRECISION
 from distrun.runtime.operations.reduction import Average, Reduction, Sum
-from distrun.runtime.settings import HALF_PRECISION
 
 
 class Stages(NamedTuple):

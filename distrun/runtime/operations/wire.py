@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from distrun.runtime.settings import QUANTISED
+from distrun.contract.settings import QUANTISED
 
 NARROWED = ("float32", "float64")
 """The types of elements that may travel as another one."""

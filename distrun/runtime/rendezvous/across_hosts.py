@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from functools import partial
 
+from distrun.contract.elastic.interruption import Interruption
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.interfaces import further_networks, matching, own_interfaces
-from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.rendezvous.at_host import HostClient
 from distrun.runtime.rendezvous.client import Client
 from distrun.runtime.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint

@@ -13,11 +13,11 @@ import time
 from contextlib import ExitStack
 from dataclasses import astuple
 
+from distrun.contract.elastic.interruption import await_readable, check, pause
 from distrun.errors import BootstrapError
 from distrun.host import abstract_sockets
 from distrun.host.abstract_sockets import describe_taken, peer_process
 from distrun.host.connections.listener import Listener
-from distrun.runtime.elastic.interruption import await_readable, check, pause
 from distrun.runtime.rendezvous.client import Client, Further, nothing_further
 from distrun.runtime.rendezvous.local_connections import connect_locally
 from distrun.runtime.rendezvous.protocol import ERROR_TIMEOUT, Rendezvous, receive_packed, unpack_message

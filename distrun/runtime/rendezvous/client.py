@@ -10,6 +10,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen_at
@@ -17,7 +18,6 @@ from distrun.host.connections.target import PeerConnection
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface, is_loopback
-from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,

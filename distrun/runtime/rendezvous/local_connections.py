@@ -5,13 +5,13 @@ from __future__ import annotations
 import socket
 from functools import partial
 
+from distrun.contract.elastic.interruption import Interruption, await_readable, stop_descriptors
 from distrun.host import abstract_sockets
 from distrun.host.abstract_sockets import check_same_user
 from distrun.host.connections.authentication import run_handshake
 from distrun.host.connections.dialer import introduce
 from distrun.host.connections.handshake import HANDSHAKE_TIMEOUT, Introduction, client_handshake
 from distrun.host.connections.listener import Listener
-from distrun.runtime.elastic.interruption import Interruption, await_readable, stop_descriptors
 
 
 class LocalListener(Listener):

@@ -29,10 +29,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from distrun.contract.elastic.interruption import Interruption, await_readable
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections.listener import Listener
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
-from distrun.runtime.elastic.interruption import Interruption, await_readable
 
 CONTROL, ALARM, DATA = "control", "alarm", "data"
 """The purposes of connections: the two with rank 0, and later ones with other ranks."""

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.errors import BootstrapError, DistrunError
 from distrun.host.connections.target import PeerConnection
-from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.local_connections import LocalListener
 from distrun.runtime.rendezvous.protocol import ERROR_TIMEOUT, Member, pack_message, send_message
 

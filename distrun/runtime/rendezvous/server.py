@@ -11,13 +11,13 @@ from contextlib import ExitStack, suppress
 from dataclasses import astuple, replace
 from typing import Any
 
+from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.errors import BootstrapError
 from distrun.host.connections.listener import Listener, listen
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import addresses_on_own_host, own_interfaces
 from distrun.host.ranks import list_ranks
-from distrun.runtime.elastic.interruption import Interruption, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import (
     ALARM,
     CONTROL,

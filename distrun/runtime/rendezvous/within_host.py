@@ -17,12 +17,12 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from distrun.contract.elastic import interruption
+from distrun.contract.elastic.interruption import Interruption
 from distrun.errors import BootstrapError
 from distrun.host import abstract_sockets
 from distrun.host.abstract_sockets import check_same_user
 from distrun.host.connections.authentication import AuthenticationError, client_side, run_handshake, server_side
-from distrun.runtime.elastic import interruption
-from distrun.runtime.elastic.interruption import Interruption
 from distrun.runtime.shared_memory.doorbell import new_bell_fd
 from distrun.runtime.shared_memory.segment import new_segment_fd, segment_size
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from distrun.contract.settings import EVENTS
 from distrun.errors import UsageError
 from distrun.runtime.scalars.mlflow import ActiveRun
 from distrun.runtime.scalars.shares import Shares
 from distrun.runtime.scalars.tensorboard import KerasCallbacks, SummaryWriters
-from distrun.runtime.settings import EVENTS
 from distrun.tracing import recording
 from distrun.tracing.reader import RingReader, events
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_interface
 
+from distrun.contract.elastic.interruption import Interruption, await_readable, check, stop_descriptors
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen_at
 from distrun.host.interfaces import is_loopback
-from distrun.runtime.elastic.interruption import Interruption, await_readable, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import DATA, Member, Rendezvous
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from distrun.contract.elastic.interruption import Interruption, stop_descriptors
 from distrun.errors import JobAbortedError
-from distrun.runtime.elastic.interruption import Interruption, stop_descriptors
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import NUDGE_AFTER, Timeouts, WaitTimer
 from distrun.runtime.rendezvous.within_host import LocalMeeting, PeerInfo

@@ -10,10 +10,10 @@ import socket
 import time
 from contextlib import suppress
 
+from distrun.contract.elastic.interruption import Interruption, await_readable, check, stop_descriptors
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.interfaces import is_loopback
-from distrun.runtime.elastic.interruption import Interruption, await_readable, check, stop_descriptors
 from distrun.runtime.rendezvous.protocol import ALARM, CONTROL, DATA, Rendezvous
 from distrun.runtime.transport.control_tree import ControlTree
 

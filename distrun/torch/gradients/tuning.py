@@ -18,6 +18,7 @@ from random import Random
 import numpy as np
 import torch
 
+from distrun.contract.settings import HALF_PRECISION, current, given
 from distrun.errors import JobAbortedError
 from distrun.runtime import world
 from distrun.runtime.autotuning import turns
@@ -27,7 +28,6 @@ from distrun.runtime.autotuning.policy import Policy
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max
-from distrun.runtime.settings import HALF_PRECISION, current, given
 from distrun.torch import cuda
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import NOTE, Agreement, Settings, plan

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from warm_ranks import Command, WarmJobs
 
-from distrun.runtime import horovod
-from distrun.runtime.contract import LaunchContract
+from distrun.contract import horovod
+from distrun.contract.launch import LaunchContract
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from without_launcher.elastic_supervisor import DEADLINE, Supervisor, python
 
-from distrun.runtime import horovod
+from distrun.contract import horovod
 
 pytest.importorskip("tensorflow")
 

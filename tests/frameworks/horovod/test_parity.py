@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from distrun.runtime import horovod
+from distrun.contract import horovod
 
 pytestmark = pytest.mark.gate
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrun.runtime import horovod as mode
+from distrun.contract import horovod as mode
 
 pytest.importorskip("torch")
 

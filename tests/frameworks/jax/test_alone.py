@@ -9,10 +9,10 @@ import pytest
 
 import distrun.jax as distrun
 from distrun import UsageError
+from distrun.contract.settings import JAX_CALL
 from distrun.graphs.jax import mechanism
 from distrun.graphs.jax.shapes import result_shape
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.settings import JAX_CALL
 
 pytestmark = pytest.mark.gate
 

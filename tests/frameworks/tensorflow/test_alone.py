@@ -12,13 +12,13 @@ import pytest
 import tensorflow as tf
 
 import distrun.tensorflow as hvd
+from distrun.contract.settings import TENSORFLOW_OP
 from distrun.errors import JobAbortedError, MismatchError, NotInitializedError, UsageError
 from distrun.graphs.signatures import canonical_name
 from distrun.graphs.tensorflow import c_api, errors, kernel, mechanism, numpy_function
 from distrun.graphs.tensorflow.done_callback import DoneCallback
 from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.settings import TENSORFLOW_OP
 from distrun.tensorflow.gradients import entry_of
 
 pytestmark = pytest.mark.gate

@@ -13,7 +13,7 @@ import numpy as np
 
 import distrun
 from distrun import Average, Sum
-from distrun.runtime.settings import current
+from distrun.contract.settings import current
 
 simulator = sys.modules.get("simulator")
 distrun.init()

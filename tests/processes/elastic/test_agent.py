@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from spoken_agent import DEADLINE, SpokenAgent
 
+from distrun.contract.elastic.messages import Activate, encode_pieces
 from distrun.runner.planning.plan import RankPlan
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system import cpus
-from distrun.runtime.elastic.messages import Activate, encode_pieces
 
 pytestmark = pytest.mark.gate
 

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from shell import wait_until
 
+from distrun.contract.settings import Settings
 from distrun.host.connections.dialer import dial
 from distrun.host.endpoints import parse_endpoint
 from distrun.runner.joining.meeting_point import MeetingPoint
 from distrun.runner.joining.messages import Member, MessageDecoder, MessageKind
-from distrun.runtime.settings import Settings
 
 DEADLINE = 60.0  # seconds; as in the conftest.py above
 KEY = "0123456789abcdef" * 4

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from distrun.contract.settings import AUTO, DIRECT
 from distrun.runtime.backends import hierarchical, rail, wire_format
 from distrun.runtime.backends.algorithms import base, choice, measuring
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
@@ -25,7 +26,6 @@ from distrun.runtime.operations import reduction, stages
 from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum, check_op
 from distrun.runtime.operations.wire import AS_THEY_ARE
-from distrun.runtime.settings import AUTO, DIRECT
 from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links

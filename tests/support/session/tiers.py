@@ -47,7 +47,9 @@ FOLDERS = (
     Folder("parallel", "full", "compute", 90, ("runtime", "tensor_fusion", "tracing", "checkpoint")),
     Folder("parallel/collectives", "full", "compute", 200, ("runtime", "tensor_fusion")),
     Folder("parallel/failures", "full", "compute", 105, ("runtime", "host")),
-    Folder("elastic", "full", "compute", 125, ("elastic", "runtime.elastic", "runtime.regroup", "runtime.generations")),
+    Folder(
+        "elastic", "full", "compute", 125, ("elastic", "contract.elastic", "runtime.regroup", "runtime.generations")
+    ),
     Folder("gpu", "full", "compute", 120, ("runtime.gpu", "runtime.devices", "tensor_fusion", "host")),
     Folder("gpu/real", "lab", "compute", 5, ("runtime.gpu", "tensor_fusion")),
     Folder("frameworks/auto", "full", "frameworks", 280, ("auto",)),

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distrun.runtime.contract import LaunchContract
-from distrun.runtime.elastic import messages
-from distrun.runtime.elastic.messages import Assignment, Message, Prepare, Waiting
+from distrun.contract.elastic import messages
+from distrun.contract.elastic.messages import Assignment, Message, Prepare, Waiting
+from distrun.contract.launch import LaunchContract
 
 DEADLINE = 240.0  # seconds; far more than anything takes, so that a busy machine fails no test
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from distrun.contract.topology import Topology
 from distrun.host import gpus
 from distrun.host.gpus import visible_gpus
 from distrun.runner.system import machine
 from distrun.runtime import devices
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.topology import Topology
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 

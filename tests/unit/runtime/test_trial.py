@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from distrun.contract.elastic.messages import TRIAL
 from distrun.errors import UsageError
 from distrun.runtime import trial
-from distrun.runtime.elastic.messages import TRIAL
 
 
 class Tensor:

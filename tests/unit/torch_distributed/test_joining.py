@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.environments import detect
 from distrun.torch_distributed.joining import Introduction, contract_variables
 

@@ -12,8 +12,8 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from distrun.contract.launch import AGENT
 from distrun.runner.system import descendants
-from distrun.runtime.contract import AGENT
 
 # The end of stdin without a line is the agent's. What its launcher, if it is here, writes to the agent can be read from
 # descriptor 1, whose end is the launcher's: one that lives ends what is left itself, and this shell with it.

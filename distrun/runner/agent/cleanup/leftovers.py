@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
+from distrun.contract.elastic.messages import PROCESS
 from distrun.runner.system import descendants
-from distrun.runtime.elastic.messages import PROCESS
 
 _INTERVAL = 0.01  # seconds between two rounds of SIGKILL: a process may fork between being listed and being killed
 _TIMEOUT = 5.0  # seconds of such rounds after which what is left counts as unkillable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 
+from distrun.contract.settings import WIRE_SHARES
 from distrun.runner.observation.profiling.steps import Reduction, Step
 from distrun.runner.prediction.profile import Gradients
-from distrun.runtime.settings import WIRE_SHARES
 
 _SECOND = 1e9
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from distrun.contract.settings import WIRE_DTYPE
 from distrun.errors import UsageError
 from distrun.host.ranks import list_ranks
 from distrun.runner.observation.consumer import Ending, Source
@@ -20,7 +21,6 @@ from distrun.runner.observation.report.scaling import scaling
 from distrun.runner.observation.report.summary import Summary
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.exits import signal_name
-from distrun.runtime.settings import WIRE_DTYPE
 from distrun.tracing.reader import Event
 
 _TIMED_OUT = 124

@@ -11,10 +11,10 @@ from dataclasses import fields
 from importlib import metadata
 
 from distrun import __version__
+from distrun.contract.launch import PREFIX
+from distrun.contract.settings import Settings
 from distrun.errors import UsageError
 from distrun.runner.planning.plan import LaunchPlan
-from distrun.runtime.contract import PREFIX
-from distrun.runtime.settings import Settings
 
 _DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf_keras", "jax", "optax", "mpi4py")
 

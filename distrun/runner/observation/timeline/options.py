@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from distrun.errors import UsageError
-from distrun.runtime.settings import (
+from distrun.contract.settings import (
     TIMELINE,
     TIMELINE_LIMIT,
     TIMELINE_MARK_CYCLES,
     TIMELINE_OPERATIONS,
     TIMELINE_STEPS,
 )
+from distrun.errors import UsageError
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, check_file, parse_limit, parse_steps
 
 if TYPE_CHECKING:
+    from distrun.contract.settings import Settings
     from distrun.runner.observation.consumer import Consumer
     from distrun.runner.planning.plan import LaunchPlan
     from distrun.runner.planning.request import LaunchRequest
-    from distrun.runtime.settings import Settings
 
 TIMELINE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
+from distrun.contract import horovod
 from distrun.errors import UsageError
 from distrun.host.interfaces import parse_network
 from distrun.runner.planning.hosts import Host
@@ -26,7 +27,6 @@ from distrun.runner.planning.variables.environ import (
     thread_variables,
 )
 from distrun.runner.planning.variables.job import settings
-from distrun.runtime import horovod
 
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 

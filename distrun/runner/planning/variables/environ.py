@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
+from distrun.contract import horovod
+from distrun.contract.launch import PREFIX, LaunchContract
 from distrun.errors import UsageError
-from distrun.runtime import horovod
-from distrun.runtime.contract import PREFIX, LaunchContract
 
 # Variables by which an outer launcher told *us* who we are. Our ranks would take them for their own identity.
 _STALE = re.compile(

@@ -5,20 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distrun.errors import UsageError
-from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import count
-from distrun.runner.planning.request import LaunchContext, LaunchRequest
-from distrun.runner.planning.variables.environ import (
-    AUTO,
-    forwarded_variables,
-    inherited_variables,
-    requested_variables,
-    thread_variables,
-)
-from distrun.runner.planning.variables.ranks import RankVariables
-from distrun.runtime import horovod
-from distrun.runtime.settings import (
+from distrun.contract import horovod
+from distrun.contract.settings import (
     ALGORITHM,
     AUTOTUNE,
     AUTOTUNE_LOG,
@@ -34,6 +22,18 @@ from distrun.runtime.settings import (
     TORCH_BACKEND,
     WIRE_DTYPE,
 )
+from distrun.errors import UsageError
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.placement import count
+from distrun.runner.planning.request import LaunchContext, LaunchRequest
+from distrun.runner.planning.variables.environ import (
+    AUTO,
+    forwarded_variables,
+    inherited_variables,
+    requested_variables,
+    thread_variables,
+)
+from distrun.runner.planning.variables.ranks import RankVariables
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from distrun.contract import horovod
+from distrun.contract.launch import LaunchContract
 from distrun.host.endpoints import format_endpoint
-from distrun.runtime import horovod
-from distrun.runtime.contract import LaunchContract
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from distrun.contract.launch import PREFIX, SERVER, SERVER_COPIES, SERVER_GENERATION, SERVER_RESTARTS, SERVERS
 from distrun.errors import UsageError
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
-from distrun.runtime.contract import PREFIX, SERVER, SERVER_COPIES, SERVER_GENERATION, SERVER_RESTARTS, SERVERS
 
 _MOST_REFUGES = 8
 HOSTNAME = PREFIX + "HOSTNAME"

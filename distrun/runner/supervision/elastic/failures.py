@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
+from distrun.contract.elastic import messages
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.keepalive import PER_SILENCE
 from distrun.runner.supervision import events
@@ -16,7 +17,6 @@ from distrun.runner.supervision.elastic.processes import Process, Role
 from distrun.runner.supervision.elastic.regrouping import is_by_itself
 from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
-from distrun.runtime.elastic import messages
 
 if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action

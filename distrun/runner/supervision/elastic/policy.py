@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from distrun.contract.elastic import messages
 from distrun.runner.supervision import events
 from distrun.runner.supervision.actions import CleanUpAfter
 from distrun.runner.supervision.elastic.failures import Failures
@@ -30,7 +31,6 @@ from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.processes import Process, Role
 from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import State
-from distrun.runtime.elastic import messages
 
 if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action

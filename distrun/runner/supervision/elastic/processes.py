@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """The part of a process in the job; `distrun.runtime.elastic.messages` has the order of its life."""
+    """The part of a process in the job; `distrun.contract.elastic.messages` has the order of its life."""
 
     SPARE = "spare"
     NEWCOMER = "newcomer"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from distrun.contract.elastic import messages
 from distrun.runner.supervision import events
 from distrun.runner.supervision.actions import CleanUpAfter
 from distrun.runner.supervision.elastic import wording
@@ -19,7 +20,6 @@ from distrun.runner.supervision.elastic.story import Story
 from distrun.runner.supervision.elastic.workforce import Workforce
 from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import KILL_TIMEOUT, Policy, State
-from distrun.runtime.elastic import messages
 
 if TYPE_CHECKING:
     from distrun.runner.supervision.actions import Action

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distrun.contract.elastic.messages import Verdict
 from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents
 from distrun.runner.sweep.policy.trials import Trial
-from distrun.runtime.elastic.messages import Verdict
 
 
 @dataclass(frozen=True)

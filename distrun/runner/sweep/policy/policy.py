@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
+from distrun.contract.elastic.messages import Activated, Report
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
 from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents
@@ -31,7 +32,6 @@ from distrun.runner.sweep.policy.spares import Spares
 from distrun.runner.sweep.policy.trials import Member, State, Trial
 from distrun.runner.sweep.policy.upcoming import Upcoming
 from distrun.runner.sweep.search.source import Source
-from distrun.runtime.elastic.messages import Activated, Report
 
 _LEAVE = 5.0  # seconds in which agents leave when everything below them has been killed
 _ATTEMPTS = 3  # of a trial whose hosts are lost

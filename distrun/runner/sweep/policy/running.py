@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from distrun.contract.elastic.messages import Report, Verdict
 from distrun.runner.supervision.failure import Failure
 from distrun.runner.sweep.policy.actions import Action, EndProcesses, Tell
 from distrun.runner.sweep.policy.halving import Halving
 from distrun.runner.sweep.policy.trials import Member, Trial
-from distrun.runtime.elastic.messages import Report, Verdict
 
 _ROOT_CAUSE = 2.0  # seconds in which the failure may show of which a rank that lost a peer is a consequence
 _LAST = 1 << 30  # the number of a report that there will never be

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from distrun.contract.settings import AUTO, DIRECT, HALVING_DOUBLING, QUANTISED, RING, TREE
 from distrun.runtime.operations.wire import AS_THEY_ARE, Wire
-from distrun.runtime.settings import AUTO, DIRECT, HALVING_DOUBLING, QUANTISED, RING, TREE
 
 WHOLE = "whole"
 """A small array is sent whole to all hosts: direct exchange in one step."""

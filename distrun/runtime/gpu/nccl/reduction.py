@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from distrun.contract.settings import QUANTISED
 from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from distrun.runtime.operations.request import Request
-from distrun.runtime.settings import QUANTISED
 
 BYTES = "uint8"
 """NCCL's element type for what is only copied."""

@@ -110,7 +110,7 @@ def _contracts(size: int) -> list[Mapping[str, str]]:
     """Return what the launcher would put into the environment of each rank."""
     import secrets
 
-    from distrun.runtime.contract import LaunchContract
+    from distrun.contract.launch import LaunchContract
 
     job, key = secrets.token_hex(16), secrets.token_hex(32)
     return [

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.elastic import ElasticPlanner, provisional
@@ -16,7 +17,6 @@ from distrun.runner.planning.ssh_config import Route
 from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.supervision.elastic.options import ElasticOptions
-from distrun.runtime.contract import LaunchContract
 
 LAUNCH = LaunchContext({"SLURM_RESTART_COUNT": "1"}, "/", "0" * 32, "1" * 64, 4711, cores=8, slots=8)
 

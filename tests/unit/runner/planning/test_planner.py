@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from distrun.contract import horovod
+from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import describe
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
-from distrun.runtime import horovod
-from distrun.runtime.contract import LaunchContract
 
 LAUNCHER = LaunchContext(
     environ={"PATH": "/bin", "RANK": "7", "HOME": "/root"},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from distrun.contract.launch import LaunchContract
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostInfo
 from distrun.runner.sweep.planning import TrialPlanner
 from distrun.runner.sweep.policy.trials import Member, Trial
-from distrun.runtime.contract import LaunchContract
 
 CONTEXT = LaunchContext({}, "/", "0" * 32, "1" * 64, 4711, cores=8, slots=8)
 

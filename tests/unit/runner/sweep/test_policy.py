@@ -7,6 +7,7 @@ import signal
 import pytest
 from hypothesis import given, strategies as st
 
+from distrun.contract.elastic.messages import Activated, Report, Verdict
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision import events
 from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents
@@ -17,7 +18,6 @@ from distrun.runner.sweep.policy.placement import place
 from distrun.runner.sweep.policy.policy import Phase, Policy
 from distrun.runner.sweep.policy.trials import State, Trial
 from distrun.runner.sweep.search.listed import Listed
-from distrun.runtime.elastic.messages import Activated, Report, Verdict
 
 
 class Driven:

@@ -9,6 +9,7 @@ from in_process.hosts_of_threads import DTYPES, Job, cases, check_allreduce, dty
 from session.hypothesis_profiles import examples
 from session.tiers import one_in_gate
 
+from distrun.contract.settings import ALGORITHMS, AUTO, DIRECT, HALVING_DOUBLING, RING, TREE
 from distrun.runtime.backends.adasum import adasum
 from distrun.runtime.backends.algorithms import choice
 from distrun.runtime.backends.algorithms.base import ARENA_LIMIT, Arena
@@ -18,7 +19,6 @@ from distrun.runtime.operations import reduction
 from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import Wire
-from distrun.runtime.settings import ALGORITHMS, AUTO, DIRECT, HALVING_DOUBLING, RING, TREE
 
 FORCED = [name for name in ALGORITHMS if name != AUTO]
 STEPWISE = [RING, HALVING_DOUBLING, TREE]

@@ -8,8 +8,8 @@ from hypothesis import example, given, strategies as st
 from hypothesis.extra import numpy as arrays
 from session.hypothesis_profiles import examples
 
+from distrun.contract.settings import WIRE_SHARES
 from distrun.runtime.backends.quantisation import AT_ONCE, BLOCK, LEAST_SCALE, QUANTISERS
-from distrun.runtime.settings import WIRE_SHARES
 
 floats = st.floats(-(2.0**100), 2.0**100, width=32)
 sizes = st.one_of(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
 from distrun.runtime.bootstrap import join as joining
 from distrun.runtime.bootstrap.join import join
-from distrun.runtime.contract import LaunchContract
 
 CONTRACT = LaunchContract("0" * 32, "1" * 64, 0, 1, 0, 1, 0, 1, "alpha", "127.0.0.1", 4711).to_environ()
 SENTENCE = "DISTRUN_STALL_WARNNG is not a setting of distrun and changes nothing: did you mean DISTRUN_STALL_WARNING?"

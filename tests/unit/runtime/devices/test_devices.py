@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.host import gpus
 from distrun.runtime import devices
 from distrun.runtime.devices.cpu import Cpu
 from distrun.runtime.devices.cuda import Cuda
-from distrun.runtime.topology import Topology
 
 LAST_OF_THREE = Topology(2, 3, 2, 3, 0, 1, "nodeA")
 

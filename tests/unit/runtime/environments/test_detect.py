@@ -7,13 +7,13 @@ import socket
 
 import pytest
 
+from distrun.contract.launch import LaunchContract
+from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.runtime.contract import LaunchContract
 from distrun.runtime.environments import detect
 from distrun.runtime.environments.base import even_cross
 from distrun.runtime.environments.hydra import _ancestors
 from distrun.runtime.environments.slurm import ranks_per_host
-from distrun.runtime.topology import Topology
 
 HERE = socket.gethostname()
 

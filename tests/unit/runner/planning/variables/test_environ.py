@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from distrun.contract import horovod
 from distrun.errors import UsageError
 from distrun.runner.planning.variables.environ import (
     complete_on_host,
@@ -16,7 +17,6 @@ from distrun.runner.planning.variables.environ import (
     search_path,
     thread_variables,
 )
-from distrun.runtime import horovod
 
 
 def test_the_identity_of_an_outer_launch_is_not_inherited():

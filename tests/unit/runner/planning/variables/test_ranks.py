@@ -6,8 +6,8 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
+from distrun.contract.launch import LaunchContract
 from distrun.runner.planning.variables.ranks import Meeting, Place, RankVariables
-from distrun.runtime.contract import LaunchContract
 
 VARIABLES = RankVariables("0" * 32, "1" * 64)
 MEETING = Meeting("10.0.0.1", 29400, "10.0.0.1:5000")

@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from simulated_cluster import ENDED, Cluster
 
+from distrun.contract.elastic.messages import Ending
 from distrun.runner.supervision.elastic.options import ElasticOptions
 from distrun.runner.supervision.elastic.policy import ElasticPolicy
 from distrun.runner.supervision.events import HostsFound
 from distrun.runner.supervision.policy import State
-from distrun.runtime.elastic.messages import Ending
 
 HOSTS = ("a", "b", "c")
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 from histories.elastic import GRACE, START_TIMEOUT, History, running
 
+from distrun.contract.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, SignalRanks, TellDeparture
 from distrun.runner.supervision.elastic.actions import (
@@ -39,7 +40,6 @@ from distrun.runner.supervision.events import (
 )
 from distrun.runner.supervision.failure import Failure
 from distrun.runner.supervision.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
-from distrun.runtime.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 
 TERM = SignalRanks(signal.SIGTERM)
 

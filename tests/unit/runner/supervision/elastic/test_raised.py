@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from histories.elastic import GRACE, running
 
+from distrun.contract.elastic.messages import Joined
 from distrun.runner.supervision.actions import SignalRanks
 from distrun.runner.supervision.elastic.actions import BeginGeneration, EndProcesses, StartNewcomers
 from distrun.runner.supervision.elastic.regrouping import GATHER_TIME
 from distrun.runner.supervision.events import AgentLost, HostCleaned, ProcessSaid
 from distrun.runner.supervision.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
-from distrun.runtime.elastic.messages import Joined
 
 RAISED = "raised ValueError: no more data at train.py:7 in train"
 

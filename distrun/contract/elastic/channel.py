@@ -11,10 +11,10 @@ import socket
 import threading
 from collections.abc import Callable
 
+from distrun.contract.elastic import scratch
+from distrun.contract.elastic.messages import PIECE, Assignment, Joiner, Message, Prepare, encode_pieces
+from distrun.contract.elastic.variables import CONTROL_FD
 from distrun.errors import LaunchError
-from distrun.runtime.elastic import scratch
-from distrun.runtime.elastic.messages import PIECE, Assignment, Joiner, Message, Prepare, encode_pieces
-from distrun.runtime.elastic.variables import CONTROL_FD
 
 LAUNCHER_GONE = "the launcher is gone, or the agent on this host"
 """Why nothing goes on when the channel has ended."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from distrun.runtime.elastic.variables import (
+from distrun.contract.elastic.variables import (
     CONTROL_FD as CONTROL_FD,
     CPU_SLOT as CPU_SLOT,
     PROCESS as PROCESS,

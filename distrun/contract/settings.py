@@ -2,7 +2,7 @@
 
 Every field of `Settings` is a variable, DISTRUN_ and the field's name in capitals. docs/settings.md explains them to
 users. The launcher reads the same object, to refuse before it starts anything what every rank would refuse one by one.
-In Horovod's mode its variables count where ours are not set: see `distrun.runtime.horovod`.
+In Horovod's mode its variables count where ours are not set: see `distrun.contract.horovod`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from distrun.errors import UsageError
-from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
-from distrun.host.departures import DEPARTURES_FD
-from distrun.host.endpoints import parse_ports
-from distrun.host.interfaces import parse_network
-from distrun.host.numerals import whole_number
-from distrun.runtime import horovod
-from distrun.runtime.contract import (
+from distrun.contract import horovod
+from distrun.contract.elastic.variables import CONTROL_FD, PROCESS, SPARE, TRIAL, TRIAL_FD, TRIAL_PRUNES
+from distrun.contract.launch import (
     AGENT,
     PREFIX,
     SERVER,
@@ -31,7 +26,12 @@ from distrun.runtime.contract import (
     SHIPPED,
     LaunchContract,
 )
-from distrun.runtime.elastic.variables import CONTROL_FD, PROCESS, SPARE, TRIAL, TRIAL_FD, TRIAL_PRUNES
+from distrun.errors import UsageError
+from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
+from distrun.host.departures import DEPARTURES_FD
+from distrun.host.endpoints import parse_ports
+from distrun.host.interfaces import parse_network
+from distrun.host.numerals import whole_number
 from distrun.tracing.layout import EVENTS_FD
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, TimelineOptions, parse_limit, parse_steps
 

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
+from distrun.contract.topology import Topology, local_ranks
 from distrun.errors import UsageError
-from distrun.runtime.topology import Topology, local_ranks
 
 FIFTH = Topology(rank=5, size=8, local_rank=1, local_size=2, cross_rank=2, cross_size=4, hostname="nodeA")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from distrun.errors import UsageError
 
 if TYPE_CHECKING:
-    from distrun.runtime.contract import LaunchContract
+    from distrun.contract.launch import LaunchContract
 
 MODE = "DISTRUN_HOROVOD"
 PREFIX = "HOROVOD_"

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 import distrun
+from distrun.contract import horovod, settings
+from distrun.contract.launch import LaunchContract
+from distrun.contract.settings import Settings
 from distrun.errors import CollectiveError, MismatchError, UsageError
-from distrun.runtime import horovod, settings
-from distrun.runtime.contract import LaunchContract
-from distrun.runtime.settings import Settings
 
 ON = {"DISTRUN_HOROVOD": "1"}
 

@@ -9,10 +9,9 @@ import threading
 
 import pytest
 
-from distrun.errors import BootstrapError, LaunchError
-from distrun.runtime.elastic import interruption
-from distrun.runtime.elastic.channel import Channel
-from distrun.runtime.elastic.messages import (
+from distrun.contract.elastic import interruption
+from distrun.contract.elastic.channel import Channel
+from distrun.contract.elastic.messages import (
     PIECE,
     Assignment,
     Joined,
@@ -23,6 +22,7 @@ from distrun.runtime.elastic.messages import (
     encode,
     encode_pieces,
 )
+from distrun.errors import BootstrapError, LaunchError
 
 DEADLINE = 60.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from multiprocessing import process
 
-from distrun.runtime.elastic.variables import SCRATCH
+from distrun.contract.elastic.variables import SCRATCH
 
 
 def folder() -> str | None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from distrun.contract import settings
+from distrun.contract.launch import LaunchContract
+from distrun.contract.settings import VARIABLES, Settings, given, unknown
 from distrun.errors import UsageError
 from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
-from distrun.runtime import settings
-from distrun.runtime.contract import LaunchContract
-from distrun.runtime.settings import VARIABLES, Settings, given, unknown
 from distrun.tensor_fusion import batching, buckets
 
 ROOT = Path(__file__).parents[3]
