@@ -60,9 +60,9 @@ def work(staleness: float, seconds: float) -> None:
     import numpy as np
 
     import distrun
-    from distrun.servers.layout import Layout, Parameter
-    from distrun.servers.rules import Rule
-    from distrun.servers.session import Session
+    from distrun.methods.servers.layout import Layout, Parameter
+    from distrun.methods.servers.rules import Rule
+    from distrun.methods.servers.session import Session
 
     distrun.init()
     settings = {"momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0, "delay": 0}

@@ -1,6 +1,6 @@
 """DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
 
-See `distrun.outer_steps` for the algorithm and its sources.
+See `distrun.methods.diloco` for the algorithm and its sources.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import optax
 from distrun.errors import UsageError
 from distrun.graphs.jax import mechanism
 from distrun.jax.optimizer import DistributedOptimizer
-from distrun.outer_steps.fragments import Fragment
-from distrun.outer_steps.merging import merge
-from distrun.outer_steps.optimizer import OuterOptimizer
-from distrun.outer_steps.parameters import HostArrays
-from distrun.outer_steps.settings import OuterSettings
+from distrun.methods.diloco.fragments import Fragment
+from distrun.methods.diloco.merging import merge
+from distrun.methods.diloco.optimizer import OuterOptimizer
+from distrun.methods.diloco.parameters import HostArrays
+from distrun.methods.diloco.settings import OuterSettings
 from distrun.runtime.process_sets import host_set
 
 __all__ = ["DiLoCo", "LocalSGD"]
@@ -126,7 +126,7 @@ def LocalSGD(  # noqa: N802 - the name of the algorithm
 
 
 class _JaxParameters(HostArrays):
-    """The leaves of a pytree; see `distrun.outer_steps.parameters.Parameters`."""
+    """The leaves of a pytree; see `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, params: Any) -> None:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(params)

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback
     from distrun.keras.low_communication.asynchronous import AsyncOptimizer as AsyncOptimizer
     from distrun.keras.low_communication.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
-    from distrun.servers.coordinator import Coordinator as Coordinator
+    from distrun.methods.servers.coordinator import Coordinator as Coordinator
 else:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "callbacks"]
 
 
 _LATER = {
     "AsyncOptimizer": "distrun.keras.low_communication.asynchronous",
-    "Coordinator": "distrun.servers.coordinator",
+    "Coordinator": "distrun.methods.servers.coordinator",
     "DiLoCo": "distrun.keras.low_communication.diloco",
     "ErrorFeedback": "distrun.graphs.error_feedback",
     "LocalSGD": "distrun.keras.low_communication.diloco",

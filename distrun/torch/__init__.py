@@ -55,7 +55,7 @@ from distrun.torch.state import (
 from distrun.torch.state.objects import *
 
 if TYPE_CHECKING:
-    from distrun.servers.coordinator import Coordinator as Coordinator
+    from distrun.methods.servers.coordinator import Coordinator as Coordinator
     from distrun.torch import elastic as elastic
     from distrun.torch.asynchronous import AsyncOptimizer as AsyncOptimizer
     from distrun.torch.optimizer.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
@@ -63,7 +63,7 @@ else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` ha
     __all__ = _exported(globals())
     _LATER = {
         "AsyncOptimizer": "distrun.torch.asynchronous",
-        "Coordinator": "distrun.servers.coordinator",
+        "Coordinator": "distrun.methods.servers.coordinator",
         "DiLoCo": "distrun.torch.optimizer.diloco",
         "LocalSGD": "distrun.torch.optimizer.diloco",
     }

@@ -11,9 +11,9 @@ WORKER = """
 import os, sys, time
 import numpy as np
 import distrun
-from distrun.servers.layout import Layout, Parameter
-from distrun.servers.rules import Rule
-from distrun.servers.session import Session
+from distrun.methods.servers.layout import Layout, Parameter
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.session import Session
 
 distrun.init()
 rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))

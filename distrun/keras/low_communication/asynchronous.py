@@ -13,10 +13,10 @@ from distrun.errors import NotOfferedError, UsageError
 from distrun.keras.library import around_training, attach, switch_class
 from distrun.keras.low_communication.embeddings import embeddings_of, pull_before, pull_no_more, split, whole
 from distrun.keras.low_communication.server_rules import check, check_rows, rule_of
+from distrun.methods.servers.layout import Layout, Parameter
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.session import Session, check_staleness, endpoints
 from distrun.runtime import world
-from distrun.servers.layout import Layout, Parameter
-from distrun.servers.rules import Rule
-from distrun.servers.session import Session, check_staleness, endpoints
 
 _taking_part: list[bool] = []
 

@@ -1,6 +1,6 @@
 """DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
 
-See `distrun.outer_steps` for the algorithm and its sources. `fit` takes the outer steps by a callback of ours, which
+See `distrun.methods.diloco` for the algorithm and its sources. `fit` takes the outer steps by a callback of ours, which
 acts at the beginning of a batch for the batch before: at its end Keras would wait for the step's result.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 from distrun.keras.gradients import OUTER
 from distrun.keras.library import Library, attach
 from distrun.keras.optimizer import DistributedOptimizer, library_to_wrap
-from distrun.outer_steps.fragments import Fragment
-from distrun.outer_steps.merging import merge
-from distrun.outer_steps.optimizer import OuterOptimizer
-from distrun.outer_steps.parameters import HostArrays
-from distrun.outer_steps.settings import OuterSettings
+from distrun.methods.diloco.fragments import Fragment
+from distrun.methods.diloco.merging import merge
+from distrun.methods.diloco.optimizer import OuterOptimizer
+from distrun.methods.diloco.parameters import HostArrays
+from distrun.methods.diloco.settings import OuterSettings
 from distrun.runtime.process_set import ProcessSet
 from distrun.runtime.process_sets import host_set
 
@@ -148,7 +148,7 @@ def _callback_of(base: type) -> Any:
 
 
 class _KerasParameters(HostArrays):
-    """The trainable variables of a model; see `distrun.outer_steps.parameters.Parameters`."""
+    """The trainable variables of a model; see `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, model: Any, library: Library) -> None:
         self._model = model

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from distrun.errors import NotOfferedError, UsageError
-from distrun.servers.rules import Rule
-from distrun.servers.session import MOST_WIDTH
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.session import MOST_WIDTH
 
 _KNOWN = "SGD, Adam, AdamW and Adagrad of keras.optimizers"
 _UNSUPPORTED = ("gradient_accumulation_steps", "use_ema", "amsgrad")

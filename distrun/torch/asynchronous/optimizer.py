@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.methods.servers.layout import Layout, Parameter
+from distrun.methods.servers.session import Session, check_staleness, endpoints
 from distrun.runtime import world
-from distrun.servers.layout import Layout, Parameter
-from distrun.servers.session import Session, check_staleness, endpoints
 from distrun.torch.asynchronous.rules import check, delay_of, name_of, rule_of, sparse_weights
 from distrun.torch.asynchronous.worker import Worker
 

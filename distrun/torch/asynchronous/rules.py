@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from distrun.errors import NotOfferedError, UsageError
-from distrun.servers.rules import Rule
-from distrun.servers.session import MOST_WIDTH
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.session import MOST_WIDTH
 
 _SPARSE_MODULES = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 _KNOWN = "SGD, Adam, AdamW, Adagrad and SparseAdam of torch.optim"

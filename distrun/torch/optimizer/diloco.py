@@ -1,6 +1,6 @@
 """DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
 
-See `distrun.outer_steps` for the algorithm and its sources.
+See `distrun.methods.diloco` for the algorithm and its sources.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.outer_steps.fragments import Fragment
-from distrun.outer_steps.merging import merge
-from distrun.outer_steps.optimizer import OuterOptimizer
-from distrun.outer_steps.parameters import start_average
-from distrun.outer_steps.settings import OuterSettings
+from distrun.methods.diloco.fragments import Fragment
+from distrun.methods.diloco.merging import merge
+from distrun.methods.diloco.optimizer import OuterOptimizer
+from distrun.methods.diloco.parameters import start_average
+from distrun.methods.diloco.settings import OuterSettings
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import AnyHandle
@@ -199,7 +199,7 @@ class OuterDistributed(Distributed):
 
 
 class _TorchParameters:
-    """The parameters of an optimizer; see `distrun.outer_steps.parameters.Parameters`."""
+    """The parameters of an optimizer; see `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._tensors = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]

@@ -33,5 +33,7 @@ def test_a_job_without_servers_is_told_how_to_have_them():
 
 
 def test_who_does_not_use_servers_does_not_import_what_they_need():
-    code = "import sys, distrun.torch; sys.exit(any(name.startswith('distrun.servers') for name in sys.modules))"
+    code = (
+        "import sys, distrun.torch; sys.exit(any(name.startswith('distrun.methods.servers') for name in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=TIMEOUT, check=False).returncode == 0

@@ -10,9 +10,9 @@ DEADLINE = 120.0  # seconds; far more than anything takes
 BEGINNING = """
 import numpy as np
 import distrun
-from distrun.servers.layout import Layout, Parameter
-from distrun.servers.rules import Rule
-from distrun.servers.session import Session
+from distrun.methods.servers.layout import Layout, Parameter
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.session import Session
 
 distrun.init()
 rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))

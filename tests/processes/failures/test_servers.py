@@ -20,9 +20,9 @@ import os, signal, sys
 import numpy as np
 import distrun
 import psutil
-from distrun.servers.layout import Layout, Parameter
-from distrun.servers.rules import Rule
-from distrun.servers.session import Session
+from distrun.methods.servers.layout import Layout, Parameter
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.session import Session
 
 distrun.init()
 rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))
@@ -223,7 +223,7 @@ def test_workers_that_describe_other_parameters_are_told_so(workers):
 
 COORDINATED = """
 from distrun.errors import RemoteError
-from distrun.servers.coordinator import Coordinator
+from distrun.methods.servers.coordinator import Coordinator
 
 session = begin(float("inf"))
 
@@ -276,7 +276,7 @@ def test_workers_return_though_the_coordinator_ends_without_a_word(distrun, pyth
 def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(workers):
     job = workers(
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
-        "from distrun.servers.coordinator import Coordinator\n"
+        "from distrun.methods.servers.coordinator import Coordinator\n"
         "coordinator = Coordinator({'die': die})\n"
         "if rank == 0:\n"
         "    coordinator.schedule('die')\n"

@@ -12,7 +12,7 @@ import distrun.keras as distrun
 from distrun.errors import NotOfferedError, UsageError
 from distrun.keras.library import attach
 from distrun.keras.low_communication.embeddings import whole
-from distrun.servers.session import Session
+from distrun.methods.servers.session import Session
 
 OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01),

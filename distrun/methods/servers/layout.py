@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from distrun.servers.rules import Rule, slots_of
+from distrun.methods.servers.rules import Rule, slots_of
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 
 from distrun.errors import MismatchError
-from distrun.servers import memory
-from distrun.servers.clocks import LEFT
-from distrun.servers.copies import Copies, Copy
-from distrun.servers.layout import Layout, Share
-from distrun.servers.store import Store
+from distrun.methods.servers import memory
+from distrun.methods.servers.clocks import LEFT
+from distrun.methods.servers.copies import Copies, Copy
+from distrun.methods.servers.layout import Layout, Share
+from distrun.methods.servers.store import Store
 
 
 class Stores:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from distrun.errors import MismatchError
-from distrun.servers import memory, store as store_module
-from distrun.servers.clocks import LEFT
-from distrun.servers.layout import Layout, Parameter
-from distrun.servers.rules import Rule
-from distrun.servers.store import Push, Rows, Store
-from distrun.servers.stores import Stores
+from distrun.methods.servers import memory, store as store_module
+from distrun.methods.servers.clocks import LEFT
+from distrun.methods.servers.layout import Layout, Parameter
+from distrun.methods.servers.rules import Rule
+from distrun.methods.servers.store import Push, Rows, Store
+from distrun.methods.servers.stores import Stores
 
 ADAM = Rule(
     "torch.Adam",

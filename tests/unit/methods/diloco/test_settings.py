@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distrun.errors import UsageError
-from distrun.outer_steps.settings import OuterSettings, check_equal
+from distrun.methods.diloco.settings import OuterSettings, check_equal
 
 
 @pytest.mark.parametrize(

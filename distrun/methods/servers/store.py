@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import MismatchError
-from distrun.servers.clocks import LEFT, are_complete, slowest
-from distrun.servers.copies import Copy
-from distrun.servers.layout import Layout, Segment, Share, Table, shares
-from distrun.servers.memory import CHUNK, Block
-from distrun.servers.rules import Array, applied, slots_of
+from distrun.methods.servers.clocks import LEFT, are_complete, slowest
+from distrun.methods.servers.copies import Copy
+from distrun.methods.servers.layout import Layout, Segment, Share, Table, shares
+from distrun.methods.servers.memory import CHUNK, Block
+from distrun.methods.servers.rules import Array, applied, slots_of
 
 
 @dataclass(frozen=True)

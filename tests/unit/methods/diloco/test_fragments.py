@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
-from distrun.outer_steps.fragments import divide
+from distrun.methods.diloco.fragments import divide
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distrun.outer_steps.merging import Plan, Standing, plan
+from distrun.methods.diloco.merging import Plan, Standing, plan
 
 
 def standing(step=9, versions=(1, 1), has_anchor=True, has_moved=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from distrun.servers.rules import Rule, applied, slots_of
+from distrun.methods.servers.rules import Rule, applied, slots_of
 
 SGD = {"momentum": 0.9, "dampening": 0.0, "nesterov": True, "weight_decay": 0.0}
 NESTEROV = Rule("torch.SGD", {**SGD, "delay": 0})

@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from distrun.errors import JobAbortedError, RemoteError, UsageError
+from distrun.methods.servers.connection import dialed, expected
+from distrun.methods.servers.protocol import CALLS, Kind, receive_text, send
+from distrun.methods.servers.session import peer_of
 from distrun.runtime import world
-from distrun.servers.connection import dialed, expected
-from distrun.servers.protocol import CALLS, Kind, receive_text, send
-from distrun.servers.session import peer_of
 
 
 class Result:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from distrun.outer_steps.arithmetic import nesterov, pieces
+from distrun.methods.diloco.arithmetic import nesterov, pieces
 
 
 @given(st.integers(0, 50), st.integers(1, 60), st.floats(0.1, 2), st.floats(0, 0.99), st.integers(0, 2**32 - 1))

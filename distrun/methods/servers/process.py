@@ -32,11 +32,11 @@ from distrun.errors import BootstrapError, DistrunError  # noqa: E402
 from distrun.host.connections.listener import Listener, listen  # noqa: E402
 from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
 from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
-from distrun.servers.calls import CallQueue  # noqa: E402
-from distrun.servers.copies import Copies  # noqa: E402
-from distrun.servers.protocol import CALLS, MEANT, OPTIMIZER, WORKER, is_connected  # noqa: E402
-from distrun.servers.service import CallService, Service  # noqa: E402
-from distrun.servers.stores import Stores  # noqa: E402
+from distrun.methods.servers.calls import CallQueue  # noqa: E402
+from distrun.methods.servers.copies import Copies  # noqa: E402
+from distrun.methods.servers.protocol import CALLS, MEANT, OPTIMIZER, WORKER, is_connected  # noqa: E402
+from distrun.methods.servers.service import CallService, Service  # noqa: E402
+from distrun.methods.servers.stores import Stores  # noqa: E402
 
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK_AGAIN = 0.02  # seconds

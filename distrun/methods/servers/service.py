@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import DistrunError, MismatchError
-from distrun.servers.calls import CallQueue
-from distrun.servers.layout import Layout
-from distrun.servers.protocol import (
+from distrun.methods.servers.calls import CallQueue
+from distrun.methods.servers.layout import Layout
+from distrun.methods.servers.protocol import (
     Header,
     Kind,
     expect,
@@ -22,7 +22,7 @@ from distrun.servers.protocol import (
     receive_text,
     send,
 )
-from distrun.servers.store import Push, Rows, Store
+from distrun.methods.servers.store import Push, Rows, Store
 
 
 class Service:

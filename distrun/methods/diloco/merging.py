@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distrun.outer_steps.arithmetic import nesterov
-from distrun.outer_steps.optimizer import OuterOptimizer
-from distrun.outer_steps.parameters import Array
+from distrun.methods.diloco.arithmetic import nesterov
+from distrun.methods.diloco.optimizer import OuterOptimizer
+from distrun.methods.diloco.parameters import Array
 from distrun.runtime import collectives, world
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distrun.servers.clocks import LEFT, are_complete, needed, slowest
+from distrun.methods.servers.clocks import LEFT, are_complete, needed, slowest
 
 
 def test_staleness_is_how_many_steps_of_others_may_be_missing():

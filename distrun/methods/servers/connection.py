@@ -17,7 +17,7 @@ from distrun.errors import BootstrapError, JobAbortedError, MismatchError, Usage
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import parse_endpoint
-from distrun.servers.protocol import (
+from distrun.methods.servers.protocol import (
     MEANT,
     OPTIMIZER,
     WORKER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, strategies as st
 
-from distrun.servers.layout import Layout, Parameter, Segment, shares
-from distrun.servers.rules import Rule
+from distrun.methods.servers.layout import Layout, Parameter, Segment, shares
+from distrun.methods.servers.rules import Rule
 
 RULE = Rule("torch.SGD", {"momentum": 0.9, "nesterov": False, "dampening": 0.0, "weight_decay": 0.0, "delay": 0})
 PARAMETERS = st.lists(

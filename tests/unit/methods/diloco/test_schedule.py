@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from distrun.outer_steps.schedule import MOST_DELAY, Schedule
+from distrun.methods.diloco.schedule import MOST_DELAY, Schedule
 
 
 def test_fragments_take_turns_at_equal_distances():

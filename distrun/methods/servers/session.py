@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from distrun.contract.launch import PREFIX, SERVER_COPIES, SERVER_RESTARTS, SERVERS
 from distrun.contract.settings import current
 from distrun.errors import UsageError
+from distrun.methods.servers.clocks import needed
+from distrun.methods.servers.connection import Peer, Request, ServerConnection
+from distrun.methods.servers.layout import Layout, Segment, Table, shares
+from distrun.methods.servers.protocol import Kind
+from distrun.methods.servers.rules import Array
 from distrun.runtime import world
 from distrun.runtime.numbering import Numbering
-from distrun.servers.clocks import needed
-from distrun.servers.connection import Peer, Request, ServerConnection
-from distrun.servers.layout import Layout, Segment, Table, shares
-from distrun.servers.protocol import Kind
-from distrun.servers.rules import Array
 
 MOST_WIDTH = 1 << 16
 """The longest row of a sparse parameter."""

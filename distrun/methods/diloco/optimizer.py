@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import JobAbortedError, UsageError
-from distrun.outer_steps.arithmetic import nesterov
-from distrun.outer_steps.fragments import Fragment, divide
-from distrun.outer_steps.parameters import Array, Parameters
-from distrun.outer_steps.schedule import Schedule
-from distrun.outer_steps.settings import OuterSettings, check_equal
+from distrun.methods.diloco.arithmetic import nesterov
+from distrun.methods.diloco.fragments import Fragment, divide
+from distrun.methods.diloco.parameters import Array, Parameters
+from distrun.methods.diloco.schedule import Schedule
+from distrun.methods.diloco.settings import OuterSettings, check_equal
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.objects import allgather_object

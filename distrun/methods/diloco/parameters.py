@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from distrun.outer_steps.fragments import Fragment
+from distrun.methods.diloco.fragments import Fragment
 from distrun.runtime import collectives, world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.feedback import Feedback

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import BootstrapError
-from distrun.servers.clocks import LEFT
+from distrun.methods.servers.clocks import LEFT
 
 _MAGIC = b"distrun server copy 1\n"
 # server-1.optimizer-0.2   server-1.optimizer-0.2.left   server-1.optimizer-0.2.part

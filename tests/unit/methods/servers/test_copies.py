@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from distrun.errors import BootstrapError
-from distrun.servers.clocks import LEFT
-from distrun.servers.copies import Copies, Copy
+from distrun.methods.servers.clocks import LEFT
+from distrun.methods.servers.copies import Copies, Copy
 
 
 def copy_of(version, clocks=(1, 2), seed=0):

@@ -20,8 +20,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.servers.clocks import slowest
-from distrun.servers.rules import Array
+from distrun.methods.servers.clocks import slowest
+from distrun.methods.servers.rules import Array
 
 CHUNK = 1 << 16
 """The elements of a chunk: its arrays stay in cache."""
