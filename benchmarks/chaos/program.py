@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import distrun.data
 import distrun.torch as dt
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 HOST = socket.gethostname()
 

@@ -51,7 +51,7 @@ def notes(rank: int) -> Callable[[str, int, int], None]:
 def elastic() -> None:
     """Train with elastic.run."""
     import distrun.torch as dt
-    from distrun.runtime import world
+    from distrun.runtime.world import world
 
     dt.init()
     model = network()
@@ -84,7 +84,7 @@ def ddp() -> None:
     """Train with torch's own means, but for the checkpoints."""
     import torch.distributed as dist
 
-    from distrun.runtime.restarts import restart_count
+    from distrun.runtime.world.restarts import restart_count
 
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(network())

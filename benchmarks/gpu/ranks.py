@@ -143,7 +143,7 @@ def _packers(device: torch.device, source: torch.dtype, target: torch.dtype) -> 
 
 
 def _distrun_packer(gradients: list[torch.Tensor], views: list[torch.Tensor], factor: float) -> Callable[[], object]:
-    from distrun.runtime import world
+    from distrun.runtime.world import world
 
     packer = world.engine().gpu().packer
     names = [str(tensors[0].dtype).removeprefix("torch.") for tensors in (gradients, views)]

@@ -57,7 +57,7 @@ def _last() -> str:
 def _operations(rank: Rank, comparison: Comparison, count: int, nbytes: int) -> dict[str, Summary]:
     """Tune the fusion threshold in a world of its own, and compare what was chosen with the default."""
     import distrun
-    from distrun.runtime import world
+    from distrun.runtime.world import world
 
     distrun.shutdown()
     os.environ["DISTRUN_AUTOTUNE"] = "1"

@@ -24,11 +24,11 @@ from benchmarks.scale.real import hosts_of
 from benchmarks.scale.start import members
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
 from distrun.runtime.backends.rail import first_partners
-from distrun.runtime.shared_memory.segment import FAILED
 from distrun.runtime.transport import network as transport
-from distrun.runtime.transport.control_tree import control_tree
+from distrun.runtime.transport.control.control_tree import control_tree
 from distrun.runtime.transport.data_connections import needed
 from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.transport.shared_memory.segment import FAILED
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ import numpy as np
 
 import distrun
 from distrun.errors import JobAbortedError
-from distrun.runtime import world
 from distrun.runtime.backends.rail import Rail
-from distrun.runtime.bootstrap import across_hosts
 from distrun.runtime.engine.execute import Executor
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
-from distrun.runtime.rendezvous.client import Client
-from distrun.runtime.rendezvous.protocol import Member, RendezvousEndpoint
+from distrun.runtime.transport.rendezvous.client import Client
+from distrun.runtime.transport.rendezvous.protocol import Member, RendezvousEndpoint
+from distrun.runtime.world import world
+from distrun.runtime.world.bootstrap import across_hosts
 
 _PAUSE = 0.5  # seconds in which all ranks have begun to wait
 

@@ -22,7 +22,7 @@ from distrun.errors import BootstrapError
 from distrun.host.connections import listener as listening, target
 from distrun.host.connections.authentication import NonblockingHandshake
 from distrun.host.connections.handshake import ACKNOWLEDGEMENT, LENGTH, client_handshake, context
-from distrun.runtime.rendezvous.protocol import ALARM, CONTROL, Member
+from distrun.runtime.transport.rendezvous.protocol import ALARM, CONTROL, Member
 
 PAUSE = target._LONGEST_PAUSE
 """Seconds between two attempts of a client to which nobody answers."""

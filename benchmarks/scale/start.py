@@ -20,8 +20,8 @@ from benchmarks.scale.machine import Machine
 from benchmarks.scale.rendezvous import Rendezvous
 from distrun.host.connections.listener import MAX_HANDSHAKES
 from distrun.host.endpoints import free_port
-from distrun.runtime.rendezvous.protocol import Member, RendezvousEndpoint, pack_message
-from distrun.runtime.rendezvous.server import Server
+from distrun.runtime.transport.rendezvous.protocol import Member, RendezvousEndpoint, pack_message
+from distrun.runtime.transport.rendezvous.server import Server
 
 _FIRST_WINDOW = 10 * 1448  # bytes under way that TCP begins with
 

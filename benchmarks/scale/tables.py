@@ -11,7 +11,7 @@ from benchmarks.scale.real import hosts_of
 from benchmarks.scale.simulator import Simulation, latencies
 from benchmarks.support.comparison import Comparison
 from benchmarks.support.measuring import Summary, exactly, summary
-from distrun.runtime.transport.control_tree import FAN_OUT
+from distrun.runtime.transport.control.control_tree import FAN_OUT
 
 REAL, SIMULATED = "real", "simulated"
 SEEN = (((1, 1), 1), ((2, 2), 1), ((1,) * 8, 2), ((4,) * 4, 2), ((8,) * 4, 2), ((8,) * 8, 4))

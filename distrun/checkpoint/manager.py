@@ -19,7 +19,7 @@ from distrun.checkpoint.ranks import present
 from distrun.checkpoint.snapshot import Snapshot, shares
 from distrun.checkpoint.writer import Writer
 from distrun.errors import CheckpointError, UsageError
-from distrun.runtime import regroup
+from distrun.runtime.world import regroup
 from distrun.tracing import layout, recording
 
 _ATTEMPT = (

@@ -14,8 +14,9 @@ import numpy as np
 
 from distrun.checkpoint.numpy_arrays import Bytes
 from distrun.errors import UsageError
-from distrun.runtime import collectives, world
-from distrun.runtime.environments import detect
+from distrun.runtime import collectives
+from distrun.runtime.world import world
+from distrun.runtime.world.environments import detect
 
 
 class Ranks(Protocol):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from distrun.errors import CheckpointError
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 _log = logging.getLogger("distrun")
 _failed: list[CheckpointError] = []

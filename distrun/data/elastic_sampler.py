@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 
 from distrun.data.plan import Division, Plan
 from distrun.data.position import Position
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 class ElasticSampler(Sampler[Any]):

@@ -14,7 +14,7 @@ from typing import Any
 
 from distrun.data.plan import Plan, StreamPlan
 from distrun.errors import MismatchError, UsageError
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 _positions: weakref.WeakSet[Position] = weakref.WeakSet()
 

@@ -13,9 +13,9 @@ from distrun.data.position import Position
 from distrun.data.shards import Batches, Samples, Stream, pick_rows, pick_samples
 from distrun.data.waiting import new_judge
 from distrun.errors import UsageError
-from distrun.runtime import regroup, world
 from distrun.runtime.collectives import consistency
-from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.numbering import Numbering
+from distrun.runtime.world import regroup, world
 
 log = logging.getLogger("distrun")
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from distrun.contract import settings
 from distrun.contract.settings import INPUT_WAIT
-from distrun.runtime import world
+from distrun.runtime.world import world
 from distrun.tracing import layout, recording
 
 log = logging.getLogger("distrun")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
+from distrun.runtime.world import world
 
 LARGE = 1 << 18
 """Bytes from which on an array travels by itself, which spares it two copies; smaller ones are packed into one."""

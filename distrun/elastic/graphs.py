@@ -14,7 +14,7 @@ from distrun.elastic.objects import ObjectState
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
 from distrun.graphs import losses
-from distrun.runtime import regroup, world
+from distrun.runtime.world import regroup, world
 
 _ABORT = re.compile(r"\b(JobAborted|Bootstrap)Error: (?P<sentence>[^\n]*)")
 

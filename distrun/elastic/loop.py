@@ -8,7 +8,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from distrun.elastic.interrupt import HostsUpdatedInterrupt
 from distrun.elastic.state import State
-from distrun.runtime import collectives, regroup
+from distrun.runtime import collectives
+from distrun.runtime.world import regroup
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -17,8 +17,9 @@ from distrun.elastic.part import Part
 from distrun.elastic.state import State
 from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.collectives import objects
+from distrun.runtime.world import world
 
 log = logging.getLogger("distrun")
 

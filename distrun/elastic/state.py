@@ -8,7 +8,7 @@ from typing import Any
 from distrun.elastic.donor import NEW
 from distrun.elastic.interrupt import HostsUpdatedInterrupt
 from distrun.errors import is_about_lost_rank
-from distrun.runtime import regroup
+from distrun.runtime.world import regroup
 
 
 class State:

@@ -12,10 +12,10 @@ from distrun.errors import UsageError
 from distrun.graphs import losses
 from distrun.graphs.losses import Losses
 from distrun.graphs.prepared import prepare
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.collectives.objects import allgather_object
+from distrun.runtime.world import world
 
 _NAME = "error_feedback"
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from distrun.contract import settings
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Adasum
+from distrun.runtime.world import world
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, GradientInfo
 from distrun.tensor_fusion.graph_calls import CONCATENATED_UP_TO, plan_calls
 from distrun.tensor_fusion.low_rank import rank_of

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.graphs.low_rank import LowRankMatrices
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.losses import Loss, may_need_feedback, warn_of_dropped
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.request import Request, Shape
 from distrun.runtime.operations.wire import NARROWED, WITH_FEEDBACK, is_small
-from distrun.runtime.process_set import global_process_set
+from distrun.runtime.process_sets.process_set import global_process_set
+from distrun.runtime.world import world
 
 Flat = NDArray[Any]
 

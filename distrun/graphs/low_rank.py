@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.operations.request import Request, Shape
+from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import LowRank, is_worthwhile
 
 _APPROXIMATED = ("float32", "float64")

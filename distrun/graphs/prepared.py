@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from distrun.graphs import losses
 from distrun.graphs.low_rank import LowRankMatrices
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, rows_per_rank
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request, Shape
+from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import rank_of
 
 Flat = NDArray[Any]

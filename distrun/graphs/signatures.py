@@ -7,9 +7,9 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from distrun.runtime import world
 from distrun.runtime.collectives import consistency
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 # By the ranks of a process set (none: the world), then by the kind of list and its entries. It outlives `shutdown`, as
 # do traced functions whose operations have such names.

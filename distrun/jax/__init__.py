@@ -22,7 +22,7 @@ from distrun.jax.gradients import grad as grad, value_and_grad as value_and_grad
 from distrun.jax.ranks import init as init, initialize as initialize, shutdown as shutdown
 from distrun.jax.state import broadcast_parameters as broadcast_parameters
 from distrun.runtime.collectives.objects import *
-from distrun.runtime.shared_names import *
+from distrun.shared_names import *
 
 if TYPE_CHECKING:
     from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback

@@ -26,7 +26,7 @@ from distrun.jax.trees import map_arrays
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.call_site import call_site
 from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "allgather",

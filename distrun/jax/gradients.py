@@ -15,7 +15,7 @@ from distrun.jax.trees import entries
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.operations.call_site import call_site
 from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 _World = global_process_set
 

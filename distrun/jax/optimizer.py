@@ -10,7 +10,7 @@ from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.jax.gradients import GradientReduction
 from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 
 class Distributed(optax.GradientTransformationExtraArgs):

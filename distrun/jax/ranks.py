@@ -14,9 +14,9 @@ from distrun.contract.launch import LaunchContract
 from distrun.graphs.jax import mechanism
 from distrun.host.endpoints import format_endpoint, free_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runtime import initialisation, world
-from distrun.runtime.collectives import objects
-from distrun.runtime.devices.cuda import Cuda
+from distrun.runtime.collectives import initialisation, objects
+from distrun.runtime.world import world
+from distrun.runtime.world.devices.cuda import Cuda
 
 _FRACTION = 0.75
 """The share of a GPU's memory that JAX takes."""

@@ -12,7 +12,7 @@ from distrun.graphs.jax import arrays, mechanism
 from distrun.jax.trees import entries
 from distrun.runtime.collectives import consistency
 from distrun.runtime.collectives.call import broadcast_call
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 _NUMBERS = (bool, int, float, complex)
 

@@ -27,10 +27,10 @@ from distrun.keras.variables import (
     broadcast_global_variables as broadcast_global_variables,
     broadcast_variables as broadcast_variables,
 )
-from distrun.runtime.capabilities import *
 from distrun.runtime.collectives.objects import *
-from distrun.runtime.shared_names import *
-from distrun.runtime.world import shutdown as shutdown
+from distrun.runtime.world.capabilities import *
+from distrun.runtime.world.world import shutdown as shutdown
+from distrun.shared_names import *
 
 if TYPE_CHECKING:
     from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback

@@ -21,10 +21,10 @@ from distrun.errors import CollectiveError, DistrunError, MismatchError, UsageEr
 from distrun.keras import gradients, library
 from distrun.keras.gradients import Distributed, outer_steps_of
 from distrun.keras.library import Library
-from distrun.runtime import world
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
+from distrun.runtime.world import world
 from distrun.tracing import layout, recording
 
 _has_warned = False

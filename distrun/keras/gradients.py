@@ -14,12 +14,13 @@ from distrun.graphs import losses, signatures
 from distrun.graphs.compression import Compression, Compressor, compressed
 from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.keras.library import Library, attach
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.consistency import compare, describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.collectives.losses import may_need_feedback
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 # Attributes of an optimizer:
 _AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it

@@ -15,7 +15,7 @@ from distrun.keras.gradients import LOCAL, Distributed, Settings
 from distrun.keras.library import Library
 from distrun.runtime.collectives.gradient_settings import check_groups, check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name

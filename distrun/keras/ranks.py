@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distrun.keras.choice import CHOSEN
-from distrun.runtime import initialisation
+from distrun.runtime.collectives import initialisation
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from distrun.graphs import losses
 from distrun.graphs.prepared import prepare
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import rank_of
 from distrun.torch import cuda, operations
 from distrun.torch.tensors import dtype_name, flat, is_flat

@@ -13,7 +13,7 @@ from distrun.keras.gradients import entry_of
 from distrun.keras.values import array_of
 from distrun.runtime import collectives
 from distrun.runtime.collectives import consistency
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 
 def broadcast_variables(

@@ -57,8 +57,8 @@ def become_rank(environ: Mapping[str, str]) -> None:
 
 def leave(reason: str | None = None) -> None:
     """Leave the world, if this rank is in it; with a reason, operations of the other ranks fail for it."""
-    if "distrun.runtime.world" in sys.modules:
-        from distrun.runtime import world
+    if "distrun.runtime.world.world" in sys.modules:
+        from distrun.runtime.world import world
 
         world.leave(reason)
 

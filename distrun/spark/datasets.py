@@ -102,7 +102,7 @@ class Dataset:
             UsageError: there are fewer rows than ranks, or an argument is impossible.
             NotInitializedError: they are not given, and `distrun.init()` was not called.
         """
-        from distrun.runtime import world
+        from distrun.runtime.world import world
 
         division = Division(
             world.rank() if rank is None else rank,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
 from distrun.graphs.compression import Compression as Compression
-from distrun.runtime.capabilities import *
-from distrun.runtime.shared_names import *
-from distrun.runtime.world import shutdown as shutdown
+from distrun.runtime.world.capabilities import *
+from distrun.runtime.world.world import shutdown as shutdown
+from distrun.shared_names import *
 from distrun.tensorflow.collectives import *
 from distrun.tensorflow.optimizer import DistributedOptimizer as DistributedOptimizer
 from distrun.tensorflow.ranks import *

@@ -18,9 +18,9 @@ import tensorflow as tf
 from distrun.errors import UsageError
 from distrun.graphs.tensorflow import call, call_rows, placed, told_apart
 from distrun.graphs.tensorflow.facts import may_change, number
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, reducescatter_gradient_factor
 from distrun.runtime.operations.reduction import Average, Sum
+from distrun.runtime.world import world
 
 Gradients = Sequence[Any]
 

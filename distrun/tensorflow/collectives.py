@@ -28,7 +28,7 @@ from distrun.graphs.compression import Compression, Compressor, compressed, wire
 from distrun.graphs.tensorflow import call, gather_slices
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.tensorflow import autograd
 
 __all__ = [

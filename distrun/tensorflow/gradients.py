@@ -16,7 +16,7 @@ from distrun.graphs.tensorflow.facts import number, stay_out
 from distrun.runtime.collectives.consistency import describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings, check_groups
 from distrun.runtime.operations.reduction import ReduceOp
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from distrun.errors import UsageError
 from distrun.runtime.operations.reduction import Sum
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.tensorflow.collectives import allreduce
 
 

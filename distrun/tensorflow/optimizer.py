@@ -10,10 +10,10 @@ from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor
 from distrun.graphs.local_variables import scaled
 from distrun.graphs.tensorflow.accumulation import Accumulation, when
-from distrun.runtime import world
 from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.tensorflow.gradients import GradientReduction, gradient_reduction
 
 

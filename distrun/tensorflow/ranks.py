@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from distrun.graphs.tensorflow import binding, generated_files
 from distrun.graphs.tensorflow.facts import scalar
-from distrun.runtime import initialisation, world
-from distrun.runtime.process_sets import by_id
+from distrun.runtime.collectives import initialisation
+from distrun.runtime.process_sets.process_sets import by_id
+from distrun.runtime.world import world
 
 __all__ = [
     "init",

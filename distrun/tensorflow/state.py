@@ -13,7 +13,7 @@ from distrun.graphs.tensorflow import call
 from distrun.graphs.tensorflow.facts import may_change
 from distrun.runtime.collectives import objects
 from distrun.runtime.collectives.call import broadcast_call
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.tensorflow.collectives import assign_all
 from distrun.tensorflow.gradients import entry_of
 

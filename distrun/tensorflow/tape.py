@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from distrun.errors import UsageError
 from distrun.graphs.compression import Compression, Compressor
-from distrun.runtime import world
 from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.tensorflow.gradients import gradient_reduction
 
 

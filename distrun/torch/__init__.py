@@ -33,10 +33,10 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
-from distrun.runtime.capabilities import *
 from distrun.runtime.collectives.synchronisation import *
-from distrun.runtime.shared_names import *
-from distrun.runtime.world import shutdown as shutdown
+from distrun.runtime.world.capabilities import *
+from distrun.runtime.world.world import shutdown as shutdown
+from distrun.shared_names import *
 from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm

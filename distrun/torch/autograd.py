@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, received_rows, reducescatter_gradient_factor
 from distrun.runtime.operations.reduction import Average, Sum
+from distrun.runtime.world import world
 from distrun.torch import operations
 from distrun.torch.operations import run
 

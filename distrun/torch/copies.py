@@ -10,7 +10,7 @@ from torch import Tensor
 
 from distrun.runtime.collectives.call import broadcast_call, moving_call, received_rows
 from distrun.runtime.operations.handle import AnyHandle, Handle
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch import autograd, operations
 from distrun.torch.operations import grouped, only, run, single, submit
 

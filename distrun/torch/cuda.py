@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.request import CPU, CUDA
+from distrun.runtime.world import world
 
 __all__ = ["CPU", "CUDA", "Moment", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
 

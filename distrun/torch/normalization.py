@@ -13,9 +13,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.operations.reduction import Sum
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch.operations import allreduce_in_place, run
 
 _numbers = Numbering()  # layers are told apart by the order in which they were made, the same on all ranks

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import (
     Call,
     elements_per_rank,
@@ -28,6 +27,7 @@ from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.handle import AnyHandle, Handle, outputs_of
 from distrun.runtime.operations.request import Request
+from distrun.runtime.world import world
 from distrun.torch import cuda, tensors as storage
 
 

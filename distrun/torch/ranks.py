@@ -7,9 +7,9 @@ from typing import Any
 
 from torch.utils.data import Dataset, DistributedSampler
 
-from distrun.runtime import initialisation, world
-from distrun.runtime.collectives import synchronisation
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.collectives import initialisation, synchronisation
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.torch import cuda
 from distrun.torch.gradients.recording import record
 

@@ -13,7 +13,7 @@ from distrun.runtime.collectives.call import Call, group_of, reduction_call
 from distrun.runtime.collectives.plain import Terms
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch import autograd, operations, tensors as storage
 from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.operations import grouped, run, single, submit

@@ -13,7 +13,7 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call, reduction_call
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch import operations
 
 __all__ = ["sparse_allreduce_async"]

@@ -17,10 +17,10 @@ from torch import Tensor, distributed as dist
 from torch._C._distributed_c10d import Store
 from torch.distributed import Work
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
+from distrun.runtime.world import world
 from distrun.torch import operations
 from distrun.torch_distributed.interface import calls
 from distrun.torch_distributed.interface.arguments import ArgumentError, check_one_each, check_single

@@ -31,12 +31,12 @@ from distrun.host.endpoints import format_endpoint, reserve_port
 from distrun.host.identity import boot_id
 from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.host.ranks import list_ranks
-from distrun.runtime import world
-from distrun.runtime.bootstrap.join import World
-from distrun.runtime.environments import detect
-from distrun.runtime.environments.env_url import EnvUrl
-from distrun.runtime.environments.single import Single
 from distrun.runtime.transport.host_layout import HostLayout
+from distrun.runtime.world import world
+from distrun.runtime.world.bootstrap.join import World
+from distrun.runtime.world.environments import detect
+from distrun.runtime.world.environments.env_url import EnvUrl
+from distrun.runtime.world.environments.single import Single
 from distrun.torch_distributed.store_exchange import exchange
 
 if TYPE_CHECKING:

@@ -12,8 +12,10 @@ from torch._C._distributed_c10d import Store
 
 from distrun.errors import CollectiveError, JobAbortedError
 from distrun.host.ranks import list_ranks
-from distrun.runtime import collectives, member_sets, world
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime import collectives
+from distrun.runtime.process_sets import member_sets
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.torch import cuda
 from distrun.torch_distributed import joining
 
@@ -37,7 +39,7 @@ class Members:
 
     def leave(self, is_aborting: bool = False) -> None:
         """Say that this rank has finished with the group; the job is left when all its ranks say so, or at once."""
-        messages = sys.modules.get("distrun.runtime.point_to_point.messages")
+        messages = sys.modules.get("distrun.runtime.collectives.point_to_point.messages")
         if messages is not None and world.is_initialized():  # else none has come
             messages.leave(self.unique_name)
         if self.process_set is not global_process_set:
@@ -76,7 +78,7 @@ def _prepare() -> None:
     if device.name == cuda.CUDA and not is_chosen:
         cuda.bind(device.index)
     if world.topology().local_size < world.topology().size:
-        from distrun.runtime.point_to_point.messages import prepare
+        from distrun.runtime.collectives.point_to_point.messages import prepare
 
         prepare()
 

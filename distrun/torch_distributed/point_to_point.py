@@ -17,9 +17,9 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from distrun.errors import DistrunError
+from distrun.runtime.collectives.point_to_point import messages
+from distrun.runtime.collectives.point_to_point.transfer import Receive, Transfer
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.point_to_point import messages
-from distrun.runtime.point_to_point.transfer import Receive, Transfer
 from distrun.torch import cuda, tensors as storage
 from distrun.torch_distributed import completion
 from distrun.torch_distributed.interface.arguments import ArgumentError

@@ -15,8 +15,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 from distrun.contract import settings
 from distrun.errors import UsageError
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.runtime import world
 from distrun.runtime.collectives.objects import broadcast_object
+from distrun.runtime.world import world
 from distrun.torch_distributed import joining
 
 _LOOPBACK = "127.0.0.1"

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from distrun.runtime import capabilities, initialisation, world
+from distrun.runtime.collectives import initialisation
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.devices.cpu import Cpu
-from distrun.runtime.devices.cuda import Cuda
 from distrun.runtime.engine.single_process import SingleProcessEngine
 from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.world import capabilities, world
+from distrun.runtime.world.devices.cpu import Cpu
+from distrun.runtime.world.devices.cuda import Cuda
 
 pytestmark = pytest.mark.gate
 

@@ -11,8 +11,9 @@ from distrun.auto import output
 from distrun.auto.keras import metrics
 from distrun.auto.keras.collectives import on_one_rank
 from distrun.auto.keras.start import Watch, average_accumulators, end, start
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Max, Min
+from distrun.runtime.world import world
 
 _CHECK_EVERY = 100  # steps
 OF_NUMBERS = (

@@ -8,7 +8,8 @@ from typing import Any
 import keras
 
 from distrun.auto.keras.collectives import is_alone, on_one_rank
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
+from distrun.runtime.world import world
 
 
 def install() -> None:

@@ -18,7 +18,7 @@ from distrun.auto.keras.data import DATA, PART, SEEN, Ledger, digest_in_graph, l
 from distrun.auto.keras.parts import Part, counts
 from distrun.auto.keras.trial import Trial
 from distrun.keras.choice import CHOSEN
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 _ANYTHING = tuple(
     getattr(keras.layers, name)

@@ -17,8 +17,9 @@ from distrun.auto.output import tell
 from distrun.auto.refusing import refuse
 from distrun.keras.values import array_of
 from distrun.keras.values.logs import Path, numbers_of, plain, replaced
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Sum
+from distrun.runtime.world import world
 
 _LINES = (
     "self.total.assign_add(...)  # in update_state: states that are sums over the rows",

@@ -14,7 +14,7 @@ from distrun.keras import library
 from distrun.keras.choice import CHOSEN
 from distrun.keras.gradients import Distributed
 from distrun.keras.optimizer import DistributedOptimizer
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 _LOOP = (
     "model.compile(optimizer=..., loss=...)",

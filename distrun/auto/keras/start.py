@@ -23,7 +23,8 @@ from distrun.keras.choice import CHOSEN
 from distrun.keras.library import state_of
 from distrun.keras.values import array_of
 from distrun.keras.variables import broadcast_variables
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
+from distrun.runtime.world import world
 
 _APART = 1_000_003  # between the seeds of two ranks
 _SEED = "seed_generator_state"

@@ -20,7 +20,8 @@ from distrun.auto.keras.optimizers import distribute, optimizers_of
 from distrun.auto.keras.parts import part_of
 from distrun.auto.keras.start import Watch, start
 from distrun.auto.refusing import refuse
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
+from distrun.runtime.world import world
 
 _CHECK_EVERY = 100  # calls of train_on_batch
 _WITHOUT = ("python train.py  # or in one process",)

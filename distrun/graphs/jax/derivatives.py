@@ -13,9 +13,9 @@ import jax.numpy as jnp
 
 from distrun.errors import UsageError
 from distrun.graphs.jax.shapes import PROBE, Shape
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, Sum
+from distrun.runtime.world import world
 
 Perform = Callable[[Sequence[Any], Call], list[Any]]
 

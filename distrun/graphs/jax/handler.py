@@ -21,8 +21,8 @@ from distrun.graphs.jax import ffi
 from distrun.graphs.jax.arrays import perform_evenly
 from distrun.graphs.jax.shapes import PROBE, REDUCING, Shape, result_shape
 from distrun.graphs.prepared import Flat, prepare, storage_of
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.world import world
 
 TARGET = "distrun_collective"
 """The handler's name in programs."""

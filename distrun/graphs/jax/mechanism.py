@@ -29,8 +29,8 @@ from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
 from distrun.graphs.jax.shapes import PROBE
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.world import world
 
 _log = logging.getLogger("distrun")
 

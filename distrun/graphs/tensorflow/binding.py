@@ -6,8 +6,8 @@ import logging
 
 import tensorflow as tf
 
-from distrun.runtime import world
-from distrun.runtime.devices.cuda import Cuda
+from distrun.runtime.world import world
+from distrun.runtime.world.devices.cuda import Cuda
 
 
 def bind() -> None:

@@ -12,9 +12,9 @@ import tensorflow as tf
 from distrun.errors import DistrunError, UsageError
 from distrun.graphs import arrays
 from distrun.graphs.tensorflow import errors, mechanism, tracing
-from distrun.runtime import world
 from distrun.runtime.collectives.call import MOVES_ROWS, Call, check_rows, group_of
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
+from distrun.runtime.world import world
 
 
 @tf.autograph.experimental.do_not_convert

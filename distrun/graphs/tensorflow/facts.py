@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.runtime import world
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
+from distrun.runtime.world import world
 
 
 @tf.autograph.experimental.do_not_convert

@@ -7,7 +7,7 @@ import types
 from contextlib import suppress
 from functools import partial
 
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 def keep_apart() -> None:

@@ -28,9 +28,9 @@ from distrun.graphs.tensorflow.c_api import COMPUTE, COMPUTE_ASYNC, CREATE, DELE
 from distrun.graphs.tensorflow.context import Context
 from distrun.graphs.tensorflow.done_callback import DoneCallback
 from distrun.graphs.tensorflow.errors import status_code
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.request import Shape
+from distrun.runtime.world import world
 
 PROBE = "probe"
 """The kind of a collective that does nothing but copy: for finding out whether all this works."""

@@ -7,7 +7,7 @@ from typing import Any
 from distrun.keras import gradients
 from distrun.keras.choice import CHOSEN
 from distrun.keras.gradients import Distributed, outer_steps_of
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 Callback: Any = CHOSEN.PACKAGE.callbacks.Callback
 """The base class of callbacks, of the Keras that `tf.keras` is."""

@@ -9,7 +9,7 @@ from distrun.keras.callbacks.base import Callback, Logs
 from distrun.keras.callbacks.learning_rates import LearningRateScheduleCallback
 from distrun.keras.callbacks.synchronising import BroadcastGlobalVariablesCallback, MetricAverageCallback
 from distrun.keras.choice import CHOSEN
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 ModelCheckpoint: Any = CHOSEN.PACKAGE.callbacks.ModelCheckpoint
 ProgbarLogger: Any = CHOSEN.PACKAGE.callbacks.ProgbarLogger

@@ -12,7 +12,8 @@ from distrun.keras.callbacks.base import Callback, Logs, ranks_of
 from distrun.keras.choice import CHOSEN
 from distrun.keras.library import attach
 from distrun.keras.values import array_of
-from distrun.runtime import collectives, regroup, world
+from distrun.runtime import collectives
+from distrun.runtime.world import regroup, world
 
 _SIZE = "_distrun_rate_for"
 """The attribute of an optimizer that holds the number of ranks that its learning rate is meant for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distrun.errors import UsageError
 from distrun.keras.callbacks.base import Callback, Logs
-from distrun.runtime.trial import report
+from distrun.runtime.collectives.trial import report
 
 
 class ReportCallback(Callback):

@@ -16,7 +16,7 @@ from distrun.keras.library import state_of
 from distrun.keras.values.logs import Path, name_of, numbers_of, replaced
 from distrun.keras.variables import broadcast_variables
 from distrun.runtime.collectives import consistency
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
 
 
 class BroadcastGlobalVariablesCallback(Callback):

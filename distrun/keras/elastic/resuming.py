@@ -14,7 +14,7 @@ from typing import Any
 from distrun.keras.elastic import callback_states, stages
 from distrun.keras.library import Library, attach
 from distrun.keras.values.logs import plain
-from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.numbering import Numbering
 
 _fits = Numbering()
 

@@ -13,7 +13,7 @@ from distrun.keras import gradients
 from distrun.keras.choice import CHOSEN, library_of
 from distrun.keras.gradients import Distributed, entry_of
 from distrun.keras.library import Library, state_of
-from distrun.runtime import regroup
+from distrun.runtime.world import regroup
 
 
 class KerasState(GraphState):

@@ -16,7 +16,7 @@ from distrun.keras.low_communication.server_rules import check, check_rows, rule
 from distrun.methods.servers.layout import Layout, Parameter
 from distrun.methods.servers.rules import Rule
 from distrun.methods.servers.session import Session, check_staleness, endpoints
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 _taking_part: list[bool] = []
 

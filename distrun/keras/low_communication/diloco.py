@@ -21,8 +21,8 @@ from distrun.methods.diloco.merging import merge
 from distrun.methods.diloco.optimizer import OuterOptimizer
 from distrun.methods.diloco.parameters import HostArrays
 from distrun.methods.diloco.settings import OuterSettings
-from distrun.runtime.process_set import ProcessSet
-from distrun.runtime.process_sets import host_set
+from distrun.runtime.process_sets.process_set import ProcessSet
+from distrun.runtime.process_sets.process_sets import host_set
 
 __all__ = ["DiLoCo", "LocalSGD"]
 

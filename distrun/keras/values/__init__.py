@@ -13,7 +13,7 @@ from distrun.graphs.compression import Compression, Compressor, compressed, wire
 from distrun.keras.choice import CHOSEN
 from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 __all__ = [
     "allgather",

@@ -17,7 +17,8 @@ import numpy as np
 from distrun.methods.diloco.arithmetic import nesterov
 from distrun.methods.diloco.optimizer import OuterOptimizer
 from distrun.methods.diloco.parameters import Array
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
+from distrun.runtime.world import world
 
 
 @dataclass(frozen=True)

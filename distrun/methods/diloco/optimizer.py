@@ -13,13 +13,14 @@ from distrun.methods.diloco.fragments import Fragment, divide
 from distrun.methods.diloco.parameters import Array, Parameters
 from distrun.methods.diloco.schedule import Schedule
 from distrun.methods.diloco.settings import OuterSettings, check_equal
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.objects import allgather_object
-from distrun.runtime.numbering import Numbering
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import AnyHandle
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.operations.numbering import Numbering
+from distrun.runtime.process_sets.process_set import ProcessSet
+from distrun.runtime.world import world
 
 _numbers = Numbering()  # told apart by the order in which they were made, the same on all ranks
 

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from distrun.methods.diloco.fragments import Fragment
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.wire import WITH_FEEDBACK
+from distrun.runtime.world import world
 
 Array = Any
 """A flat array of numpy or torch."""

@@ -14,7 +14,7 @@ from distrun.errors import JobAbortedError, RemoteError, UsageError
 from distrun.methods.servers.connection import dialed, expected
 from distrun.methods.servers.protocol import CALLS, Kind, receive_text, send
 from distrun.methods.servers.session import peer_of
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 class Result:

@@ -19,8 +19,8 @@ from distrun.methods.servers.connection import Peer, Request, ServerConnection
 from distrun.methods.servers.layout import Layout, Segment, Table, shares
 from distrun.methods.servers.protocol import Kind
 from distrun.methods.servers.rules import Array
-from distrun.runtime import world
-from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.numbering import Numbering
+from distrun.runtime.world import world
 
 MOST_WIDTH = 1 << 16
 """The longest row of a sparse parameter."""

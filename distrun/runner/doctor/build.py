@@ -20,7 +20,7 @@ _TIMEOUT = 120.0  # seconds for one attempt; importing TensorFlow on a busy mach
 _FACE = "import {package}, distrun.{face}; print({package}.__version__)"
 _NCCL = """
 import sys
-from distrun.runtime.capabilities import nccl_built
+from distrun.runtime.world.capabilities import nccl_built
 from distrun.host.gpus import visible_gpus
 import os
 version, gpus = nccl_built(), visible_gpus(os.environ)

@@ -8,5 +8,5 @@ and `reporter` tells and keeps how trials begin and end.
 
 `space` has parameters with their ranges, `search` the sources of trials (a grid, seeds, Optuna), and `results` the
 record from which a sweep is resumed, the table, and the page. In a rank, `distrun.report` is the other end
-(`runtime.trial`).
+(`runtime.collectives.trial`).
 """

@@ -19,7 +19,7 @@ from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_subgroup import LocalSubgroups
 
 if TYPE_CHECKING:
-    from distrun.runtime.mpi.requests import Requests
+    from distrun.runtime.transport.mpi.requests import Requests
 
 
 class OneHostFactory(GroupFactory):

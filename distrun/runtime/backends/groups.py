@@ -9,7 +9,7 @@ from distrun.errors import BootstrapError, JobAbortedError, UsageError
 from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.single_process import SingleProcessBackend
 from distrun.runtime.operations.request import Request
-from distrun.runtime.shared_memory.segment import AREAS
+from distrun.runtime.transport.shared_memory.segment import AREAS
 
 WORLD = 0
 """The number of the process set of all ranks."""

@@ -24,10 +24,10 @@ from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import NARROWED, is_small
-from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.shared_memory.segment import STAGE
 from distrun.tensor_fusion.packing import pack, unpack
 
 

@@ -6,7 +6,7 @@ knows neither bfloat16 nor a rounding towards zero. So each rank combines its sl
 memory, and a job gives the same bits whichever backend it uses. Over the wire that is the least traffic a reduction can
 have.
 
-Nothing here blocks inside MPI; `distrun.runtime.mpi.requests` says how we wait instead.
+Nothing here blocks inside MPI; `distrun.runtime.transport.mpi.requests` says how we wait instead.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distrun.runtime.backends.base import Backend, Flat, result_array
-from distrun.runtime.mpi.requests import Requests
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.mpi.requests import Requests
 from distrun.tensor_fusion.packing import pack, unpack
 
 if TYPE_CHECKING:

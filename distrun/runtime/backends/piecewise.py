@@ -17,8 +17,8 @@ import numpy as np
 
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.operations.reduction import Reduction
-from distrun.runtime.shared_memory.segment import STAGE
 from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.shared_memory.segment import STAGE
 
 PIECEWISE = -1
 """Shown in place of an offset: the array is not in the rank's segment, and comes piece by piece."""

@@ -24,8 +24,8 @@ from distrun.runtime.backends.base import Backend, Flat, result_array
 from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
-from distrun.runtime.shared_memory.segment import STAGE, Segment
 from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.shared_memory.segment import STAGE, Segment
 from distrun.tensor_fusion.packing import pack, unpack
 
 ONE_STEP_LIMIT = 128 << 10

@@ -19,12 +19,12 @@ import numpy as np
 
 from distrun.contract import horovod
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.operations.request import CPU, Request, Shape
-from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.process_sets import by_id
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_sets import by_id
+from distrun.runtime.world import world
 
 Tensor = TypeVar("Tensor")
 

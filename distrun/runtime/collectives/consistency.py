@@ -13,9 +13,10 @@ from itertools import zip_longest
 import numpy as np
 
 from distrun.errors import MismatchError
-from distrun.runtime import collectives, world
+from distrun.runtime import collectives
 from distrun.runtime.collectives import objects
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 _DIGEST_BYTES = 16
 

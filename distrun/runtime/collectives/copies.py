@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.call import (
     Call,
@@ -36,7 +35,8 @@ from distrun.runtime.collectives.tensors import (
 )
 from distrun.runtime.gpu.arrays import GpuArray
 from distrun.runtime.operations.handle import AnyHandle, Handle
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 __all__ = [
     "allgather",

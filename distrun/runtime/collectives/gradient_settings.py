@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.tensor_fusion.low_rank import rank_of
 
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from distrun.contract.settings import current
-from distrun.runtime import world
 from distrun.runtime.operations.wire import NARROWED, WITH_FEEDBACK, is_small
+from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import is_worthwhile, rank_of
 
 

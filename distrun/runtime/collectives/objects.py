@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.runtime import collectives, world
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime import collectives
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 __all__ = ["allgather_object", "broadcast_object"]
 

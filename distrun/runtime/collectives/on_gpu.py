@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call, row_size, rows_in
 from distrun.runtime.gpu import arrays
 from distrun.runtime.gpu.arrays import CupyArena, GpuArray
@@ -21,6 +20,7 @@ from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CUDA, Request
+from distrun.runtime.world import world
 
 
 def take(tensor: Any, in_place: bool = False) -> GpuArray:

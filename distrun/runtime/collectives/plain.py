@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import reduction_call
 from distrun.runtime.collectives.tensors import given, room_for
 from distrun.runtime.operations import dtypes
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.operations.request import Request, Shape
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 Array = NDArray[Any]
 

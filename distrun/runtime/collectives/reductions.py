@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from distrun.runtime import world
 from distrun.runtime.collectives import on_gpu, plain
 from distrun.runtime.collectives.call import Call, group_of, reduction_call
 from distrun.runtime.collectives.plain import Terms
@@ -32,7 +31,8 @@ from distrun.runtime.collectives.tensors import (
 from distrun.runtime.gpu.arrays import GpuArray
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 __all__ = [
     "allreduce",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.runtime import world
-from distrun.runtime.autotuning import turns
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.engine.autotuning import turns
 from distrun.runtime.operations.handle import AnyHandle, Handle, HandleGroup
 from distrun.runtime.operations.request import JOIN, JOIN_NAME, Request
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 
 __all__ = ["barrier", "join", "poll", "synchronize"]
 

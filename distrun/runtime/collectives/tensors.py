@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import UsageError
-from distrun.runtime import world
-from distrun.runtime.bootstrap.facts import AnyEngine
 from distrun.runtime.collectives import on_gpu
 from distrun.runtime.collectives.call import Call, group_of, row_size, start_group
 from distrun.runtime.gpu.arrays import GpuArray, is_on_gpu
 from distrun.runtime.operations import dtypes
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.request import CPU, CUDA, Request
+from distrun.runtime.world import world
+from distrun.runtime.world.bootstrap.facts import AnyEngine
 
 Array = NDArray[Any]
 

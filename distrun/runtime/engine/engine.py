@@ -37,8 +37,8 @@ from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.operations.unreported import UnreportedError
-from distrun.runtime.shared_memory.segment import LEFT
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.shared_memory.segment import LEFT
 
 if TYPE_CHECKING:
     from distrun.runtime.gpu.gpu import Gpu

@@ -11,8 +11,8 @@ from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.stalls import UNEQUAL_STEPS
 from distrun.runtime.operations.unreported import UnreportedError
-from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
 log = logging.getLogger("distrun")
 

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
-from distrun.runtime.autotuning import turns
-from distrun.runtime.autotuning.journal import Journal
-from distrun.runtime.autotuning.policy import Policy
+from distrun.runtime.engine.autotuning import turns
+from distrun.runtime.engine.autotuning.journal import Journal
+from distrun.runtime.engine.autotuning.policy import Policy
 from distrun.runtime.negotiation.decisions import Decision, Execute, Retune
 from distrun.runtime.operations.request import Request, fusion_key
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse

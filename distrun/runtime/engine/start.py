@@ -17,12 +17,12 @@ from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.tree.control_plane import control_plane
 from distrun.runtime.operations.unreported import UnreportedError
-from distrun.runtime.transport.control_tree import ControlTree
+from distrun.runtime.transport.control.control_tree import ControlTree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tensor_fusion.batching import DEFAULT_THRESHOLD
 
 if TYPE_CHECKING:
-    from distrun.runtime.autotuning.journal import Journal
+    from distrun.runtime.engine.autotuning.journal import Journal
 
 
 def start_engine(

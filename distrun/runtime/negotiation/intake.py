@@ -15,7 +15,7 @@ from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.whereabouts import whereabouts
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.transport.control_plane import DEPARTURE, ControlPlane
+from distrun.runtime.transport.control.control_plane import DEPARTURE, ControlPlane
 from distrun.runtime.transport.network_causes import NetworkCauses
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail, Key, Retune
 from distrun.runtime.operations.request import Request
-from distrun.runtime.transport.control_plane import LARGEST_MESSAGE
+from distrun.runtime.transport.control.control_plane import LARGEST_MESSAGE
 
 # To the coordinator: requests by their cache ids, one request in full, the answers to two questions (where the main
 # thread is, and where an operation was submitted), for how long we have waited, the question who has not submitted an

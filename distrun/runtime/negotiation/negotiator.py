@@ -29,7 +29,7 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.request import FORM_PROCESS_SET, Request
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control.control_plane import ControlPlane
 from distrun.runtime.transport.network_causes import NetworkCauses
 
 RETRY = 0.001

@@ -10,7 +10,7 @@ from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.stalls import CoordinatorStallMonitor
-from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control.control_plane import ControlPlane
 
 
 class Questions:

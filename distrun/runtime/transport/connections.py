@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 
 from distrun.host.connections.tcp_info import TcpInfo
-from distrun.runtime.shared_memory.mailbox import LARGEST
+from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 
 _LENGTH = struct.Struct("<I")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT

@@ -17,13 +17,13 @@ from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen_at
 from distrun.host.interfaces import is_loopback
-from distrun.runtime.rendezvous.protocol import DATA, Member, Rendezvous
 from distrun.runtime.transport.connections import Stream
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import LinkMaker, Links, Peers, TcpLinks
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.rendezvous.protocol import DATA, Member, Rendezvous
 
 CHECK_INTERVAL = 0.5
 """Seconds after which a rank that waits for connections checks whether the job has failed meanwhile."""

@@ -13,10 +13,12 @@ from distrun.contract.elastic.interruption import Interruption, stop_descriptors
 from distrun.errors import JobAbortedError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import NUDGE_AFTER, Timeouts, WaitTimer
-from distrun.runtime.rendezvous.within_host import LocalMeeting, PeerInfo
-from distrun.runtime.shared_memory import peer_process
-from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper
-from distrun.runtime.shared_memory.segment import (
+from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.network import REASON_TIMEOUT, Network
+from distrun.runtime.transport.rendezvous.within_host import LocalMeeting, PeerInfo
+from distrun.runtime.transport.shared_memory import peer_process
+from distrun.runtime.transport.shared_memory.doorbell import Doorbell, Sleeper
+from distrun.runtime.transport.shared_memory.segment import (
     EPOCH,
     FAILED,
     LEFT,
@@ -28,8 +30,6 @@ from distrun.runtime.shared_memory.segment import (
     Heap,
     Segment,
 )
-from distrun.runtime.transport.local_ranks import LocalRanks
-from distrun.runtime.transport.network import REASON_TIMEOUT, Network
 from distrun.tracing import recording
 
 SPINS = 1000

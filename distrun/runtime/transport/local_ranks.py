@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.shared_memory.doorbell import SEES_STORES_IN_ORDER, Doorbell, fence
-from distrun.runtime.shared_memory.segment import Heap, Segment
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDER, Doorbell, fence
+from distrun.runtime.transport.shared_memory.segment import Heap, Segment
 
 FEW_RANKS = 8
 """Ranks that wake each other at a barrier as they arrive."""

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.shared_memory.segment import LINE
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import LocalRanks
+from distrun.runtime.transport.shared_memory.segment import LINE
 
 
 class LocalSubgroup(LocalRanks):

@@ -23,10 +23,10 @@ from typing import NamedTuple, Protocol
 
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, keepalive_times, set_tcp_options
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.rendezvous.protocol import Addresses, Member
-from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport import link_health
 from distrun.runtime.transport.connections import SILENT, Channel, ConnectionSet, Stream, reason_of
+from distrun.runtime.transport.rendezvous.protocol import Addresses, Member
+from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
 _LEFT, _FAILED = b"\x01", b"\x02"  # first bytes of the messages that are for the network itself
 _MAX_REASON = 4000

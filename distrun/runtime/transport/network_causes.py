@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control.control_plane import ControlPlane
 
 
 class NetworkCauses:

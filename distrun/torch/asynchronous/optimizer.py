@@ -11,7 +11,7 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.methods.servers.layout import Layout, Parameter
 from distrun.methods.servers.session import Session, check_staleness, endpoints
-from distrun.runtime import world
+from distrun.runtime.world import world
 from distrun.torch.asynchronous.rules import check, delay_of, name_of, rule_of, sparse_weights
 from distrun.torch.asynchronous.worker import Worker
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.methods.servers.rules import slots_of
 from distrun.methods.servers.session import Session
-from distrun.runtime import world
 from distrun.runtime.collectives.synchronisation import barrier
+from distrun.runtime.world import world
 
 
 class Worker:

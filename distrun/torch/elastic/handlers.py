@@ -12,7 +12,7 @@ from torch import Tensor
 from distrun.elastic.part import Part
 from distrun.elastic.stateful import advance, stay
 from distrun.errors import UsageError
-from distrun.runtime import world
+from distrun.runtime.world import world
 from distrun.torch.state.skeletons import places, with_tensors, without_tensors
 
 

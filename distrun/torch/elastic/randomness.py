@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from distrun.elastic.part import Part
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 class RandomNumbers(Part):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from distrun.elastic.arrays import LARGE
-from distrun.runtime import world
+from distrun.runtime.world import world
 from distrun.torch import cuda
 from distrun.torch.copies import broadcast_async_
 from distrun.torch.tensors import empty

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.operations.reduction import Adasum
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
 from distrun.torch.compression import Compressor
 from distrun.torch.reductions import grouped_allreduce
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.operations.feedback import Feedback
@@ -24,6 +23,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import WITH_FEEDBACK, is_small
+from distrun.runtime.world import world
 from distrun.torch.operations import request_of
 
 Start = Callable[[Handle], Handle]

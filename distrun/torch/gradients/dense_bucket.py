@@ -8,9 +8,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import Handle
+from distrun.runtime.world import world
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.tensors import empty_array, tensor_of
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from distrun.errors import MismatchError, UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.gpu.buffers import GRADIENT_BUCKETS, DeviceBuffer, note_held
 from distrun.runtime.operations.request import describe_field
+from distrun.runtime.world import world
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.torch import cuda
 from distrun.torch.gradients.arrivals import Arrivals

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from distrun.runtime.collectives.losses import Loss
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
 from distrun.torch.compression import Compression
 from distrun.torch.reductions import grouped_allreduce
 

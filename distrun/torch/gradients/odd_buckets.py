@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.handle import AnyHandle
 from distrun.runtime.operations.reduction import Average, Sum
+from distrun.runtime.world import world
 from distrun.torch import cuda, operations
 from distrun.torch.compression import Compressor
 from distrun.torch.gradients.arrivals import Arrivals

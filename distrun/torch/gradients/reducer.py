@@ -32,11 +32,11 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.losses import Loss, is_made_up_for
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
+from distrun.runtime.world import world
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket

@@ -20,14 +20,14 @@ import torch
 
 from distrun.contract.settings import HALF_PRECISION, current, given
 from distrun.errors import JobAbortedError
-from distrun.runtime import world
-from distrun.runtime.autotuning import turns
-from distrun.runtime.autotuning.chosen import Setting, Value
-from distrun.runtime.autotuning.journal import Journal
-from distrun.runtime.autotuning.policy import Policy
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.engine.autotuning import turns
+from distrun.runtime.engine.autotuning.chosen import Setting, Value
+from distrun.runtime.engine.autotuning.journal import Journal
+from distrun.runtime.engine.autotuning.policy import Policy
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max
+from distrun.runtime.world import world
 from distrun.torch import cuda
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import NOTE, Agreement, Settings, plan

@@ -21,8 +21,8 @@ from distrun.methods.diloco.settings import OuterSettings
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import AnyHandle
-from distrun.runtime.process_set import ProcessSet, global_process_set
-from distrun.runtime.process_sets import host_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_sets import host_set
 from distrun.torch import cuda, tensors as storage
 from distrun.torch.copies import broadcast_
 from distrun.torch.elastic.optimizers import OptimizerStateHandler

@@ -17,7 +17,7 @@ from torch import Tensor
 from distrun.errors import UsageError
 from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.collectives.losses import Loss
-from distrun.runtime.process_set import ProcessSet
+from distrun.runtime.process_sets.process_set import ProcessSet
 from distrun.torch.gradients.adasum import StepCombiner
 from distrun.torch.gradients.reducer import GradientReducer
 

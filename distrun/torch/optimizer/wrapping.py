@@ -12,11 +12,11 @@ from torch import Tensor
 
 from distrun.contract.settings import current
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.gradient_settings import check_passes
-from distrun.runtime.numbering import Numbering
+from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import name_of_rank
 from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.gradients.adasum import StepCombiner, check_predivide

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives import consistency, objects
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.torch.copies import broadcast_async_
 from distrun.torch.state.skeletons import places, with_tensors, without_tensors
 

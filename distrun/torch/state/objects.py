@@ -14,9 +14,9 @@ import cloudpickle
 from torch import device, dtype, uint8
 from torch.storage import TypedStorage, UntypedStorage
 
-from distrun.runtime import world
 from distrun.runtime.collectives import objects
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
+from distrun.runtime.world import world
 from distrun.torch import cuda
 
 __all__ = [

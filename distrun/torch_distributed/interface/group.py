@@ -11,8 +11,8 @@ from torch._C._distributed_c10d import Store
 from torch.distributed import ProcessGroup
 
 from distrun.errors import NotOfferedError
-from distrun.runtime import world
 from distrun.runtime.operations.request import CUDA
+from distrun.runtime.world import world
 from distrun.torch_distributed.standing import Standing
 
 

@@ -14,7 +14,7 @@ from files import is_there
 import distrun
 import distrun.data
 from distrun import elastic
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 KIND, SAMPLES, BATCH = sys.argv[1], *map(int, sys.argv[2:4])
 

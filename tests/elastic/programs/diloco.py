@@ -14,7 +14,7 @@ import torch
 from files import is_over, is_there
 
 import distrun.torch as dt
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 OVERLAPS, STEPS, HOLD = sys.argv[1] == "overlap", int(sys.argv[2]), int(sys.argv[3])
 """After HOLD steps the ranks wait for others to come, until a file `go` is there."""

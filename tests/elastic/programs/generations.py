@@ -15,8 +15,9 @@ import numpy as np
 
 import distrun
 from distrun.errors import CollectiveError
-from distrun.runtime import numbering, regroup, world
-from distrun.runtime.process_sets import get_process_set_ids_and_ranks
+from distrun.runtime.operations import numbering
+from distrun.runtime.process_sets.process_sets import get_process_set_ids_and_ranks
+from distrun.runtime.world import regroup, world
 
 STEPS, FIRST_TO_END = int(sys.argv[1]), int([*sys.argv, "1"][2])
 things = numbering.Numbering()
@@ -75,7 +76,7 @@ def train(evens: distrun.ProcessSet, pair: distrun.ProcessSet) -> None:
 def run() -> None:
     distrun.init(process_sets=[lambda size: range(0, size, 2)])
     things.next()
-    evens = distrun.runtime.process_sets.by_id(1)
+    evens = distrun.runtime.process_sets.process_sets.by_id(1)
     pair = distrun.ProcessSet([0, 2])
     distrun.add_process_set(pair)
     regroup.enroll()

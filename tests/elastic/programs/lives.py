@@ -6,7 +6,7 @@ import numpy as np
 
 import distrun
 from distrun.errors import CollectiveError
-from distrun.runtime import regroup, world
+from distrun.runtime.world import regroup, world
 
 for life in range(3):
     distrun.init()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 def train(state: Any, step: Callable[[Any], Sequence[Any]], owed: Callable[[], list[float]], commits: bool) -> None:

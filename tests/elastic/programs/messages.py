@@ -10,8 +10,8 @@ import numpy as np
 
 import distrun
 from distrun.errors import CollectiveError
-from distrun.runtime import regroup, world
-from distrun.runtime.point_to_point import messages
+from distrun.runtime.collectives.point_to_point import messages
+from distrun.runtime.world import regroup, world
 
 
 def tell(**facts: object) -> None:

@@ -12,7 +12,7 @@ from files import is_over
 
 import distrun
 from distrun import elastic
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 STEPS = int(sys.argv[1])
 

@@ -14,7 +14,7 @@ import torch
 from files import is_over, is_there
 
 import distrun.torch as dt
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 WAY, STEPS = sys.argv[1], int(sys.argv[2])
 HOLD = int(sys.argv[3]) if len(sys.argv) > 3 else None

@@ -13,7 +13,7 @@ import torch
 
 import distrun
 import distrun.torch as dt
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 STEPS = int(sys.argv[1])
 torch.set_num_threads(1)

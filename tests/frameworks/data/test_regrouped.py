@@ -108,7 +108,7 @@ def test_a_stream_in_several_workers_is_refused_in_the_midst_of_an_epoch(monkeyp
     with pytest.raises(UsageError, match=r"what each of 2 workers has read.*give shard num_workers=1"):
         next(iter(mine))
     assert not caplog.messages
-    monkeypatch.setattr("distrun.runtime.regroup.is_elastic", lambda: True)
+    monkeypatch.setattr("distrun.runtime.world.regroup.is_elastic", lambda: True)
     monkeypatch.setattr(logging.getLogger("distrun"), "propagate", True)
     shard(Counting(), 4, num_workers=2)
     shard(iter(range(9)), 4)

@@ -17,8 +17,8 @@ from distrun.errors import JobAbortedError, MismatchError, NotInitializedError, 
 from distrun.graphs.signatures import canonical_name
 from distrun.graphs.tensorflow import c_api, errors, kernel, mechanism, numpy_function
 from distrun.graphs.tensorflow.done_callback import DoneCallback
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.world import world
 from distrun.tensorflow.gradients import entry_of
 
 pytestmark = pytest.mark.gate

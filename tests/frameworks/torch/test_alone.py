@@ -11,8 +11,8 @@ import torch
 
 import distrun.torch as hvd
 from distrun.errors import NotInitializedError, UsageError
-from distrun.runtime import world
 from distrun.runtime.collectives.consistency import _first_difference
+from distrun.runtime.world import world
 from distrun.torch.compression import Compression, wire_type
 from distrun.torch.reductions import reduce_op
 from distrun.torch.tensors import flat, is_flat, tensor_of

@@ -9,8 +9,8 @@ import cloudpickle
 import pytest
 import torch
 
-from distrun.runtime.devices.cpu import Cpu
-from distrun.runtime.devices.cuda import Cuda
+from distrun.runtime.world.devices.cpu import Cpu
+from distrun.runtime.world.devices.cuda import Cuda
 from distrun.torch.state import objects
 
 

@@ -11,8 +11,8 @@ import simulator
 
 import distrun
 from distrun.errors import UsageError
-from distrun.runtime import world
-from distrun.runtime.capabilities import nccl_built
+from distrun.runtime.world import world
+from distrun.runtime.world.capabilities import nccl_built
 
 assert nccl_built() == cupy.cuda.nccl.get_version()
 distrun.init()

@@ -18,7 +18,7 @@ import numpy as np
 
 import distrun
 from distrun.errors import CollectiveError
-from distrun.runtime import regroup, world
+from distrun.runtime.world import regroup, world
 
 PATIENCE = 10.0  # seconds
 distrun.init()

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 distrun.init()
 rank, size = distrun.rank(), distrun.size()

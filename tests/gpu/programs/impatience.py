@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 def give_up_soon() -> None:

@@ -21,7 +21,7 @@ PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
 MARK = b"a tensor that nobody may read..."
 SENDING = f"""
 import sys, numpy as np, distrun
-from distrun.runtime.point_to_point import messages
+from distrun.runtime.collectives.point_to_point import messages
 distrun.init()
 mark = np.frombuffer({MARK!r}, np.uint8)
 for size in (1, 100, 100_000):  # with the messages, and on the rail
@@ -202,7 +202,7 @@ def test_what_cannot_be_encrypted_is_refused(distrun, python):
 
 KEYS = """
 import sys
-import distrun.runtime.mpi.rendezvous as mpi_rendezvous
+import distrun.runtime.transport.mpi.rendezvous as mpi_rendezvous
 find = mpi_rendezvous.find
 def told(*arguments):
     endpoint = find(*arguments)

@@ -44,7 +44,7 @@ while True:
 """
 EXCHANGING = """
 import numpy as np, distrun
-from distrun.runtime.point_to_point import messages
+from distrun.runtime.collectives.point_to_point import messages
 distrun.init()
 messages.prepare()
 me, size = distrun.rank(), distrun.size()

@@ -27,7 +27,7 @@ exec ip netns exec {bridge}$host unshare --uts sh -c "hostname $host && $*"
 WHERE = """
 import distrun
 distrun.init()
-link = type(distrun.runtime.world.engine().backend._links).__name__
+link = type(distrun.runtime.world.world.engine().backend._links).__name__
 print(repr(distrun.topology()), link, len(distrun.allgather_object(0)), flush=True)
 """
 AGAIN = """

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 distrun.init()
 me, size = distrun.rank(), distrun.size()

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 distrun.init()
 me, size = distrun.rank(), distrun.size()

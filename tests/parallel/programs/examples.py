@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 import distrun
 from distrun.runtime.backends.shared_memory import ONE_STEP_LIMIT
 from distrun.runtime.collectives.tensors import LARGE
-from distrun.runtime.shared_memory.segment import STAGE
+from distrun.runtime.transport.shared_memory.segment import STAGE
 
 Example = TypeVar("Example")
 

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 import distrun
-from distrun.runtime import world
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.shared_memory import peer_process
+from distrun.runtime.transport.shared_memory import peer_process
+from distrun.runtime.world import world
 
 scenario = sys.argv[1]
 victim = int(sys.argv[2]) if len(sys.argv) > 2 else -1

@@ -8,7 +8,7 @@ import numpy as np
 from refusals import refuse
 
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 then = sys.argv[1]
 distrun.init()

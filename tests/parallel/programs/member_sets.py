@@ -10,8 +10,8 @@ import numpy as np
 from refusals import refuse
 
 import distrun
-from distrun.runtime import member_sets
-from distrun.runtime.process_sets import get_process_set_ids_and_ranks
+from distrun.runtime.process_sets import member_sets
+from distrun.runtime.process_sets.process_sets import get_process_set_ids_and_ranks
 
 distrun.init()
 rank, size = distrun.rank(), distrun.size()

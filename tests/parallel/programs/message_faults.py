@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 import distrun
-from distrun.runtime.point_to_point import messages
-from distrun.runtime.point_to_point.connection import Connection
-from distrun.runtime.shared_memory import peer_process
+from distrun.runtime.collectives.point_to_point import messages
+from distrun.runtime.collectives.point_to_point.connection import Connection
+from distrun.runtime.transport.shared_memory import peer_process
 
 scenario, victim = sys.argv[1], int(sys.argv[2])
 peer_process.ending = partial(peer_process.ending, timeout=60.0)  # the test collects what it kills, sooner or later

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 import distrun
-from distrun.runtime.point_to_point import messages
+from distrun.runtime.collectives.point_to_point import messages
 
 SIZES = [0, 1, 3, 1000, 65_536, 65_537, 300_000, 20_000_000]
 PATIENCE = 200.0  # seconds

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 
 def die(*_):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from refusals import refuse
 
 import distrun
-from distrun.runtime.process_sets import get_process_set_ids_and_ranks
+from distrun.runtime.process_sets.process_sets import get_process_set_ids_and_ranks
 from examples import SameEverywhere, Tensor, collect, tensors
 
 OPS = {distrun.Sum: np.add, distrun.Min: np.minimum, distrun.Max: np.maximum, distrun.Product: np.multiply}

@@ -7,8 +7,8 @@ import time
 import numpy as np
 
 import distrun
-from distrun.runtime import world
 from distrun.runtime.negotiation.negotiator import Negotiator
+from distrun.runtime.world import world
 
 where, then = sys.argv[1:]
 

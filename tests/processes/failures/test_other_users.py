@@ -16,7 +16,7 @@ from session.tiers import one_in_gate
 from shell import wait_until
 
 from distrun.host.endpoints import free_port
-from distrun.runtime.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
 
 DEADLINE = 120.0  # seconds; far more than anything takes, so that a busy machine fails no test
 NOBODY = 65534
@@ -45,7 +45,7 @@ sys.stdin.read()
 """
 RANK = """
 import numpy as np, distrun
-from distrun.runtime.point_to_point import messages
+from distrun.runtime.collectives.point_to_point import messages
 distrun.init()
 assert distrun.allreduce(np.ones(3), "a", op=distrun.Sum)[0] == 2
 other, into = 1 - distrun.rank(), np.zeros(1)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distrun.runtime.shared_memory.peer_process import condition, ending
+from distrun.runtime.transport.shared_memory.peer_process import condition, ending
 
 pytestmark = pytest.mark.gate
 

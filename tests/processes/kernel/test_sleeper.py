@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from distrun.runtime.shared_memory.doorbell import Doorbell, Sleeper, new_bell_fd
+from distrun.runtime.transport.shared_memory.doorbell import Doorbell, Sleeper, new_bell_fd
 
 pytestmark = pytest.mark.gate
 

@@ -14,7 +14,7 @@ import pytest
 pytestmark = pytest.mark.gate
 
 REPORT = (
-    "import os; from distrun.runtime.environments import detect; "
+    "import os; from distrun.runtime.world.environments import detect; "
     "e = detect(os.environ); print(f'{e.name}|{e.topology()!r}|{e.job_name()}\\n', end='')"
 )
 

@@ -6,9 +6,9 @@ import select
 import socket
 from collections.abc import Callable, Iterator
 
-from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.rendezvous.protocol import Member
 
 DEADLINE = 60.0  # seconds
 MEMBERS = [Member(rank, f"h{rank}", f"host{rank}", 100 + rank, "127.0.0.1", 1) for rank in range(3)]

@@ -26,9 +26,9 @@ from distrun.runtime.operations import reduction, stages
 from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum, check_op
 from distrun.runtime.operations.wire import AS_THEY_ARE
-from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
+from distrun.runtime.transport.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
 
 DEADLINE = 60.0
 ROOM = 64 << 20  # bytes of a heap

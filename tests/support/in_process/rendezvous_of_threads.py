@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from distrun.errors import BootstrapError
-from distrun.runtime.rendezvous.across_hosts import rendezvous_across_hosts
-from distrun.runtime.rendezvous.protocol import Rendezvous, RendezvousEndpoint
+from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_hosts
+from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 
 KEY = bytes(range(32))
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test

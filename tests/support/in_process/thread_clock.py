@@ -12,7 +12,7 @@ import pytest
 
 from distrun.host.connections import dialer
 from distrun.runner.nodes import rendezvous as nodes_rendezvous, server as nodes_server
-from distrun.runtime.rendezvous import at_host, server
+from distrun.runtime.transport.rendezvous import at_host, server
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 _FAR = 1e6  # seconds

@@ -113,7 +113,7 @@ def test_every_variable_in_the_documentation_is_honoured_or_has_a_reason():
 
 
 def test_the_log_has_the_level_and_the_time_that_are_asked_for(caplog):
-    from distrun.runtime import world
+    from distrun.runtime.world import world
 
     log = logging.getLogger("distrun")
     before = log.level, [handler.formatter for handler in log.handlers]
@@ -243,9 +243,9 @@ def test_horovods_lists_of_hosts_and_waiting_times(package, tmp_path):
 
 def test_gloo_is_built_in_horovods_mode(monkeypatch):
     monkeypatch.setenv("DISTRUN_HOROVOD", "0")
-    assert not distrun.runtime.capabilities.gloo_built()
+    assert not distrun.runtime.world.capabilities.gloo_built()
     monkeypatch.setenv("DISTRUN_HOROVOD", "1")
-    assert distrun.runtime.capabilities.gloo_built()
+    assert distrun.runtime.world.capabilities.gloo_built()
 
 
 def test_elastic_names_are_there(package):

@@ -12,7 +12,7 @@ from distrun import elastic
 from distrun.elastic.donor import NEW
 from distrun.elastic.part import Part
 from distrun.errors import BootstrapError, JobAbortedError, MismatchError, UsageError
-from distrun.runtime import regroup
+from distrun.runtime.world import regroup
 
 
 @pytest.fixture(autouse=True)

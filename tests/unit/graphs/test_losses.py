@@ -9,8 +9,8 @@ import distrun
 from distrun.graphs import losses
 from distrun.graphs.error_feedback import ErrorFeedback
 from distrun.graphs.prepared import prepare
-from distrun.runtime import world
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.world import world
 
 SHAPES = (30, 40), (20, 50)
 GRADIENTS = [np.random.default_rng(place).standard_normal(shape, np.float32) for place, shape in enumerate(SHAPES)]

@@ -11,7 +11,7 @@ import pytest
 from distrun.contract.elastic.interruption import Either
 from distrun.errors import BootstrapError
 from distrun.host.departures import DEPARTURES_FD, Departures, departure
-from distrun.runtime.rendezvous.within_host import rendezvous_within_host
+from distrun.runtime.transport.rendezvous.within_host import rendezvous_within_host
 
 SENTENCE = "rank 2 on a (pid 7) exited with code 0"
 

@@ -8,7 +8,7 @@ import pytest
 
 from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
-from distrun.runtime.environments import detect
+from distrun.runtime.world.environments import detect
 from distrun.torch_distributed.joining import Introduction, contract_variables
 
 ALONE = Introduction(None, False, "boot1", "alpha", False, "0" * 32, "10.0.0.1:4711,[fd00::1]:4711")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from distrun.runtime.capabilities import *
-from distrun.runtime.initialisation import init as init
-from distrun.runtime.world import (
+from distrun.runtime.collectives.initialisation import init as init
+from distrun.runtime.world.capabilities import *
+from distrun.runtime.world.world import (
     cross_rank as cross_rank,
     cross_size as cross_size,
     is_initialized as is_initialized,

@@ -1,4 +1,4 @@
 """Process sets."""
 
-from distrun.runtime.process_set import *
-from distrun.runtime.process_sets import *
+from distrun.runtime.process_sets.process_set import *
+from distrun.runtime.process_sets.process_sets import *

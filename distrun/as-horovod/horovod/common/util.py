@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from distrun.runtime import capabilities
 from distrun.runtime.operations.reduction import reduce_op
+from distrun.runtime.world import capabilities
 
 Item = TypeVar("Item")
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -23,7 +23,7 @@ from distrun.runtime.negotiation.intake import Intake
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
-from distrun.runtime.transport.control_plane import ControlPlane
+from distrun.runtime.transport.control.control_plane import ControlPlane
 
 if TYPE_CHECKING:
     from distrun.runtime.operations.engine import Awaited

@@ -11,8 +11,8 @@ from distrun.runtime.negotiation.tree import envelopes
 from distrun.runtime.negotiation.tree.relay import Relay
 from distrun.runtime.negotiation.tree.survey import Survey
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.transport.control_plane import ControlPlane
-from distrun.runtime.transport.control_tree import ControlTree
+from distrun.runtime.transport.control.control_plane import ControlPlane
+from distrun.runtime.transport.control.control_tree import ControlTree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 

@@ -16,7 +16,7 @@ from distrun.runtime.negotiation.decisions import LONGEST_LIST
 from distrun.runtime.negotiation.tree import envelopes
 from distrun.runtime.negotiation.tree.aggregator import Aggregator, Token
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
-from distrun.runtime.transport.control_tree import ControlTree
+from distrun.runtime.transport.control.control_tree import ControlTree
 
 _decoded = lru_cache(maxsize=64)(Request.decode)
 """Most ranks send the same text."""

@@ -20,7 +20,7 @@ import optax
 
 import distrun.jax as dt
 from distrun.jax import elastic
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 STEPS = 60
 

@@ -18,7 +18,7 @@ import optax
 
 import distrun.jax as dt
 from distrun.jax import elastic
-from distrun.runtime import regroup, world
+from distrun.runtime.world import regroup, world
 
 STEPS = 24
 

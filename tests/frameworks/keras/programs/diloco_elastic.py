@@ -18,7 +18,7 @@ import numpy as np
 import distrun.keras as dt
 from distrun.keras import elastic
 from distrun.keras.choice import CHOSEN
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 keras: Any = CHOSEN.PACKAGE
 EPOCHS, STEPS = 3, 20

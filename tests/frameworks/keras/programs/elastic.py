@@ -19,7 +19,7 @@ from distrun.keras import elastic
 from distrun.keras.choice import CHOSEN
 from distrun.keras.library import state_of
 from distrun.keras.values import array_of
-from distrun.runtime import regroup, world
+from distrun.runtime.world import regroup, world
 
 keras: Any = CHOSEN.PACKAGE
 EPOCHS, STEPS, ROWS = 3, 12, 8

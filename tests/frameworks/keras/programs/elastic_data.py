@@ -19,7 +19,7 @@ import distrun.keras as dt
 from distrun.keras import elastic
 from distrun.keras.choice import CHOSEN
 from distrun.keras.values import array_of
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 keras: Any = CHOSEN.PACKAGE
 EPOCHS, SAMPLES, ROWS = 3, 96, 4

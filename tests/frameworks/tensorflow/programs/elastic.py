@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import distrun.tensorflow as dt
-from distrun.runtime import regroup, world
+from distrun.runtime.world import regroup, world
 from distrun.tensorflow import elastic
 
 STEPS = 24

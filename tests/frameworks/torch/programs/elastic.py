@@ -9,7 +9,7 @@ from expecting import raises
 import distrun.torch as hvd
 from distrun.elastic.donor import NEW
 from distrun.errors import UsageError
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()

@@ -14,7 +14,7 @@ from distrun.runtime.backends.single_process import SingleProcessBackend
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.operations.request import Request
-from distrun.runtime.shared_memory.segment import AREAS
+from distrun.runtime.transport.shared_memory.segment import AREAS
 
 
 class FakeBackend(SingleProcessBackend):

@@ -6,7 +6,7 @@ import pytest
 from distrun.errors import UsageError
 from distrun.runtime.collectives import plain
 from distrun.runtime.operations.reduction import Average, Sum
-from distrun.runtime.process_set import ProcessSet, global_process_set
+from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 FLOAT = np.dtype(np.float32)
 

@@ -27,15 +27,15 @@ from distrun.runtime.negotiation.tree.control_plane import controller_of
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import FOREVER
-from distrun.runtime.rendezvous.protocol import Member
-from distrun.runtime.rendezvous.within_host import PeerInfo
-from distrun.runtime.shared_memory import peer_process
-from distrun.runtime.shared_memory.doorbell import new_bell_fd
-from distrun.runtime.shared_memory.segment import Layout, new_segment_fd
 from distrun.runtime.transport import local_group, network
-from distrun.runtime.transport.control_tree import control_tree
+from distrun.runtime.transport.control.control_tree import control_tree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.rendezvous.protocol import Member
+from distrun.runtime.transport.rendezvous.within_host import PeerInfo
+from distrun.runtime.transport.shared_memory import peer_process
+from distrun.runtime.transport.shared_memory.doorbell import new_bell_fd
+from distrun.runtime.transport.shared_memory.segment import Layout, new_segment_fd
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 DEADLINE = 60.0

@@ -10,7 +10,7 @@ from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime.engine.progress_thread import LARGE
 from distrun.runtime.negotiation import messages
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.shared_memory.segment import FAILED, LEFT
+from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
 DEADLINE = 60.0
 SHUT_DOWN = "distrun.shutdown() was called"

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from distrun.runtime.autotuning import chosen, turns
-from distrun.runtime.autotuning.chosen import autotuned
-from distrun.runtime.autotuning.journal import Journal
-from distrun.runtime.autotuning.policy import LIMIT
+from distrun.runtime.engine.autotuning import chosen, turns
+from distrun.runtime.engine.autotuning.chosen import autotuned
+from distrun.runtime.engine.autotuning.journal import Journal
+from distrun.runtime.engine.autotuning.policy import LIMIT
 from distrun.runtime.engine.fusion_tuning import FusionTuner
 from distrun.runtime.negotiation.decisions import Define, Execute, Retune
 from distrun.runtime.operations.request import Request

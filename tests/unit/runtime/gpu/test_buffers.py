@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import distrun
-from distrun.runtime.capabilities import communication_memory
 from distrun.runtime.gpu import buffers
 from distrun.runtime.gpu.buffers import FUSION_BUFFERS, GRADIENT_BUCKETS, note_held
-from distrun.runtime.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
+from distrun.runtime.transport.shared_memory.segment import Heap, Layout, Segment, new_segment_fd
+from distrun.runtime.world.capabilities import communication_memory
 
 
 class Owner:

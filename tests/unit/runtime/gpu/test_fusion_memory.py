@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
-from distrun.runtime.capabilities import communication_memory
 from distrun.runtime.gpu.buffers import FUSION_BUFFERS, DeviceBuffer
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.packing import spans
+from distrun.runtime.world.capabilities import communication_memory
 
 STREAM = 7
 

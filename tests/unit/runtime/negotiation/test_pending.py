@@ -13,7 +13,7 @@ from distrun.runtime.negotiation.messages import EXECUTE, LARGEST_REQUEST, pack_
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import FORM_PROCESS_SET, JOIN_NAME, Request
-from distrun.runtime.shared_memory.mailbox import LARGEST
+from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 
 
 def handle(*shape: int, name: str | None = "a") -> Handle:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, strategies as st
 from in_process.connected_ranks import End, pair_of_sockets, turn_until
 
-from distrun.runtime.shared_memory.mailbox import LARGEST
 from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, Stream
+from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 
 DEADLINE = 60_000  # milliseconds
 

@@ -19,11 +19,11 @@ from distrun.host.connections.listener import Listener, listen, listen_at
 from distrun.runtime.backends.rail import Rail, first_partners
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
 from distrun.runtime.operations.reduction import Reduction, Sum
-from distrun.runtime.rendezvous.protocol import Member
 from distrun.runtime.transport import data_connections
 from distrun.runtime.transport.data_connections import DataConnections
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.rendezvous.protocol import Member
 
 KEY = bytes(32)
 DEADLINE = 60.0

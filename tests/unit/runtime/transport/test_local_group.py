@@ -11,9 +11,12 @@ import pytest
 from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER, NUDGE_AFTER, Timeouts
-from distrun.runtime.rendezvous.within_host import PeerInfo
-from distrun.runtime.shared_memory.doorbell import SEES_STORES_IN_ORDER, new_bell_fd
-from distrun.runtime.shared_memory.segment import (
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.local_ranks import FEW_RANKS
+from distrun.runtime.transport.network import REASON_TIMEOUT
+from distrun.runtime.transport.rendezvous.within_host import PeerInfo
+from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDER, new_bell_fd
+from distrun.runtime.transport.shared_memory.segment import (
     EPOCH,
     FAILED,
     LEFT,
@@ -24,9 +27,6 @@ from distrun.runtime.shared_memory.segment import (
     Layout,
     new_segment_fd,
 )
-from distrun.runtime.transport.local_group import LocalGroup
-from distrun.runtime.transport.local_ranks import FEW_RANKS
-from distrun.runtime.transport.network import REASON_TIMEOUT
 
 ROOM = Layout(3).heap + (1 << 26)
 
@@ -191,7 +191,9 @@ def test_a_peer_that_comes_and_leaves_between_the_look_at_its_state_and_the_last
 
 
 def test_a_dead_peer_is_described_by_its_end(group, monkeypatch):
-    monkeypatch.setattr("distrun.runtime.shared_memory.peer_process.ending", lambda pidfd: "was killed by SIGKILL")
+    monkeypatch.setattr(
+        "distrun.runtime.transport.shared_memory.peer_process.ending", lambda pidfd: "was killed by SIGKILL"
+    )
     group.history += [lambda: group.note_end(2)]
     with pytest.raises(JobAbortedError, match=r"^allreduce 'a': rank 2 \(process \d+\) was killed by SIGKILL$"):
         group.wait(never, what)

@@ -15,12 +15,12 @@ from hypothesis import given, strategies as st
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.operations.timeouts import FOREVER
-from distrun.runtime.rendezvous.within_host import PeerInfo
-from distrun.runtime.shared_memory.doorbell import new_bell_fd
-from distrun.runtime.shared_memory.segment import FAILED, LEFT, STAGE, STATE, Layout, Segment, new_segment_fd
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.local_subgroup import LocalSubgroup, LocalSubgroups
+from distrun.runtime.transport.rendezvous.within_host import PeerInfo
+from distrun.runtime.transport.shared_memory.doorbell import new_bell_fd
+from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT, STAGE, STATE, Layout, Segment, new_segment_fd
 
 RANKS = (2, 3, 5, 8)  # of a host that is not the only one
 SIZE = Layout(len(RANKS)).heap + (1 << 20)
@@ -176,7 +176,9 @@ def test_the_failure_of_any_rank_ends_a_wait(host):
 
 
 def test_a_rank_that_ends_without_leaving_ends_a_wait(host, monkeypatch):
-    monkeypatch.setattr("distrun.runtime.shared_memory.peer_process.ending", lambda pidfd: "was killed by SIGKILL")
+    monkeypatch.setattr(
+        "distrun.runtime.transport.shared_memory.peer_process.ending", lambda pidfd: "was killed by SIGKILL"
+    )
     host[0].note_end(RANKS.index(8))
     with pytest.raises(JobAbortedError, match=r"rank 8 .* was killed by SIGKILL"):
         waiting(host).exchange([], "x")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from in_process.connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, three_networks, turn_until
 
-from distrun.runtime.shared_memory.segment import FAILED, LEFT
 from distrun.runtime.transport import connections, network
 from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
 
 @pytest.fixture

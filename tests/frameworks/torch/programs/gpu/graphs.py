@@ -13,7 +13,7 @@ from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import UsageError
-from distrun.runtime import world
+from distrun.runtime.world import world
 
 hvd.init()
 playing.play()

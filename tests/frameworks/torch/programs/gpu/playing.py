@@ -40,7 +40,7 @@ def play(is_on_gpu=lambda tensor: True):
 
 
 def _driver():
-    from distrun.runtime import world
+    from distrun.runtime.world import world
 
     return world.engine().gpu().driver
 

@@ -11,8 +11,8 @@ from expecting import raises
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError
-from distrun.runtime import world
-from distrun.runtime.capabilities import communication_memory
+from distrun.runtime.world import world
+from distrun.runtime.world.capabilities import communication_memory
 from distrun.torch import cuda
 
 hvd.init()

@@ -16,8 +16,8 @@ from distrun.runtime.negotiation.tree.control_plane import control_plane, contro
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import JOIN, JOIN_NAME, Request
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.transport import control_plane as transport
-from distrun.runtime.transport.control_tree import ControlTree
+from distrun.runtime.transport.control import control_plane as transport
+from distrun.runtime.transport.control.control_tree import ControlTree
 
 
 class Bell:

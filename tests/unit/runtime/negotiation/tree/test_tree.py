@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import Phase, given, settings, strategies as st
 
-from distrun.runtime.transport.control_tree import ControlTree, control_tree
+from distrun.runtime.transport.control.control_tree import ControlTree, control_tree
 
 HOSTS = ((0, 1), (2, 3, 4), (5,), (6, 7), (8, 9))
 

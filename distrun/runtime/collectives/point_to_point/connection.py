@@ -1,0 +1,238 @@
+"""A connection for messages with one rank: frames leave and come, and neither ever blocks.
+
+The bytes of a large message go straight from the sender's memory to the socket, and from there to the receiver's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import termios
+from collections import deque
+from contextlib import suppress
+from typing import Protocol
+
+from distrun.host.connections.tcp_info import TcpInfo
+from distrun.runtime.collectives.point_to_point.frames import BYTES, HAVE_BODY, HEADER_SIZE, Frame, unpack
+from distrun.runtime.collectives.point_to_point.transfer import Receive, Send
+from distrun.runtime.transport.connections import SILENT, reason_of
+
+_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+ROOM = 1 << 18
+"""Bytes of small frames taken at a time."""
+_SLICE = 1 << 20  # bytes of a large message taken at a time
+_MAX_READS = 4  # before others get a turn
+
+
+class Handler(Protocol):
+    """Is told of all that comes."""
+
+    def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
+        """Handle a frame; `body` is what followed it, if its kind has a body: memory that soon has other contents."""
+
+    def on_bytes(self, connection: Connection, receive: Receive) -> None:
+        """Handle the end of a large message."""
+
+    def on_sent(self, connection: Connection, send: Send) -> None:
+        """Handle that the last byte of a message has left."""
+
+    def on_end(self, connection: Connection, how: str) -> None:
+        """Handle the end of the connection."""
+
+
+class Connection:
+    """A connection with a rank, over whatever stream of bytes. The caller sees to it that one thread uses it at a time.
+
+    `receive` and `flush` are called when `epoll` reports the socket.
+    """
+
+    def __init__(
+        self, rank: int, connection: socket.socket, epoll: select.epoll, handler: Handler, room: memoryview
+    ) -> None:
+        """
+        Args:
+            rank: the other one.
+            connection: a stream socket, which is then ours.
+            epoll: where it is registered.
+            handler: is told of what comes.
+            room: `ROOM` bytes for what comes, used while `receive` runs: one for all connections of a thread.
+        """
+        connection.setblocking(False)
+        self.rank = rank
+        self.fd = connection.fileno()
+        self.is_closed = False
+        self.granted: dict[int, Receive] = {}
+        """The messages that were asked for and have not come, by number."""
+        self.credit_owed = 0
+        """Bytes of small messages that were taken since the sender was last told."""
+        self._socket = connection
+        self._epoll = epoll
+        self._handler = handler
+        self._room = room
+        self._mask = _READ
+        self._unsent: deque[tuple[memoryview, Send | None]] = deque()
+        self._received = b""  # the beginning of a frame
+        self._body: memoryview | None = None  # what is left to come of a large message
+        self._receive: Receive | None = None  # whose it is; None: nobody's any more
+        # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
+        self._reads_ahead = hasattr(connection, "reads_ahead")
+        epoll.register(self.fd, _READ)
+
+    # Sending ----------------------------------------------------------------------------------------------------------
+
+    def put(self, frame: bytes, body: memoryview | None = None, send: Send | None = None) -> None:
+        """Send a frame, followed by the memory of a large message, of whose departure the handler is told."""
+        is_first = not self._unsent
+        self._unsent.append((memoryview(frame), None if body is not None else send))
+        if body is not None:
+            self._unsent.append((body, send))
+        if is_first:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what fits."""
+        unsent = self._unsent
+        try:
+            while unsent and not self.is_closed:
+                data, send = unsent[0]
+                if data:
+                    data = data[self._socket.send(data) :]
+                if data:
+                    unsent[0] = data, send
+                    continue
+                unsent.popleft()
+                if send is not None:
+                    self._handler.on_sent(self, send)
+        except BlockingIOError:
+            self._want(_READ | _WRITE)
+            return
+        except OSError:
+            unsent.clear()  # the other side is gone; reading tells how, after what it has still said
+        self._want(_READ)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether frames wait here because the kernel's buffer is full."""
+        return bool(self._unsent) and not self.is_closed
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether anything that was sent has not come to the other host. If a connection over TCP is closed before,
+        while something is still to be read, the kernel throws that away."""
+        if self.is_closed:
+            return False
+        if self._unsent or self._socket.family == socket.AF_UNIX:
+            return bool(self._unsent)
+        return any(fcntl.ioctl(self.fd, termios.TIOCOUTQ, bytes(4)))
+
+    # Receiving --------------------------------------------------------------------------------------------------------
+
+    def receive(self) -> None:
+        """Take what has come, or some of it."""
+        rounds = 0
+        try:
+            while not self.is_closed and self._receive_some():
+                rounds += 1
+                if rounds >= _MAX_READS and not self._reads_ahead:
+                    return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(reason_of(error))
+
+    def give_up_if_silent(self, silence: float) -> None:
+        """End it if it leads to another host, and what was sent has been unanswered for so many seconds."""
+        if not self.is_closed and self._socket.family != socket.AF_UNIX:
+            with suppress(OSError):  # reading tells how it has ended
+                if TcpInfo.of(self._socket).is_dead(silence):
+                    self._end(SILENT)
+
+    def abandon(self, receive: Receive) -> None:
+        """Let the bytes of a message that was asked for go nowhere: its memory is not ours any more."""
+        for number, each in list(self.granted.items()):
+            if each is receive:
+                self.granted[number] = Receive(memoryview(bytearray(receive.size)), (), "", 0, "")
+        if self._receive is receive and self._body is not None:
+            self._receive, self._body = None, memoryview(bytearray(len(self._body)))
+
+    def _receive_some(self) -> bool:
+        """Take what fits; returns whether there may be more."""
+        if self._body is not None:
+            space = self._body[:_SLICE]
+            count = self._socket.recv_into(space)
+            if count:
+                self._advance(count)
+        else:
+            begun = len(self._received)
+            self._room[:begun] = self._received
+            space = self._room[begun:]
+            count = self._socket.recv_into(space)
+            self._received = self._parse(self._room[: begun + count])
+        if not count:
+            self._end("its connection was closed")
+        return count == len(space) or (self._reads_ahead and count > 0)
+
+    def _parse(self, data: memoryview) -> bytes:
+        """Handle all frames that have come whole; returns the rest."""
+        offset = 0
+        while len(data) - offset >= HEADER_SIZE and not self.is_closed:
+            frame = unpack(data, offset)
+            start = offset + HEADER_SIZE
+            if frame.kind == BYTES:
+                here = data[start : start + frame.size]
+                offset = start + len(here)
+                self._begin_body(frame, here)
+                if self._body is not None:
+                    break
+                continue
+            end = start + (frame.size if frame.kind in HAVE_BODY else 0)
+            if end > len(data):
+                break
+            offset = end
+            self._handler.on_frame(self, frame, data[start:end])
+        return bytes(data[offset:])
+
+    def _begin_body(self, frame: Frame, here: memoryview) -> None:
+        """The bytes of a large message begin; some may be here already."""
+        self._receive = self.granted.pop(frame.number)
+        self._body = self._receive.memory
+        self._body[: len(here)] = here
+        self._advance(len(here))
+
+    def _advance(self, count: int) -> None:
+        assert self._body is not None
+        self._body = self._body[count:]
+        if not self._body:
+            receive, self._body, self._receive = self._receive, None, None
+            if receive is not None:
+                self._handler.on_bytes(self, receive)
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def _end(self, how: str) -> None:
+        if not self.is_closed:
+            self.close()
+            self._handler.on_end(self, how)
+
+    def unfinished(self) -> list[Receive]:
+        """Return the messages that were asked for and have not come whole."""
+        return [*self.granted.values(), *([] if self._receive is None else [self._receive])]
+
+    def close(self) -> None:
+        """Close the connection."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._epoll.unregister(self.fd)
+            self._socket.close()
+
+    def disown(self) -> None:
+        """Close a forked child's copy; the epoll object is the parent's as well."""
+        self.is_closed = True
+        os.close(self._socket.detach())
+
+    def _want(self, mask: int) -> None:
+        if mask != self._mask and not self.is_closed:
+            self._mask = mask
+            self._epoll.modify(self.fd, mask)

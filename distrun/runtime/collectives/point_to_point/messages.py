@@ -1,0 +1,138 @@
+"""Sending and receiving messages: the way in, for the faces."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from distrun.errors import UsageError
+from distrun.runtime.collectives.copies import allgather
+from distrun.runtime.collectives.point_to_point.frames import LONGEST_DTYPE
+from distrun.runtime.collectives.point_to_point.messenger import Messenger
+from distrun.runtime.collectives.point_to_point.transfer import Receive, Send
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.world import world
+
+_lock = threading.Lock()
+_messenger: tuple[ProgressEngine, Messenger] | None = None  # of the world of that engine
+
+
+def prepare() -> None:
+    """Let ranks of other hosts send messages to this one. All ranks of the world call this together.
+
+    It does nothing in a job on one host, nor when it was called in this world before.
+
+    Raises:
+        UsageError: none of the ports that DISTRUN_PORTS allows is free.
+        BootstrapError: this rank cannot listen.
+        CollectiveError: a rank is gone.
+    """
+    topology = world.topology()
+    if topology.local_size == topology.size:
+        return
+    messenger().prepare(lambda port: allgather(np.array([port]), "point_to_point.ports").tolist())
+
+
+def send(memory: memoryview, destination: int, group: str = "", tag: int = 0, dtype: str = "uint8") -> Send:
+    """Start to send a message; never waits.
+
+    Args:
+        memory: its bytes, which must not change before the transfer is done.
+        destination: the rank in the world that receives it.
+        group: the name of the ranks among which it travels; messages of other groups are not confused with it.
+        tag: tells messages of the group apart; it must match. Messages to a rank with the same group and tag are
+            received in the order in which they were sent.
+        dtype: the element type, which must match, in at most 24 characters.
+
+    Raises:
+        NotInitializedError: before `init`.
+        UsageError: the destination is this rank, or none of the job's.
+        JobAbortedError: the job has failed.
+    """
+    _check(destination, "send to")
+    return messenger().send(Send(_bytes(memory), destination, group, tag, dtype[:LONGEST_DTYPE]))
+
+
+def receive(memory: memoryview, sources: Sequence[int], group: str = "", tag: int = 0, dtype: str = "uint8") -> Receive:
+    """Start to receive a message; never waits.
+
+    Args:
+        memory: where its bytes go, as many as are sent.
+        sources: the ranks in the world that it may come from. Of several messages the one that came first is taken;
+            afterwards `source` tells whose it was.
+        group, tag, dtype: see `send`.
+
+    Raises: as `send` does.
+    """
+    for source in sources:
+        _check(source, "receive from")
+    if not sources:
+        raise UsageError(f"rank {world.rank()} has no other rank to receive from")
+    return messenger().receive(Receive(_bytes(memory), sources, group, tag, dtype[:LONGEST_DTYPE]))
+
+
+def leave(group: str) -> None:
+    """Leave a group of ranks: its receives here end, and its messages are dropped, those that are still to come too.
+
+    Args:
+        group: a name that the group alone has in this world, and that is not used again.
+    """
+    if _messenger is not None and _messenger[0] is world.engine():
+        _messenger[1].leave(group)
+
+
+def messenger() -> Messenger:
+    """Return the messenger of the present world, made at the first call.
+
+    Raises:
+        NotInitializedError: before `init`.
+        UsageError: there is only one rank.
+    """
+    global _messenger
+    engine = world.engine()
+    if _messenger is not None and _messenger[0] is engine:
+        return _messenger[1]
+    if not isinstance(engine, ProgressEngine):
+        raise UsageError("the job has only one rank, which has nobody to send messages to or to receive them from")
+    with _lock:
+        if _messenger is None or _messenger[0] is not engine:
+            topology = world.topology()
+            _messenger = engine, Messenger(engine, topology.rank, topology.size)
+        return _messenger[1]
+
+
+def _check(rank: int, verb: str) -> None:
+    topology = world.topology()
+    if not 0 <= rank < topology.size:
+        raise UsageError(f"rank {topology.rank} cannot {verb} rank {rank}: the job has ranks 0 to {topology.size - 1}")
+    if rank == topology.rank:
+        raise UsageError(f"rank {rank} cannot {verb} itself: a message goes from one rank to another; copy the tensor")
+
+
+def _bytes(memory: memoryview) -> memoryview:
+    return memory if memory.format == "B" and memory.ndim == 1 else memory.cast("B")
+
+
+def _leave() -> None:
+    """This process leaves its world."""
+    global _messenger
+    found, _messenger = _messenger, None
+    if found is not None:
+        engine, leaving = found
+        leaving.close(is_hurried=engine.failure is not None or getattr(sys, "last_value", None) is not None)
+
+
+def _disown() -> None:
+    """This is a forked child of a rank."""
+    global _messenger, _lock
+    found, _messenger, _lock = _messenger, None, threading.Lock()
+    if found is not None:
+        found[1].disown()
+
+
+world.on_leaving(_leave)
+os.register_at_fork(after_in_child=_disown)

@@ -1,0 +1,86 @@
+"""The journal of a tuner: the log file, step by step, and in the end the line for people."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import sys
+
+from distrun.runtime.engine.autotuning.chosen import Tuned, note
+from distrun.runtime.engine.autotuning.policy import Outcome, Row, words
+from distrun.tracing import recording
+from distrun.tracing.layout import AUTOTUNED
+
+log = logging.getLogger("distrun")
+
+COLUMNS = ("world", "tuned", "step", "setting", "seconds", "decision")
+"""The columns of the log file."""
+
+
+class Journal:
+    """The journal of one tuner; `file` is None where another rank writes."""
+
+    def __init__(self, what: str, world: int, file: str | None, tells: bool) -> None:
+        """
+        Args:
+            what: is tuned, as in `Tuned`.
+            world: the number of the present world.
+            file: the log, to which rows are added; None or empty: there is none.
+            tells: whether this rank prints the line at the end.
+        """
+        self._what = what
+        self._world = world
+        self._file = file
+        self._tells = tells
+        self._rows: list[tuple[object, ...]] = []  # not written yet
+
+    def add(self, row: Row) -> None:
+        """Write down a step: in the file when something is decided, so that writing disturbs few steps."""
+        seconds = "" if row.seconds is None else f"{row.seconds:.6f}"
+        self._rows.append((row.step, words(row.setting), seconds, row.decision))
+        if row.decision and row.seconds is not None:
+            self._write()
+
+    def end(self, outcome: Outcome) -> None:
+        """Write down, and say, what remains."""
+        tuned = Tuned(
+            self._what,
+            dict(outcome.setting),
+            dict(outcome.default),
+            outcome.seconds,
+            outcome.default_seconds,
+            outcome.steps,
+            self._world,
+            outcome.why,
+        )
+        note(tuned)
+        if self._tells:
+            if recording.ring is not None:
+                recording.ring.remark(f"{AUTOTUNED}{tuned}")
+            self._rows.append((outcome.steps, words(outcome.setting), "", f"end: {tuned}"))
+            self._write()
+            print(f"distrun: autotune: {tuned}", file=sys.stderr, flush=True)
+
+    def _write(self) -> None:
+        """Add rows to the file, which others may read meanwhile."""
+        rows, self._rows = self._rows, []
+        if not self._file:
+            return
+        try:
+            with open(self._file, "a", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                if not file.tell():
+                    writer.writerow(COLUMNS)
+                writer.writerows((self._world, self._what, *row) for row in rows)
+        except OSError as error:
+            log.warning("autotune: %s cannot be written: %s; tuning goes on without it", self._file, error.strerror)
+            self._file = None
+
+
+def start_log(file: str) -> None:
+    """Empty the log of an earlier job."""
+    try:
+        with open(file, "w", newline="") as empty:
+            csv.writer(empty, lineterminator="\n").writerow(COLUMNS)
+    except OSError as error:
+        log.warning("autotune: %s cannot be written: %s; correct DISTRUN_AUTOTUNE_LOG", file, error.strerror)

@@ -1,0 +1,237 @@
+"""The policy: which setting the next step uses, and which one remains. No clock, no processes, nothing of its own.
+
+It is a program over at most `LIMIT` steps:
+
+1. `WARM_UP` steps with the default are not measured: plans are made, memory is touched, caches fill.
+2. Each candidate changes one value of the best setting so far, and takes turns with it, step by step. It is dropped
+   when it does not seem faster, mostly after four steps, and becomes the best so far when it keeps seeming so. The more
+   steps differ among themselves, the more turns this takes, and the fewer candidates get theirs. If there is time left,
+   those that were dropped without losing every pair have a second chance.
+3. What is best in the end takes further pairs of turns with the default, `PAIRS` at least and as many as there is room
+   for. It stays only if these say that it is faster (the signed-rank test, at most `CHANCE` for an error), and by at
+   least `LEAST_GAIN` in the median. Else the default stays.
+
+Only the third part guards the default, with times that had no part in the choice. Which of a pair comes first is drawn
+by lot, so the test holds whatever else makes steps differ: noise of any kind, a drift, or every third step doing more
+(R. A. Fisher, "The Design of Experiments", 1935, section 21). However many candidates there were, a setting that is
+exactly as fast as the default is chosen with a probability of at most `CHANCE`, and a slower one with less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Hashable, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+
+from distrun.runtime.engine.autotuning.chosen import Setting as Setting, Value as Value
+from distrun.runtime.engine.autotuning.signed_ranks import largest_sum, slower_ranks
+
+LIMIT = 50
+"""Steps within which the tuning ends."""
+WARM_UP = 5
+"""Steps at the beginning that are not measured."""
+PAIRS = 8
+"""Pairs of turns of the winner with the default, at least."""
+LEAST_GAIN = 0.02
+"""The part of a step that a setting has to save to be worth a change."""
+CHANCE = 0.02
+"""The probability with which a setting that saves nothing may be chosen."""
+
+_LEAST = -math.log1p(-LEAST_GAIN)
+_SHORTEST = 1e-9  # seconds, of a step
+
+_Program = Generator[Setting, float, bool]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step of the tuning, as the log shows it."""
+
+    step: int
+    """Counted from 1."""
+    setting: Setting
+    """The setting that it was made with."""
+    seconds: float | None
+    """Its duration on the slowest rank; None: it was not measured."""
+    decision: str
+    """The decision after it; empty: none."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a tuning: the setting that remains."""
+
+    setting: Setting
+    default: Setting
+    steps: int
+    """That the tuning took."""
+    seconds: float | None = None
+    """The median of steps with what was best, when it was measured against the default; None: it was not."""
+    default_seconds: float | None = None
+    """The median of steps with the default, at the same time."""
+    why: str = ""
+    """Why the tuning ended early; empty: it did not."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the default remains."""
+        return self.setting == self.default
+
+
+class Policy:
+    """The tuning of some settings. Ask for `setting`, make a step with it, `record` what it took, and so on."""
+
+    def __init__(
+        self,
+        default: Setting,
+        choices: Sequence[tuple[str, Value]],
+        lot: Random,
+        effect: Callable[[Setting], Hashable] = lambda setting: tuple(sorted(setting.items())),
+    ) -> None:
+        """
+        Args:
+            default: the values as they are without tuning.
+            choices: further values by name, in the order in which to try them.
+            lot: decides who comes first. Ranks that tune together give the same, seeded alike; each job another one.
+            effect: what a setting makes of a step. Settings with the same effect are not compared.
+        """
+        self.default = dict(default)
+        self.setting: Setting = self.default
+        """The setting for the next step; when `outcome` is there, for all further ones."""
+        self.outcome: Outcome | None = None
+        self._choices = choices
+        self._lot = lot
+        self._effect = effect
+        self._steps = 0
+        self._measured: tuple[float, float] | None = None  # medians of the winner and the default
+        self._said = ""
+        self._program = self._tune()
+        self._go_on(None)
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether `record` needs to know what the next step takes."""
+        return self.outcome is None and self._steps >= WARM_UP
+
+    def record(self, seconds: float | None) -> Row:
+        """Note what a step with `setting` took on the slowest rank, in seconds; in the warm-up it may be None."""
+        used = self.setting
+        if not self.is_measuring:
+            seconds = None
+        self._steps += 1
+        self._said = "" if self._steps > WARM_UP else "warm-up"
+        self._go_on(seconds or 0.0)
+        return Row(self._steps, used, seconds, self._said)
+
+    def stop(self, why: str) -> None:
+        """End here, with the default."""
+        self._program.close()
+        self._end(self.default, why)
+
+    def _go_on(self, seconds: float | None) -> None:
+        try:
+            self.setting = next(self._program) if seconds is None else self._program.send(seconds)
+        except StopIteration as end:
+            self._end(self._best if end.value else self.default)
+
+    def _end(self, setting: Setting, why: str = "") -> None:
+        self.setting = setting
+        winner, default = self._measured or (None, None)
+        self.outcome = Outcome(setting, self.default, self._steps, winner, default, why)
+
+    # The program ------------------------------------------------------------------------------------------------------
+
+    def _tune(self) -> _Program:
+        """Go through the tuning; return whether the best one may stay."""
+        self._best: Setting = self.default
+        tried = {self._effect(self.default)}
+        if not any(self._effect({**self.default, name: value}) not in tried for name, value in self._choices):
+            return False
+        for _ in range(WARM_UP):
+            yield self.default
+        queue = list(self._choices)
+        for _ in range(2):  # those that may have been unlucky have a second chance, if time is left
+            unlucky = []
+            for name, value in queue:
+                trial = {**self._best, name: value}
+                effect = self._effect(trial)
+                if effect in tried or not self._has_room(4):
+                    continue
+                tried.add(effect)
+                seems_faster = yield from self._seems_faster(trial)
+                if seems_faster:
+                    self._best = trial
+                elif seems_faster is None:
+                    tried.discard(effect)
+                    unlucky.append((name, value))
+            queue = unlucky
+        if self._best == self.default:
+            self._said = f"{self._said}; default: nothing seemed faster"
+            return False
+        return (yield from self._is_faster(self._best))
+
+    def _has_room(self, steps: int) -> bool:
+        return self._steps + steps <= LIMIT - 2 * PAIRS
+
+    def _seems_faster(self, trial: Setting) -> Generator[Setting, float, bool | None]:
+        """Let `trial` take turns with the best one until it has lost, or has won clearly enough to be looked at again:
+        more turns where steps are noisy. None: it has lost, though not every pair."""
+        differences: list[float] = []
+        gain = faster = 0.0
+        for pairs in (2, 4, 6):
+            if not self._has_room(4):  # not for the first: then it would not be tried at all
+                break
+            for _ in range(2):
+                ours, its = yield from self._pair(self._best, trial)
+                differences.append(math.log(its / ours))
+            gain = -median(differences)
+            faster = sum(difference < 0 for difference in differences)
+            if gain <= 0 or (pairs > 2 and (gain < _LEAST or faster < pairs - 1)):
+                self._say("dropped", trial)
+                return None if faster else False
+            if pairs == 6 or (pairs == 4 and faster == 4):
+                break
+        self._say("seems faster" if gain >= _LEAST else "dropped", trial)
+        return gain >= _LEAST
+
+    def _is_faster(self, trial: Setting) -> _Program:
+        """Let `trial` take turns with the default, and say what these times alone say of it."""
+        count = (LIMIT - self._steps) // 2
+        limit = largest_sum(count, CHANCE)
+        pairs: list[tuple[float, float]] = []
+        differences: list[float] = []
+        while len(pairs) < count:
+            pairs.append((yield from self._pair(self.default, trial)))
+            default, its = pairs[-1]
+            differences.append(math.log(its / default))
+            slower = sum(difference >= 0 for difference in differences)
+            self._measured = median(its for _, its in pairs), median(default for default, _ in pairs)
+            if slower * (slower + 1) // 2 > limit:  # their ranks add up to that at least
+                break
+        else:
+            if slower_ranks(differences) <= limit and median(differences) <= -_LEAST:
+                self._say("chosen", trial)
+                return True
+        self._say("default: not clearly faster", trial)
+        return False
+
+    def _pair(self, base: Setting, trial: Setting) -> Generator[Setting, float, tuple[float, float]]:
+        """Make one step with each, in an order that is drawn by lot; return what both took."""
+        if self._lot.getrandbits(1):
+            its = yield trial
+            ours = yield base
+        else:
+            ours = yield base
+            its = yield trial
+        return max(ours, _SHORTEST), max(its, _SHORTEST)
+
+    def _say(self, what: str, setting: Setting) -> None:
+        changed = {name: value for name, value in setting.items() if value != self.default[name]}
+        self._said = f"{what}: {words(changed)}"
+
+
+def words(setting: Setting) -> str:
+    """Return a setting as the log shows it: `bucket_bytes=6553600 first_bucket_bytes=1048576`."""
+    return " ".join(f"{name}={value}" for name, value in setting.items())

@@ -1,0 +1,221 @@
+"""Process sets: the ranks that take part in an operation.
+
+Every operation belongs to one. The set of all ranks is always there; further ones are registered by all ranks together,
+see `process_sets`. Their operations are decided in one order with those of the world, so ranks may use overlapping sets
+at once without waiting for each other in circles. The names and meanings are Horovod's.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, SupportsIndex
+
+from distrun.errors import UsageError
+from distrun.host.ranks import list_ranks
+from distrun.runtime.world import world
+
+__all__ = ["ProcessSet", "global_process_set"]
+
+Rule = Callable[[int], Iterable[int]]
+"""Returns the ranks of a set, given the number of ranks of the job: `lambda size: range(0, size, 2)`. In an elastic job
+it is asked in each generation; all ranks must give the same."""
+
+_NONE: Any = None
+
+
+class ProcessSet:
+    """A set of ranks, for the `process_set` argument of operations on the ranks that belong to it.
+
+    It can be used once it is registered: given to `distrun.init(process_sets=[...])` or to `add_process_set`. Before,
+    and after it was removed or the job was left, `process_set_id` is None, and so is what the methods return.
+    """
+
+    process_set_id: int | None = None
+    """The number of the set, the same in all generations of an elastic job; 0 is the world."""
+    number = 0
+    """The number by which its ranks know it in the present world; that of another set which has the same ranks, if
+    there is one."""
+    rule: Rule | None = None
+    """Its ranks by the size of the job, if it was made of a rule."""
+    is_absent = False
+    """Whether it has ranks that the present generation of an elastic job does not have."""
+    mpi_comm: Any = None
+    """The communicator that the set was made of, if it was."""
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Rule | Any) -> None:
+        """Describe a set.
+
+        Args:
+            ranks_or_comm: the ranks, in any order; a function that returns them for a number of ranks, which elastic
+                jobs call in each generation; or a communicator of mpi4py, whose processes call `distrun.init` together
+                with this set.
+
+        Raises:
+            UsageError: `ranks_or_comm` is none of these, or has a rank twice.
+        """
+        self._ranks: tuple[int, ...] = ()
+        if callable(ranks_or_comm):
+            self.rule = ranks_or_comm
+        elif hasattr(ranks_or_comm, "Get_rank") and hasattr(ranks_or_comm, "allgather"):
+            self.mpi_comm = ranks_or_comm
+        else:
+            self._ranks = _sorted(ranks_or_comm)
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """The ranks that belong to the set, rising; None while only a communicator or a rule knows them."""
+        return list(self._ranks) or None
+
+    def __repr__(self) -> str:
+        which = "not registered" if self.process_set_id is None else f"number {self.process_set_id}"
+        return f"ProcessSet({self.ranks or self.mpi_comm or self.rule}, {which})"
+
+    # The types of these are those of a registered set: what asks for another is about to go wrong anyway.
+
+    def included(self) -> bool:
+        """Return whether this rank belongs to the set; None if the set is not registered."""
+        if self.process_set_id is None:
+            return _NONE  # type: ignore[no-any-return]
+        self._check_present()
+        return world.rank() in self._ranks
+
+    def rank(self) -> int:
+        """Return this rank's position in the set; None if the set is not registered.
+
+        Raises:
+            UsageError: this rank does not belong to it.
+        """
+        if self.process_set_id is None:
+            return _NONE  # type: ignore[no-any-return]
+        self.check_included()
+        return self._ranks.index(world.rank())
+
+    def size(self) -> int:
+        """Return the number of ranks in the set; None if the set is not registered."""
+        if self.process_set_id is None:
+            return _NONE  # type: ignore[no-any-return]
+        self._check_present()
+        return len(self._ranks)
+
+    def stays_one(self) -> bool:
+        """Return whether this rank is the only one of the set, and no generation will change that: then what a program
+        is made of today may do without collectives."""
+        return self.size() == 1 and not world.is_elastic()
+
+    def ranks_of(self, size: int) -> tuple[int, ...]:
+        """Return the ranks of the set in a job with so many, rising.
+
+        Raises:
+            UsageError: its rule returns something else.
+        """
+        if self.rule is None:
+            return self._ranks
+        given = self.rule(size)
+        ranks = _sorted(given, may_be_empty=True)
+        if ranks and not 0 <= ranks[0] <= ranks[-1] < size:
+            raise UsageError(
+                f"the rule of a process set returns {list(ranks)} for a job with {size} ranks: let it return some of 0 "
+                f"to {size - 1}"
+            )
+        return ranks
+
+    def _check_present(self) -> None:
+        if self.is_absent:
+            raise UsageError(
+                f"{self!r} does not exist in this generation of the job, which has ranks 0 to {world.size() - 1}: "
+                "describe it by a rule, such as distrun.ProcessSet(lambda size: range(size // 2))"
+            )
+
+    # For the operations -----------------------------------------------------------------------------------------------
+
+    def check_included(self) -> None:
+        """Refuse an operation of a set that is not registered, or that this rank does not belong to.
+
+        Raises:
+            UsageError: it is one of these.
+        """
+        if self.process_set_id is None:
+            raise UsageError(
+                f"{self!r}: give it to distrun.init(process_sets=[...]) or to distrun.add_process_set(...), on all "
+                "ranks, before it is used"
+            )
+        self._check_present()
+        if world.rank() not in self._ranks:
+            raise UsageError(
+                f"rank {world.rank()} does not belong to the process set of {list_ranks(self._ranks)}: let its ranks "
+                "alone submit operations to it (`if process_set.included(): ...`)"
+            )
+
+    def check_root(self, root_rank: object) -> int:
+        """Return `root_rank`, a rank of the job, as an int.
+
+        Raises:
+            UsageError: it is not a rank of this set, or the set cannot be used.
+        """
+        self.check_included()
+        members = self._ranks
+        root = operator.index(root_rank) if isinstance(root_rank, SupportsIndex) else -1
+        if root not in members:
+            raise UsageError(f"root_rank={root_rank!r} is not a rank of this process set: it has {list_ranks(members)}")
+        return root
+
+
+class _World(ProcessSet):
+    """All ranks of the job. What it says is the world's, so there is nothing to register."""
+
+    process_set_id: int = 0
+
+    def __init__(self) -> None:
+        """Make the set."""
+
+    @property
+    def _ranks(self) -> Sequence[int]:  # type: ignore[override]
+        return range(world.size())
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """All ranks; None before `init`."""
+        return list(range(world.size())) if world.is_initialized() else None
+
+    def __repr__(self) -> str:
+        return "ProcessSet(all ranks)"
+
+    def included(self) -> bool:
+        """Return True."""
+        return True
+
+    def rank(self) -> int:
+        """Return this process's rank.
+
+        Raises:
+            NotInitializedError: before `init`.
+        """
+        return world.rank()
+
+    def size(self) -> int:
+        """Return the number of ranks.
+
+        Raises:
+            NotInitializedError: before `init`.
+        """
+        return world.size()
+
+    def check_included(self) -> None:
+        """Refuse nothing: every rank belongs to the world."""
+
+
+global_process_set: ProcessSet = _World()
+"""All ranks of the job."""
+
+
+def _sorted(ranks: Any, may_be_empty: bool = False) -> tuple[int, ...]:
+    try:
+        found = sorted(operator.index(rank) for rank in ranks)
+    except TypeError:
+        raise UsageError(
+            f"ProcessSet({ranks!r}): give ranks as whole numbers, a function of the size, or a communicator of mpi4py"
+        ) from None
+    if (not found and not may_be_empty) or len(set(found)) < len(found):
+        raise UsageError(f"ProcessSet({found}): give at least one rank, and each of them once")
+    return tuple(found)

@@ -1,0 +1,236 @@
+"""The control plane: small messages between the ranks and the coordinator, which is rank 0.
+
+On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here
+or in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective. Where there
+are many hosts, ranks have mailboxes with the first rank of their host, which passes on what they send and get (see
+`negotiation.tree`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from distrun.runtime.transport import link_health
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Line
+from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
+
+LARGEST_MESSAGE = LARGEST
+"""Bytes of the largest message."""
+DEPARTURE = b"B"
+"""The letter of the message that a rank of another host has left, a sentence, to those that have no connections."""
+
+
+class Survey(Protocol):
+    """The question of the coordinator to the leaders of hosts for all that they have not passed on."""
+
+    deadline: float
+
+    def begin(self, now: float) -> None:
+        """Ask, unless that is under way."""
+        ...
+
+    def is_under_way(self, now: float) -> bool:
+        """Whether answers are still to come."""
+        ...
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it has just ended."""
+        ...
+
+
+class ControlPlane:
+    """The messages of one rank: the coordinator's to and from all others, any other's to and from the coordinator."""
+
+    survey: Survey | None = None
+    """On the coordinator, where leaders of hosts pass on what their ranks submit."""
+
+    def __init__(self, local_group: LocalGroup, is_led: bool = False) -> None:
+        """`is_led`: the ranks of this host have mailboxes with its first rank though that is not rank 0."""
+        self._local_group = local_group
+        self._network = local_group.network
+        self.is_across_hosts = self._network is not None
+        self._own = local_group.ranks[local_group.own]
+        self._places = {rank: index for index, rank in enumerate(local_group.ranks)}
+        self._indices = {**self._places, 0: 0}
+        """Whose mailboxes are those of a rank: what is for rank 0 goes to the first rank of the host."""
+        self._inboxes: dict[int, Mailbox] = {}
+        self._outboxes: dict[int, Mailbox] = {}
+        self._unsent: dict[int, deque[bytes]] = {}
+        self.is_stuck = False
+        """Whether a mailbox was full; nothing tells when there is room again, so try `push` now and then."""
+        if is_led or local_group.ranks[0] == 0:
+            self._open_mailboxes()
+        self._incoming = list(self._inboxes.values())
+        bells = local_group.bells
+        self._peers = [(rank, box, bells[self._indices[rank]]) for rank, box in self._outboxes.items()]
+        self.speaks_for_host = self.is_across_hosts and local_group.own == 0 and bool(self._inboxes)
+        """Whether other hosts hear of the peers from us alone, for these have no connections with rank 0."""
+        self._missed = 0
+        self._has_told = False
+        self._passed_on: set[int] = set()
+
+    def _open_mailboxes(self) -> None:
+        local_group = self._local_group
+        coordinator = local_group.segments[0]
+        if local_group.own == 0:
+            for index in local_group.others:
+                self._inboxes[local_group.ranks[index]] = Mailbox(local_group.segments[index], 0)
+                self._outboxes[local_group.ranks[index]] = Mailbox(coordinator, 1 + index)
+        else:
+            self._inboxes[0] = Mailbox(coordinator, 1 + local_group.own)
+            self._outboxes[0] = Mailbox(local_group.mine, 0)
+
+    def waiting(self) -> bool:
+        """Whether a message has come that was not taken yet."""
+        for box in self._incoming:  # any() takes twice the time, and this runs while spinning
+            if box:
+                return True
+        if self._network is not None:
+            self._network.progress()
+            return bool(self._network.inbox)
+        return False
+
+    def messages(self) -> Iterator[tuple[int, bytes]]:
+        """Take the messages that have come, with their senders' ranks."""
+        for rank, box in self._inboxes.items():
+            while (message := box.get()) is not None:
+                yield rank, message
+        if self._network is not None:
+            self._network.progress()
+            inbox = self._network.inbox
+            while inbox:
+                yield inbox.popleft()
+
+    def send(self, rank: int, message: bytes) -> None:
+        """Send a message; never blocks."""
+        if rank not in self._outboxes:
+            assert self._network is not None
+            self._network.send(rank, message)
+            return
+        unsent = self._unsent.get(rank)
+        if unsent:
+            unsent.append(message)
+            self.push()
+        elif self._outboxes[rank].put(message):
+            self._local_group.bells[self._indices[rank]].ring()
+        else:
+            self._unsent.setdefault(rank, deque()).append(message)
+            self.is_stuck = True
+
+    def send_to_peers(self, message: bytes) -> None:
+        """Send a message to all ranks of this host that have mailboxes with us."""
+        for rank, box, bell in self._peers:
+            if not self.is_stuck and box.put(message):
+                bell.ring()
+            else:
+                ControlPlane.send(self, rank, message)
+
+    def send_all(self, ranks: Sequence[int], message: bytes) -> None:
+        """Send a message to all of these ranks but this one."""
+        own = self._own
+        for rank in ranks:
+            if rank != own:
+                self.send(rank, message)
+
+    def alarm(self, rank: int) -> None:
+        """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
+        if rank in self._places:
+            self._local_group.service_bells[self._places[rank]].force()
+        elif self._network is not None:
+            self._network.alarm(rank)
+
+    def push(self) -> None:
+        """Send what did not fit before."""
+        for rank, unsent in self._unsent.items():
+            while unsent and self._outboxes[rank].put(unsent[0]):
+                unsent.popleft()
+                self._local_group.bells[self._indices[rank]].ring()
+        self.is_stuck = any(self._unsent.values())
+
+    def tell_departure(self) -> None:
+        """Tell the peers for which we speak that a rank of another host has left; one is enough, as it ends the job for
+        all that waits for a decision."""
+        network = self._network
+        if network is None or not network.is_over or self._has_told or (why := network.departure) is None:
+            return
+        self._has_told = True
+        for rank in self._inboxes:
+            if self._local_group.departure_of(rank) is None:
+                ControlPlane.send(self, rank, DEPARTURE + why.encode())
+
+    def note_departure(self, message: bytes) -> None:
+        """A rank of another host has left, as `tell_departure` says."""
+        if self._network is not None:
+            self._network.note_departure(message[1:].decode(errors="replace"))
+
+    # Several hosts ----------------------------------------------------------------------------------------------------
+
+    def line(self, rank: int) -> Line:
+        """Return the line with a rank of another host that this one has a connection with."""
+        assert self._network is not None
+        return self._network.line(rank)
+
+    @property
+    def looks(self) -> int:
+        """How often to look for a message of another host before other ways of waiting are taken."""
+        return self._local_group.looks
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether there are messages that another host has not taken."""
+        return self._network is not None and self._network.is_sending
+
+    def hear_alarms(self) -> bool:
+        """Whether `alarm` was called for us on another host since the last time, or a peer for which we speak has left
+        or failed; by the progress thread only."""
+        is_called = self._network is not None and self._network.hear_alarms()
+        if self.speaks_for_host and self._missed != (missing := self._local_group.missing):
+            self._missed, is_called = missing, True
+        return is_called
+
+    def pass_on_losses(self) -> str | None:
+        """Tell the other hosts which peers have left; return why the job cannot go on, if one has failed or ended."""
+        if not self.speaks_for_host or self._network is None:
+            return None
+        for rank in self._inboxes:
+            if rank not in self._passed_on and (why := self._local_group.departure_of(rank)) is not None:
+                self._passed_on.add(rank)
+                self._network.pass_on_departure(rank, why)
+        return self._local_group.lost_rank()
+
+    def trouble_with(self, rank: int) -> str:
+        """Return a sentence about what TCP says is wrong on the way to or from a rank; empty if nothing is."""
+        if self._network is None or rank in self._places:
+            return ""
+        if rank in self._network.complaints:
+            return link_health.unheard(self._network, rank)
+        return link_health.trouble_with(self._network, rank)
+
+    def troubles(self) -> list[str]:
+        """Return such sentences about all connections of this rank."""
+        return [] if self._network is None else link_health.troubles(self._network)
+
+    def hears_from(self, rank: int) -> bool:
+        """Whether a rank is on another host, which has answered all that we have sent a moment ago."""
+        return self._network is not None and rank not in self._places and link_health.answers(self._network, rank)
+
+    def complain(self) -> None:
+        """Let the coordinator, on another host, hear by an alarm if what we send to it is not acknowledged."""
+        if 0 not in self._places:
+            self._complain_to(0)
+
+    def _complain_to(self, rank: int) -> None:
+        if self._network is not None and link_health.is_unheard(self._network, rank):
+            self._network.alarm(rank, is_complaint=True)
+
+    def trouble(self, is_undecided: bool) -> str | None:
+        """Why the job cannot go on: a rank of another host has failed, or has left while we wait for a decision."""
+        network = self._network
+        if network is None or not network.is_over:
+            return None
+        if network.failure is not None or not is_undecided or self.waiting():
+            return network.failure
+        return network.departure

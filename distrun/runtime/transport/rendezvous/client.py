@@ -1,0 +1,244 @@
+"""The client of the rendezvous: a rank other than rank 0 that connects with it, perhaps for others of its host too."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
+from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import dial
+from distrun.host.connections.listener import Listener, listen_at
+from distrun.host.connections.target import PeerConnection
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
+from distrun.host.endpoints import format_endpoint
+from distrun.host.interfaces import Interface, is_loopback
+from distrun.runtime.transport.rendezvous.protocol import (
+    ALARM,
+    CONTROL,
+    ERROR_TIMEOUT,
+    Member,
+    Rendezvous,
+    RendezvousEndpoint,
+    receive_packed,
+    unpack_message,
+)
+from distrun.runtime.transport.rendezvous.relay import Place, Relay
+
+Further = Callable[[str], Sequence[Interface]]
+"""Returns the interfaces at which to listen beside an address."""
+
+
+def nothing_further(address: str) -> Sequence[Interface]:
+    """Listen nowhere else."""
+    return ()
+
+
+class Client:
+    """The side of a rank other than rank 0."""
+
+    def __init__(
+        self,
+        size: int,
+        mine: Member,
+        endpoint: RendezvousEndpoint,
+        timeout: float,
+        interruption: Interruption | None = None,
+        silence: float = DEAD_HOST_TIMEOUT,
+    ) -> None:
+        self._size = size
+        self._mine = mine
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._interruption = interruption
+        self._silence = silence
+        self._deadline = time.monotonic() + timeout
+
+    def run(
+        self, allowed: list[str] | None, further: Further = nothing_further, place: Place | None = None
+    ) -> Rendezvous:
+        """Connect with rank 0 and wait for the table.
+
+        Args:
+            allowed: the addresses that may be used; None: all.
+            further: the interfaces at which to listen too.
+            place: where other ranks of this host come, for which this one connects too; None: none do.
+        """
+        with ExitStack() as undo:
+            listeners: list[socket.socket] = []
+
+            def introduction(connection: socket.socket) -> dict[str, Any]:
+                """Return who we are and where we listen, which depends on the address that leads to rank 0."""
+                while listeners:  # an earlier connection broke
+                    listeners.pop().close()
+                sockets, told = _listening(self._mine, connection, allowed, further)
+                listeners.extend(sockets)
+                for listener in listeners:
+                    undo.enter_context(listener)
+                return self._introduction(CONTROL, told)
+
+            server = self._connect(introduction)
+            control = undo.enter_context(server.socket)
+            set_tcp_options(control, self._silence)
+            alarm = self._connect_alarm(server)
+            if alarm is not None:
+                undo.enter_context(alarm)
+                set_tcp_options(alarm, self._silence)
+            if place is None:
+                table = self._receive_table(server)
+            else:
+                with Relay(
+                    place,
+                    server,
+                    lambda member: _listening(member, server.socket, allowed, further),
+                    tells_key=self._endpoint.key is None,
+                    interruption=self._interruption,
+                ) as relay:
+                    table = self._receive_table(server, relay)
+            assert alarm is not None  # rank 0 does not tell who is there before it has all alarms
+            control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
+            if table.members[0].host == self._mine.host:
+                for connections in (control_by_rank, alarm_by_rank):
+                    connections.pop(0).close()
+            listener = Listener(listeners, server.key, is_encrypted=self._endpoint.is_encrypted)
+            undo.pop_all()
+        is_encrypted = self._endpoint.is_encrypted
+        return Rendezvous(
+            table.members,
+            table.agreed,
+            control_by_rank,
+            alarm_by_rank,
+            listener,
+            server.key,
+            is_encrypted,
+            table.is_relayed,
+        )
+
+    def _introduction(self, purpose: str, member: Member) -> dict[str, Any]:
+        return {"purpose": purpose, "size": self._size, "member": astuple(member)}
+
+    def _connect(self, introduction: Callable[[socket.socket], dict[str, Any]]) -> PeerConnection:
+        key = self._endpoint.opener or self._endpoint.known_key
+        try:
+            return dial(
+                self._endpoint.addresses,
+                key,
+                introduction,
+                self._deadline,
+                stop_on=stop_descriptors(self._interruption),
+                is_encrypted=self._endpoint.is_encrypted,
+            )
+        except BootstrapError as error:
+            check(self._interruption)
+            raise BootstrapError(
+                f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: {error}; see whether rank 0 "
+                "is still starting (raise --start-timeout), has ended, or is to be reached at another address "
+                "(--network); if it does not know the job key, see that all ranks have the same DISTRUN_KEY"
+            ) from None
+
+    def _connect_alarm(self, server: PeerConnection) -> socket.socket | None:
+        """Return the alarm; None when rank 0 has sent something instead, which can only be why it gave up."""
+        try:
+            introduction = self._introduction(ALARM, self._mine)
+            stop_on = (server.socket.fileno(), *stop_descriptors(self._interruption))
+            is_encrypted = self._endpoint.is_encrypted
+            return dial(
+                [server.endpoint], server.key, introduction, self._deadline, stop_on=stop_on, is_encrypted=is_encrypted
+            ).socket
+        except BootstrapError as error:
+            check(self._interruption)
+            if _is_readable(server.socket):
+                return None
+            raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
+
+    def _receive_table(self, server: PeerConnection, relay: Relay | None = None) -> Table:
+        """Return what rank 0 tells everybody, which `relay` hands on."""
+        endpoint, rank = format_endpoint(*server.endpoint), self._mine.rank
+        # Rank 0 began to wait before we found it, and can tell who is missing: let it give up first.
+        until = time.monotonic() + self._timeout + ERROR_TIMEOUT
+        with nullcontext() if relay is None else relay.telling_failures():
+            if relay is not None:
+                relay.introduce(until)
+            try:
+                packed = receive_packed(server.socket, until, self._interruption)
+            except TimeoutError:
+                raise BootstrapError(
+                    f"rank {rank} met rank 0 at {endpoint}, but some rank of another host did not come within "
+                    f"{self._timeout:g} s"
+                ) from None
+            except OSError as error:
+                raise BootstrapError(
+                    f"rank 0 at {endpoint} ended before all ranks had come ({error}): see what it says"
+                ) from None
+            table = self._table(packed, server.endpoint)
+            if relay is not None:
+                relay.pass_on(packed, until)
+        return table
+
+    def _table(self, packed: bytes, endpoint: tuple[str, int]) -> Table:
+        """Return what rank 0, which was reached at `endpoint`, has told; raises `BootstrapError` if that is why the job
+        cannot start."""
+        message = unpack_message(packed)
+        if "error" in message:
+            raise BootstrapError(str(message["error"]))
+        members = [Member(*row) for row in message["members"]]
+        if [member.rank for member in members] != list(range(self._size)):
+            raise BootstrapError(f"rank 0 told rank {self._mine.rank} of {len(members)} ranks instead of {self._size}")
+        # Rank 0 can be reached at this address from here; of its others we know nothing. Ranks of its host may have
+        # connected over loopback, and then listen at all addresses.
+        address, port = endpoint
+        members[0] = replace(members[0], address=address, port=port)
+        members = [
+            replace(member, address=address)
+            if member.host == members[0].host and is_loopback(member.address)
+            else member
+            for member in members
+        ]
+        agreed = {str(name): int(value) for name, value in message["agreed"].items()}
+        return Table(tuple(members), agreed, bool(message["is_relayed"]))
+
+
+@dataclass(frozen=True)
+class Table:
+    """The message of rank 0 to everybody when all have come; see `Rendezvous`."""
+
+    members: tuple[Member, ...]
+    agreed: dict[str, int]
+    is_relayed: bool
+
+
+def _listening(
+    member: Member, connection: socket.socket, allowed: list[str] | None, further: Further
+) -> tuple[list[socket.socket], Member]:
+    """Listen for data links where `connection` leads to rank 0 from; return the sockets, and the member with where that
+    is."""
+    address = _own_address(connection.getsockname()[0], allowed)
+    everywhere = "::" if ":" in address else "0.0.0.0"
+    more = further(address)
+    sockets = listen_at([everywhere if is_loopback(address) else address, *(each.address for each in more)])
+    told = replace(
+        member,
+        address=address,
+        port=sockets[0].getsockname()[1],
+        further=",".join(f"{each.address}/{each.prefix}" for each in more),
+    )
+    return sockets, told
+
+
+def _own_address(address: str, allowed: list[str] | None) -> str:
+    """Return where to listen: at the address on the way to rank 0, or an allowed one, of the same family if
+    possible."""
+    if allowed is None or address in allowed:
+        return address
+    return min(allowed, key=lambda other: (":" in other) != (":" in address))
+
+
+def _is_readable(connection: socket.socket) -> bool:
+    poll = select.poll()  # select() cannot take descriptors above 1023
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))

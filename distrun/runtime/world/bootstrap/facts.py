@@ -1,0 +1,142 @@
+"""The facts that are known before the ranks meet, and what follows from them on one host and on several alike."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distrun.contract.elastic.interruption import Interruption
+from distrun.contract.settings import Settings, given
+from distrun.contract.topology import Topology
+from distrun.runtime.backends.groups import Groups
+from distrun.runtime.engine.autotuning import turns
+from distrun.runtime.engine.engine import ProgressEngine
+from distrun.runtime.engine.single_process import SingleProcessEngine
+from distrun.runtime.engine.start import start_engine
+from distrun.runtime.gpu.config import GpuConfig
+from distrun.runtime.negotiation.controller import Controller
+from distrun.runtime.negotiation.tree.control_plane import controller_of
+from distrun.runtime.operations.timeouts import Timeouts
+from distrun.runtime.transport.control.control_tree import ControlTree
+from distrun.runtime.transport.local_group import LocalGroup
+from distrun.runtime.transport.network import Network
+from distrun.runtime.transport.rendezvous.within_host import LocalMeeting, rendezvous_within_host
+from distrun.runtime.transport.shared_memory.segment import FAILED
+from distrun.runtime.world.bootstrap.meeting import Meeting
+from distrun.runtime.world.devices import Device
+from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.environments import Environment
+
+if TYPE_CHECKING:
+    from distrun.runtime.engine.autotuning.journal import Journal
+
+AnyEngine = ProgressEngine | SingleProcessEngine
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The facts that are known before the ranks meet."""
+
+    environment: Environment
+    topology: Topology
+    device: Device
+    settings: Settings
+    meeting: Meeting
+    interruption: Interruption | None
+    """Ends the wait for the others, and the world later on."""
+    ends_meeting: Interruption | None
+    """Ends the wait for the others."""
+    ranks: tuple[int, ...] = ()
+    """The job's ranks that make up the world, if not all do."""
+
+    def join_local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
+        """Meet the ranks of this host; returns when all have come.
+
+        Args:
+            own: this rank's position among them.
+            ranks: their ranks, by position.
+            network: the connections with ranks on other hosts; None = there are none.
+
+        Raises:
+            BootstrapError: they did not come within the start timeout, or the wait was interrupted.
+        """
+        meeting, timeout = self.local_meeting(), self.settings.start_timeout
+        peers = rendezvous_within_host(meeting.name, meeting.key, own, len(ranks), timeout, self.ends_meeting)
+        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
+
+    def local_meeting(self) -> LocalMeeting:
+        """Return the meeting of the ranks of this host."""
+        name = f"{self.environment.job_name()}:{self.meeting}"
+        if self.ranks:
+            name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
+        return LocalMeeting(name, self.environment.job_key())
+
+    def start_engine(
+        self,
+        local_group: LocalGroup,
+        groups: Groups,
+        threshold: int,
+        may_offer: bool = False,
+        tree: ControlTree | None = None,
+    ) -> ProgressEngine:
+        """Start the engine of a rank that is connected with all others.
+
+        Args:
+            local_group: the ranks of this host.
+            groups: what executes operations of all ranks and of process sets.
+            threshold: the fusion threshold in bytes.
+            may_offer: whether two ranks may send each other small arrays along with their submissions.
+            tree: the control tree, if there is one.
+        """
+        controller = None
+        if self.topology.rank == 0:
+            members, capacity = {0: range(self.topology.size)}, self.settings.cache_capacity
+            controller = Controller(members, capacity) if tree is None else controller_of(tree, members, capacity)
+        journal = self._begin_tuning() if self.settings.autotune else None
+        return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config(), journal, tree)
+
+    def _begin_tuning(self) -> Journal | None:
+        """Prepare for autotuning; returns the journal of the fusion threshold, if this rank is to tune that."""
+        from distrun.runtime.engine.autotuning.journal import Journal, start_log  # other jobs need no statistics
+
+        turns.begin_world()
+        world, file = self.meeting.generation, self.settings.autotune_log
+        if self.topology.rank > 0:
+            return None
+        if file and self.meeting == Meeting(1, 1):
+            start_log(file)
+        is_given = "fusion_threshold" in given(os.environ) or not self.settings.fusion_threshold
+        return None if is_given else Journal("operations", world, file, tells=True)
+
+    def gpu_config(self) -> GpuConfig | None:
+        """Return what this rank's GPU has to know of the job; None for a rank on the CPU."""
+        if not isinstance(self.device, Cuda):
+            return None
+        return GpuConfig(
+            self.device.index,
+            self.topology.hostname,
+            self.settings.share_gpus,
+            self.device.sharers > 1,
+            self.timeouts(),
+            self._gpu_backend(),
+            self.interruption is not None,
+        )
+
+    def _gpu_backend(self) -> str:
+        """Return what moves tensors between GPUs: what is encrypted, where that is asked for, which NCCL is not."""
+        is_encrypted = self.settings.encrypt and self.topology.local_size < self.topology.size
+        return "staged" if is_encrypted and self.settings.gpu_backend == "auto" else self.settings.gpu_backend
+
+    def timeouts(self) -> Timeouts:
+        """Return the times after which a stalled operation is warned of, and fails."""
+        return Timeouts(self.settings.stall_warning, self.settings.stall_timeout)
+
+
+def withdraw(local_group: LocalGroup, kind: type | None, error: BaseException | None, _: object) -> None:
+    """Let the others know why a rank could not join after all."""
+    if error is not None:
+        local_group.announce(FAILED, str(error))
+        local_group.close(is_hurried=True)

@@ -1,0 +1,109 @@
+"""Joining the job that this process was started in."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from distrun.contract import horovod
+from distrun.contract.elastic.interruption import Either, Interruption
+from distrun.contract.launch import LaunchContract
+from distrun.contract.settings import Settings, unknown
+from distrun.contract.topology import Topology
+from distrun.errors import UsageError
+from distrun.runtime.world import devices, environments
+from distrun.runtime.world.bootstrap.across_hosts import connect_across_hosts
+from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts
+from distrun.runtime.world.bootstrap.meeting import Meeting
+from distrun.runtime.world.bootstrap.one_host import connect_on_one_host
+from distrun.runtime.world.devices import Device
+from distrun.runtime.world.environments import Environment
+
+log = logging.getLogger("distrun")
+
+
+@dataclass(frozen=True)
+class World:
+    """An initialised world."""
+
+    topology: Topology
+    device: Device
+    engine: AnyEngine
+    generation: int = 1
+    """Which world of the job this is; see `LaunchContract.generation`."""
+
+
+def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
+    """Return this process's place in the job that it was started in, whether it has joined it or not."""
+    return environments.detect(environ).topology()
+
+
+def join(
+    environ: Mapping[str, str],
+    inits: int,
+    ranks: Sequence[int] | None = None,
+    interruption: Interruption | None = None,
+    departure: Interruption | None = None,
+) -> World:
+    """Join the job that this process was started in; returns when all ranks have.
+
+    Args:
+        environ: the variables that the launcher and the user left.
+        inits: counts the worlds of this process in this generation, from 1: a rank that is a world ahead of another
+            must not meet it.
+        ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
+        interruption: what ends the wait for the others before its time, and the world later on.
+        departure: what ends the wait for the others only, where all ranks of the job make up the world.
+
+    Raises:
+        UsageError: a variable has an impossible value.
+        BootstrapError: the other ranks did not come within the start timeout, were not who they should be, or the wait
+            was interrupted.
+        JobAbortedError: a rank came, and ended again.
+    """
+    settings = Settings.of(environ)
+    environment = environments.detect(environ)
+    topology = environment.topology()
+    meeting = Meeting(environment.generation(), inits)
+    if ranks is not None:
+        return _join_some(environ, environment, settings, meeting, tuple(ranks), interruption)
+    if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
+        for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
+            log.warning("%s", sentence)
+    device = devices.bind(topology, environ, settings.share_gpus, environment.slot())
+    ends_meeting = Either(interruption, departure) if interruption and departure else interruption or departure
+    facts = Facts(environment, topology, device, settings, meeting, interruption, ends_meeting)
+    if topology.size <= topology.local_size:
+        return World(topology, device, connect_on_one_host(facts), meeting.generation)
+    engine, (cross_rank, cross_size) = connect_across_hosts(facts)
+    topology = replace(topology, cross_rank=cross_rank, cross_size=cross_size)
+    return World(topology, device, engine, meeting.generation)
+
+
+def _join_some(
+    environ: Mapping[str, str],
+    environment: Environment,
+    settings: Settings,
+    meeting: Meeting,
+    ranks: tuple[int, ...],
+    interruption: Interruption | None,
+) -> World:
+    """Join a world of some of the job's ranks, all of which are on one host."""
+    job = environment.topology()
+    if job.rank not in ranks or len(set(ranks)) < len(ranks) or not all(0 <= rank < job.size for rank in ranks):
+        raise UsageError(
+            f"comm={list(ranks)} on rank {job.rank} of {job.size}: give ranks of the job, each once and this one among "
+            "them; ranks that are left out call init with a list of their own, or not at all"
+        )
+    if job.local_size < job.size:
+        raise UsageError(
+            f"comm={list(ranks)}: only in a job on one host can some of the ranks be a world of their own; use "
+            "init(process_sets=[...])"
+        )
+    place, size = ranks.index(job.rank), len(ranks)
+    topology = Topology(place, size, place, size, 0, 1, job.hostname)
+    device = devices.bind(job, environ, settings.share_gpus, environment.slot())
+    facts = Facts(environment, topology, device, settings, meeting, interruption, interruption, ranks)
+    return World(topology, device, connect_on_one_host(facts), meeting.generation)

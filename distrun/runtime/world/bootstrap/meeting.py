@@ -1,0 +1,46 @@
+"""The meeting of ranks that is under way, and the keys that hold for it only."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Which of the job's meetings this is. Ranks of another one are strangers, even of the same job and at the same
+    port."""
+
+    generation: int
+    inits: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.inits}"
+
+
+def endpoint_of_meeting(endpoint: RendezvousEndpoint, meeting: Meeting) -> RendezvousEndpoint:
+    """Return the endpoint with keys that hold for one meeting only.
+
+    A rank that is a generation ahead, or has been left behind, is turned away like any process without the key.
+    """
+
+    def derived(key: bytes) -> bytes:
+        return hmac.digest(key, f"generation {meeting}".encode(), "sha256")
+
+    def greet(make: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        greeting, key = make()
+        return greeting, derived(key)
+
+    def find(opener: Callable[[bytes], bytes], greeting: bytes) -> bytes:
+        return derived(opener(greeting))
+
+    return replace(
+        endpoint,
+        key=endpoint.key and derived(endpoint.key),
+        greeting=endpoint.greeting and partial(greet, endpoint.greeting),
+        opener=endpoint.opener and partial(find, endpoint.opener),
+    )

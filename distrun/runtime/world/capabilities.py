@@ -1,0 +1,171 @@
+"""Facts about the job and this rank that scripts ask for.
+
+Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built, so these answer what
+is installed and what carries the tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+
+from distrun.contract import horovod
+from distrun.errors import UsageError
+from distrun.runtime.gpu.buffers import held_bytes
+from distrun.runtime.world import world
+
+__all__ = [
+    "ccl_built",
+    "cuda_built",
+    "ddl_built",
+    "gloo_built",
+    "gloo_enabled",
+    "is_homogeneous",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rocm_built",
+    "start_timeline",
+    "stop_timeline",
+]
+"""Horovod's questions, which the faces of torch, TensorFlow and Keras pass on."""
+
+
+def is_homogeneous() -> bool:
+    """Return whether every host has the same number of ranks."""
+    topology = world.topology()
+    return topology.local_size * topology.cross_size == topology.size
+
+
+def communication_memory() -> dict[str, int]:
+    """Return the bytes that communication holds on this rank, by kind; only kinds of which there is something.
+
+    Returns:
+        On the GPU "gradient buckets", "fusion buffers" and "error feedback"; in host memory "pinned staging" and
+        "shared memory", which is what this rank has allocated of the memory that the ranks of a host share (large
+        results among it, which belong to the caller). Memory of NCCL's own is not counted.
+    """
+    totals = held_bytes()
+    shared = world.engine().backend.shared_bytes if world.is_initialized() else 0
+    return {**totals, "shared memory": shared} if shared else totals
+
+
+def mpi_enabled() -> bool:
+    """Return whether tensors travel through MPI."""
+    return world.engine().backend.name == "MPI"
+
+
+def mpi_threads_supported() -> bool:
+    """Return True: mpi4py, which asks MPI for it, may be used beside distrun from several threads."""
+    return True
+
+
+def mpi_built() -> bool:
+    """Return True: the `mpi` backend can be chosen, since mpi4py is always installed with distrun."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    """Return False: the ranks of a host share memory instead."""
+    return False
+
+
+def gloo_built() -> bool:
+    """Return whether this is Horovod's mode, where scripts ask it to find out whether ranks can do without MPI; distrun
+    has no Gloo."""
+    return horovod.is_on(os.environ)
+
+
+@cache
+def nccl_built() -> int:
+    """The version code of the NCCL that carries tensors between GPUs, such as 23203; 0 if cupy or NCCL cannot be loaded
+    here.
+
+    It says nothing of this host's GPUs, and touches none. Asking for the first time imports cupy, which takes a second.
+    """
+    from distrun.runtime.gpu import transport_choice
+
+    try:
+        version, _ = transport_choice.nccl_version()
+    except Exception:  # whatever an installation that is broken may raise
+        return 0
+    return version
+
+
+def cuda_built() -> bool:
+    """Return whether cupy is installed, without which no tensor on a GPU can travel."""
+    return find_spec("cupy") is not None
+
+
+def rocm_built() -> bool:
+    """Return False: tensors on AMD GPUs are not supported."""
+    return False
+
+
+def ccl_built() -> bool:
+    """Return False: distrun has no oneCCL backend."""
+    return False
+
+
+def ddl_built() -> bool:
+    """Return False: distrun has no DDL backend."""
+    return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Begin to record what this rank does when, for a timeline in Chrome's trace event format.
+
+    Each rank that calls it with the same file is in the timeline, under any launcher. Ranks that share no file system
+    with rank 0 write a file of this name on their own host; times are since 1970 in all of them. With our launcher,
+    `distrun --timeline` needs no call.
+
+    In Horovod's mode rank 0 alone writes, while the job runs, the file that Horovod's rank 0 does; a call during a
+    timeline ends that and begins the next.
+
+    Args:
+        file_path: the file that `stop_timeline` writes, compressed if its name ends in .gz.
+        mark_cycles: whether arriving decisions of the coordinator are marked.
+
+    Raises:
+        NotInitializedError: `init` was not called.
+        UsageError: the file cannot be written, a timeline is being recorded already, or events are not recorded.
+            In Horovod's mode on rank 0 only.
+    """
+    from dataclasses import replace
+
+    from distrun.contract import settings
+    from distrun.runtime.world import timeline
+
+    topology = world.topology()
+    chosen = settings.current()
+    mark_cycles = mark_cycles or chosen.timeline_mark_cycles
+    if chosen.horovod:
+        world.begin_horovods_timeline(os.fspath(file_path), mark_cycles)
+        return
+    if timeline.is_recording():
+        raise UsageError(
+            f"start_timeline({file_path!r}): a timeline is being recorded already: stop_timeline() ends it"
+        )
+    timeline.begin(replace(chosen, timeline=os.fspath(file_path), timeline_mark_cycles=mark_cycles), topology)
+    world.after_shutdown(timeline.end)
+
+
+def stop_timeline() -> None:
+    """Record no more; the first of the ranks that recorded writes the file, and has the others stop, too.
+
+    Runs by itself in `shutdown`, and when the interpreter exits. The other ranks' calls return at once, as do in
+    Horovod's mode those without a timeline.
+
+    Raises:
+        UsageError: no timeline is being recorded.
+    """
+    from distrun.runtime.world import timeline
+
+    if horovod.is_on(os.environ):
+        timeline.end_horovods()
+        return
+    if not timeline.is_recording():
+        raise UsageError("stop_timeline(): no timeline is being recorded: start_timeline(file) begins one")
+    timeline.end()

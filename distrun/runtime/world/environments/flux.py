@@ -1,0 +1,43 @@
+"""Ranks started by `flux run` or `flux submit`."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from distrun.contract.topology import Topology
+from distrun.errors import UsageError
+from distrun.runtime.world.environments.base import Environment, even_cross
+
+# flux run -N2 -n4 gives the third task: FLUX_TASK_RANK=2 FLUX_JOB_SIZE=4 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_NNODES=2
+# FLUX_JOB_ID=fABCdef3 (in F58), besides FLUX_URI and the variables of PMI-1, by which an MPI starts. A batch script has
+# FLUX_URI only.
+_RANK = "FLUX_TASK_RANK"
+_SIZE = "FLUX_JOB_SIZE"
+_LOCAL_RANK = "FLUX_TASK_LOCAL_ID"
+_HOSTS = "FLUX_JOB_NNODES"
+_JOB = "FLUX_JOB_ID"
+
+
+class Flux(Environment):
+    name = "Flux"
+    is_mpi = True  # Flux serves PMI to every job: of several hosts, MPI tells where rank 0 is
+
+    @classmethod
+    def is_present(cls, environ: Mapping[str, str]) -> bool:
+        return _RANK in environ and _JOB in environ
+
+    def topology(self) -> Topology:
+        rank, size, hosts = self._number(_RANK), self._number(_SIZE), self._number(_HOSTS)
+        local_rank = self._number(_LOCAL_RANK)
+        local_size = size // max(hosts, 1)
+        if local_size * hosts != size:
+            raise UsageError(
+                f"Flux started {size} ranks on {hosts} hosts, and does not tell how many are on this one: give "
+                "--tasks-per-node, or start the script with `distrun`"
+            )
+        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
+        return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
+
+    def job_name(self) -> str:
+        return f"flux.{self._text(_JOB)}.{socket.gethostname()}"

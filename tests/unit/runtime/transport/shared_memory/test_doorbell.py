@@ -1,0 +1,117 @@
+"""A ring is never lost, and costs a system call only when somebody sleeps."""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import threading
+
+import pytest
+
+from distrun.runtime.transport.shared_memory.doorbell import Doorbell, Sleeper, new_bell_fd
+
+ORDERED = platform.machine() in ("x86_64", "AMD64", "i686")  # elsewhere a bell is always rung
+
+
+@pytest.fixture
+def bell():
+    fd = new_bell_fd()
+    yield Doorbell(fd, memoryview(bytearray(64)).cast("q"), 3)
+    os.close(fd)
+
+
+def rung(bell: Doorbell) -> bool:
+    return bool(select.select([bell.fd], [], [], 0)[0])
+
+
+@pytest.mark.skipif(not ORDERED, reason="on this machine a bell is always rung")
+def test_an_owner_that_is_awake_is_not_rung(bell):
+    bell.ring()
+    assert not rung(bell)
+
+
+def test_an_owner_that_dozes_is_rung(bell):
+    bell.arm()
+    bell.ring()
+    assert rung(bell)
+
+
+@pytest.mark.skipif(not ORDERED, reason="on this machine a bell is always rung")
+def test_one_ring_is_enough_for_all(bell):
+    bell.arm()
+    bell.ring()
+    bell.drain()
+    bell.ring()
+    assert not rung(bell)
+
+
+@pytest.mark.skipif(not ORDERED, reason="on this machine a bell is always rung")
+def test_who_is_up_again_is_not_rung(bell):
+    bell.arm()
+    bell.disarm()
+    bell.ring()
+    assert not rung(bell)
+
+
+def test_force_rings_in_any_case(bell):
+    bell.force()
+    assert rung(bell)
+
+
+def test_silence_forgets_all_rings_and_minds_none(bell):
+    for _ in range(3):
+        bell.force()
+    bell.drain()
+    assert not rung(bell)
+    bell.drain()
+
+
+def test_a_bell_that_was_rung_too_often_or_is_gone_does_not_disturb(bell):
+    os.eventfd_write(bell.fd, 2**64 - 2)  # one more would block
+    bell.force()
+    gone = Doorbell(new_bell_fd(), memoryview(bytearray(64)).cast("q"), 0)
+    os.close(gone.fd)
+    gone.force()
+
+
+def test_bells_are_not_inherited(bell):
+    assert not os.get_inheritable(bell.fd)
+
+
+def test_sleep_ends_with_a_ring_or_with_the_time(bell):
+    sleeper = Sleeper(bell, {})
+    assert sleeper.sleep(0.0) == []
+    assert sleeper.sleep(0.001) == []
+    bell.force()
+    assert sleeper.sleep() == []  # for ever, but for the ring
+    assert not rung(bell)
+
+
+def test_no_ring_is_lost_between_two_threads(bell):
+    """Each publishes a number, rings, and waits for the other's: one lost ring and both sleep for ever."""
+    bells = [bell, Doorbell(new_bell_fd(), memoryview(bytearray(64)).cast("q"), 0)]
+    numbers = [0, 0]
+    turns = 3000
+    late: list[int] = []
+
+    def play(me: int) -> None:
+        sleeper = Sleeper(bells[me], {})
+        for turn in range(1, turns + 1):
+            numbers[me] = turn
+            bells[1 - me].ring()
+            while numbers[1 - me] < turn:
+                bells[me].arm()
+                if numbers[1 - me] < turn and not select.select([bells[me].fd], [], [], 60.0)[0]:
+                    late.append(turn)
+                    return
+                sleeper.sleep(0.0)
+                bells[me].disarm()
+
+    threads = [threading.Thread(target=play, args=(me,)) for me in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    os.close(bells[1].fd)
+    assert late == []

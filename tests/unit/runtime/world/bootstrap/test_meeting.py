@@ -1,0 +1,18 @@
+"""The keys of a meeting, by which ranks of another one are strangers."""
+
+from __future__ import annotations
+
+from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
+from distrun.runtime.world.bootstrap.meeting import Meeting, endpoint_of_meeting
+
+
+def test_keys_hold_for_one_meeting():
+    endpoint = RendezvousEndpoint((("127.0.0.1", 1),), b"key", lambda: (b"sealed", b"made"), lambda greeting: b"made")
+    first, second = endpoint_of_meeting(endpoint, Meeting(1, 1)), endpoint_of_meeting(endpoint, Meeting(1, 2))
+    later = endpoint_of_meeting(endpoint, Meeting(2, 1))
+    assert len({endpoint.key, first.key, second.key, later.key}) == 4
+    assert first.greeting is not None
+    assert first.opener is not None
+    assert first.greeting() == (b"sealed", first.opener(b"sealed"))
+    assert second.opener is not None
+    assert second.opener(b"sealed") != first.opener(b"sealed")
