@@ -25,7 +25,7 @@ _imported = dict(globals())
 
 if TYPE_CHECKING:
     from distrun.public import *
-    from distrun.runner.function import run as run
+    from distrun.runner.launch.function import run as run
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,8 @@ def __getattr__(name: str) -> object:
 
     if name == "__all__":  # which `from distrun import *` asks for
         return _names()
-    home = import_module("distrun.runner.function" if name == "run" else "distrun.public")  # a launcher needs no numpy
+    # A launcher needs no numpy.
+    home = import_module("distrun.runner.launch.function" if name == "run" else "distrun.public")
     if not hasattr(home, name):
         raise AttributeError(f"module 'distrun' has no attribute {name!r}")
     value: object = getattr(home, name)

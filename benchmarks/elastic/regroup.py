@@ -9,6 +9,10 @@ from benchmarks.support.comparison import Comparison
 from benchmarks.support.measuring import Summary, summary
 from distrun.contract.elastic.messages import Assignment, Enrolled, Joined, Waiting, encode
 from distrun.host.interfaces import Interface
+from distrun.runner.decisions.elastic.actions import BeginGeneration, Generation
+from distrun.runner.decisions.elastic.options import ElasticOptions
+from distrun.runner.decisions.elastic.policy import ElasticPolicy
+from distrun.runner.decisions.events import Event, HostReady, ProcessSaid, RankExited, RankStarted
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
@@ -17,10 +21,6 @@ from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import HostInfo
-from distrun.runner.supervision.elastic.actions import BeginGeneration, Generation
-from distrun.runner.supervision.elastic.options import ElasticOptions
-from distrun.runner.supervision.elastic.policy import ElasticPolicy
-from distrun.runner.supervision.events import Event, HostReady, ProcessSaid, RankExited, RankStarted
 
 AGENTS = (1, 10, 100, 1000)
 SLOTS = 8

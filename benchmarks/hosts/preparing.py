@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from distrun.runner.connect.introduction import introduce
-from distrun.runner.connect.program import AGENT, pipes, read_some, write_all
+from distrun.runner.hosts.introduction import introduce
+from distrun.runner.hosts.program import AGENT, pipes, read_some, write_all
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting
 from distrun.runner.shipping import delivery as openings
@@ -32,7 +32,7 @@ _ROUNDS = 9
 
 
 class Host:
-    """An agent in a process with a cache of its own; see `distrun.runner.connect.program.Program`."""
+    """An agent in a process with a cache of its own; see `distrun.runner.hosts.program.Program`."""
 
     def __init__(self, cache: Path, delivery: Delivery, is_bare: bool) -> None:
         """Start it. Args: its cache; what it may get; whether it finds no distrun of its own."""

@@ -18,9 +18,9 @@ from typing import Any
 from benchmarks.hosts.namespaces import Host, Link
 from benchmarks.prediction import network
 from benchmarks.prediction.workloads import WORKLOADS
-from distrun.runner.prediction.forecast import Forecast, forecasts
-from distrun.runner.prediction.link import assumptions
-from distrun.runner.prediction.profile import JobProfile, MeasuredLink
+from distrun.runner.observation.prediction.forecast import Forecast, forecasts
+from distrun.runner.observation.prediction.link import assumptions
+from distrun.runner.observation.prediction.profile import JobProfile, MeasuredLink
 
 TRAINING = "benchmarks.prediction.training"
 DEADLINE = 120.0

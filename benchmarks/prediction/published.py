@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.prediction.tables import ASSUMED, MODELS, SETUPS, SOURCES, VGG16, Setup
-from distrun.runner.prediction.model import Network, Work, step
-from distrun.runner.prediction.order_statistics import slowest
-from distrun.runner.prediction.profile import Gradients
+from distrun.runner.observation.prediction.model import Network, Work, step
+from distrun.runner.observation.prediction.order_statistics import slowest
+from distrun.runner.observation.prediction.profile import Gradients
 
 EFFICIENCIES = tuple(share / 100 for share in range(10, 101, 2))
 JITTERS = tuple(part / 1000 for part in range(0, 61, 4))

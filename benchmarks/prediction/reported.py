@@ -18,8 +18,8 @@ from benchmarks.hosts import launch, namespaces
 from benchmarks.hosts.namespaces import INTERFACE, Host, Link
 from benchmarks.prediction import network, own
 from benchmarks.support import launchers, ranks
-from distrun.runner.prediction.profile import JobProfile
-from distrun.runner.prediction.reading import read
+from distrun.runner.observation.prediction.profile import JobProfile
+from distrun.runner.observation.prediction.reading import read
 
 TRAINING = "benchmarks.prediction.torch_training"
 WORKLOADS = {"12 MB": 1.5, "40 MB": 5.0}

@@ -19,7 +19,7 @@ import numpy as np
 
 import distrun
 from benchmarks.prediction.workloads import WORKLOADS, Workload
-from distrun.runner.prediction.profile import Gradients, JobProfile, MeasuredLink, Seconds
+from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, Seconds
 
 WARMING = 4
 ALONE = 7

@@ -16,9 +16,9 @@ from ray.exceptions import RayError
 from distrun.errors import LaunchError
 from distrun.ray.failures import Failed
 from distrun.ray.placement import WorkerFacts
+from distrun.runner.decisions.failure import Failure
+from distrun.runner.decisions.failure_report import StderrTails, format_report
 from distrun.runner.job.calls import raise_remote
-from distrun.runner.supervision.failure import Failure
-from distrun.runner.supervision.failure_report import StderrTails, format_report
 
 _LONGEST_TAIL = 1 << 15  # bytes of a log
 _FETCH = 3.0  # seconds in which another node may show the last lines

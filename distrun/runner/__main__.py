@@ -1,6 +1,6 @@
-"""`python -m distrun.runner`: the launcher, for checkouts where the `distrun` command is not installed."""
+"""`python -m distrun.runner`, as `python -m distrun`."""
 
-from distrun.runner.cli import main
+from distrun.cli import main
 
 if __name__ == "__main__":
     main()

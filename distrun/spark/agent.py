@@ -9,9 +9,9 @@ import sys
 
 import distrun
 from distrun.errors import DistrunError, UsageError
+from distrun.runner.hosts.joining.meeting_point import MeetingPoint
 from distrun.runner.job.options import JobOptions, Outcome
-from distrun.runner.joining.launch import launch, this_host
-from distrun.runner.joining.meeting_point import MeetingPoint
+from distrun.runner.launch.joined import launch, this_host
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.request import LaunchRequest
 from distrun.spark.assignment import Assignment, Place, Report

@@ -11,7 +11,7 @@ from typing import Any, TextIO, TypeVar
 from distrun.errors import LaunchError, NotOfferedError, UsageError
 from distrun.host.numerals import MOST_RANKS
 from distrun.runner.job.calls import pickled_call, raise_sent, result_of
-from distrun.runner.joining.launch import new_key
+from distrun.runner.launch.joined import new_key
 from distrun.runner.output.sinks import TextSink
 from distrun.runner.planning.variables.environ import forwarded_settings
 from distrun.spark.assignment import Assignment, Report

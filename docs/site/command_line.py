@@ -8,15 +8,15 @@ import re
 
 import click
 
-from distrun.runner.cli import distrun
+from distrun.cli import distrun
 from distrun.runner.command_lines.describe import rows as flags_of
 from distrun.runner.command_lines.programs import program
-from distrun.runner.doctor.command import doctor
-from distrun.runner.joining.command import agent
-from distrun.runner.kubernetes.command import k8s
-from distrun.runner.observation.live.commands import ps, top
-from distrun.runner.prediction.command import predict
-from distrun.runner.sweep.command import sweep
+from distrun.runner.launch.agent_command import agent
+from distrun.tools.doctor.command import doctor
+from distrun.tools.kubernetes.command import k8s
+from distrun.tools.predict.command import predict
+from distrun.tools.sweep.command import sweep
+from distrun.tools.top.commands import ps, top
 
 COMMANDS = {
     "distrun": distrun,

@@ -164,7 +164,7 @@ def test_a_wrong_python(doctor, alpha):
 
 
 @pytest.mark.parametrize(
-    ("module", "text"), [("distrun", "distrun is not installed"), ("distrun.runner.doctor", "an older distrun")]
+    ("module", "text"), [("distrun", "distrun is not installed"), ("distrun.tools.doctor", "an older distrun")]
 )
 def test_a_python_without_distrun_or_with_an_old_one(doctor, alpha, tmp_path, module, text):
     bare = tmp_path / "python"
@@ -428,7 +428,7 @@ def test_garbage_on_the_command_line_is_a_usage_error(distrun):
 
 
 def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun, alpha, beta, tmp_path):
-    code = "import os\nfrom distrun.runner.doctor import machine_facts\nmachine_facts.gather = lambda: os._exit(3)\n"
+    code = "import os\nfrom distrun.tools.doctor import machine_facts\nmachine_facts.gather = lambda: os._exit(3)\n"
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     code = f"import os, sys\nsys.path.insert(0, {root!r})\nif os.uname().nodename == 'alpha':\n    " + code.replace(
         "\n", "\n    "

@@ -227,9 +227,9 @@ main()
 @pytest.mark.parametrize(
     ("command", "module", "status"),
     [
-        ("distrun.runner.cli", "click", -signal.SIGINT),
-        pytest.param("distrun.runner.cli", "distrun.runner.launch", 130, marks=pytest.mark.full),
-        pytest.param("distrun.runner.compat", "distrun.runner.cli", -signal.SIGINT, marks=pytest.mark.full),
+        ("distrun.cli", "click", -signal.SIGINT),
+        pytest.param("distrun.cli", "distrun.runner.launch.launch", 130, marks=pytest.mark.full),
+        pytest.param("distrun.compat", "distrun.cli", -signal.SIGINT, marks=pytest.mark.full),
     ],
 )
 def test_ctrl_c_while_a_command_starts_prints_nothing(command, module, status):

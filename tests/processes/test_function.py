@@ -14,8 +14,8 @@ import pytest
 from session.tiers import one_in_gate
 
 from distrun.errors import LaunchError
-from distrun.runner.function import run
 from distrun.runner.job.calls import RemoteTraceback
+from distrun.runner.launch.function import run
 
 pytestmark = pytest.mark.gate
 

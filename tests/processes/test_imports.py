@@ -14,7 +14,7 @@ import distrun
 pytestmark = pytest.mark.gate
 
 HEAVY = ("numpy", "mpi4py", "cupy", "torch", "tensorflow", "keras", "jax", "rich", "psutil", "cloudpickle", "paramiko")
-LAUNCHER = "distrun.runner.cli, distrun.runner.job, distrun.runner.planning.prepare"
+LAUNCHER = "distrun.cli, distrun.runner.job, distrun.runner.planning.prepare"
 
 
 @pytest.mark.parametrize("modules", ["distrun", LAUNCHER, "distrun.runner.agent.__main__"])

@@ -11,11 +11,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from distrun.contract.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting, Warm
-from distrun.runner.protocol.exits import RankExit
-from distrun.runner.supervision.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, TellDeparture
-from distrun.runner.supervision.elastic import actions
-from distrun.runner.supervision.elastic.policy import ElasticPolicy
-from distrun.runner.supervision.events import (
+from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents, SignalRanks, TellDeparture
+from distrun.runner.decisions.elastic import actions
+from distrun.runner.decisions.elastic.policy import ElasticPolicy
+from distrun.runner.decisions.events import (
     AgentGone,
     AgentLost,
     HostCleaned,
@@ -25,7 +24,8 @@ from distrun.runner.supervision.events import (
     RankExited,
     RankStarted,
 )
-from distrun.runner.supervision.policy import State
+from distrun.runner.decisions.policy import State
+from distrun.runner.protocol.exits import RankExit
 
 ENDED = (State.ENDING, State.FINISHING, State.OVER)
 

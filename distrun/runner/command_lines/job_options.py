@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.runner.connect.options import ssh_options
+from distrun.runner.hosts.options import ssh_options
 from distrun.runner.job.options import JobOptions
 from distrun.runner.observation.options import live_panel, observers
 from distrun.runner.observation.timeline.options import timeline_observers

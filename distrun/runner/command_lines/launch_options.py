@@ -11,7 +11,7 @@ import click
 from distrun.contract.settings import ALGORITHMS, HALF_PRECISION, WIRE_DTYPES
 from distrun.host.numerals import MOST_SLOTS
 from distrun.runner.command_lines.elastic_options import elastic_options
-from distrun.runner.connect.options import connection_options, node_options, output_options
+from distrun.runner.hosts.options import connection_options, node_options, output_options
 from distrun.runner.observation.options import observation_options
 from distrun.runner.shipping.options import shipping_options
 

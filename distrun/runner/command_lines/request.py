@@ -8,7 +8,7 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.numerals import whole_number
-from distrun.runner.connect.options import host_list
+from distrun.runner.hosts.options import host_list
 from distrun.runner.observation.timeline.options import timeline_variables
 from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.python_command import zero_line

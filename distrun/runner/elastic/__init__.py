@@ -1,4 +1,4 @@
-"""Elastic jobs: their effects. The decisions are those of `supervision.elastic`.
+"""Elastic jobs: their effects. The decisions are those of `decisions.elastic`.
 
 `preparation` checks what the user asks for and makes the `plan`. `job` executes a policy's actions beyond those of
 every job: `hosts` starts agents and parts with them, and `processes` has these start processes and tells processes of

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from distrun.errors import UsageError
+from distrun.runner.decisions.events import Event, HostsFound
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.planning.hosts import Host, merge, parse_host_list
-from distrun.runner.supervision.events import Event, HostsFound
 
 INTERVAL = 1.0  # seconds from one run to the next
 TIMEOUT = 30.0  # seconds that a run may take

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Iterable
 
 from distrun.errors import DistrunError
-from distrun.runner.connect.agent_client import AgentClient
-from distrun.runner.connect.connector import Connector, Starter
+from distrun.runner.decisions import events
 from distrun.runner.elastic.host_list import HostList
+from distrun.runner.hosts.agent_client import AgentClient
+from distrun.runner.hosts.connector import Connector, Starter
 from distrun.runner.job.agents import Agents
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import HostError
-from distrun.runner.supervision import events
 
 
 class Hosts:

@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from distrun.contract.elastic.messages import Joiner, Warm
-from distrun.runner.connect.agent_client import AgentClient
-from distrun.runner.connect.connector import Starter
+from distrun.runner.decisions import events
+from distrun.runner.decisions.actions import CleanUpAfter
+from distrun.runner.decisions.elastic import actions
+from distrun.runner.decisions.elastic.options import UNLIMITED
+from distrun.runner.decisions.elastic.policy import ElasticPolicy
+from distrun.runner.decisions.failure import Failure
 from distrun.runner.elastic.hosts import Hosts
 from distrun.runner.elastic.plan import ElasticPlan
 from distrun.runner.elastic.processes import Processes
+from distrun.runner.hosts.agent_client import AgentClient
+from distrun.runner.hosts.connector import Starter
 from distrun.runner.job.agents import usual_starter
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.supervision import events
-from distrun.runner.supervision.actions import CleanUpAfter
-from distrun.runner.supervision.elastic import actions
-from distrun.runner.supervision.elastic.options import UNLIMITED
-from distrun.runner.supervision.elastic.policy import ElasticPolicy
-from distrun.runner.supervision.failure import Failure
 
 if TYPE_CHECKING:
-    from distrun.runner.supervision.actions import Action
+    from distrun.runner.decisions.actions import Action
 
 
 class ElasticJob(Job):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distrun.runner.decisions.elastic.options import UNLIMITED, ElasticOptions
 from distrun.runner.elastic.discovery import HostSource
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.placement import count
 from distrun.runner.planning.plan import LaunchPlan, describe
-from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from distrun.contract.settings import Settings
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
+from distrun.runner.decisions.elastic.options import UNLIMITED, ElasticOptions
 from distrun.runner.elastic.discovery import Discovery
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.elastic.plan import ElasticPlan
@@ -33,7 +34,6 @@ from distrun.runner.planning.prepare import (
 )
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
-from distrun.runner.supervision.elastic.options import UNLIMITED, ElasticOptions
 
 _HOROVODS_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 

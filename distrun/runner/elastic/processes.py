@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from distrun.contract.elastic.messages import Activate, Assignment, Message, Preload, Prepare, encode_pieces
+from distrun.runner.decisions.elastic.actions import Generation, Member
 from distrun.runner.job.agents import Agents
 from distrun.runner.planning.elastic import ElasticPlanner, World, provisional
 from distrun.runner.planning.plan import RankPlan
 from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.supervision.elastic.actions import Generation, Member
 
 
 class Processes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from distrun.runner.connect.agent_client import AgentClient, AgentObserver, AgentProcess
-from distrun.runner.connect.connector import Starter
-from distrun.runner.connect.local import LocalAgentProcess
+from distrun.runner.hosts.agent_client import AgentClient, AgentObserver, AgentProcess
+from distrun.runner.hosts.connector import Starter
+from distrun.runner.hosts.local import LocalAgentProcess
 from distrun.runner.job.options import JobOptions
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 from distrun.runner.planning.ssh_config import Route
@@ -75,9 +75,9 @@ def usual_starter(plan: LaunchPlan, options: JobOptions, routes: Mapping[str, Ro
 
     delivery = options.delivery or Delivery()
     if plan.launcher == "srun":
-        from distrun.runner.connect.srun import SrunStarter
+        from distrun.runner.hosts.srun import SrunStarter
 
         return SrunStarter(plan.job, options.ssh, options.start_timeout, delivery)
-    from distrun.runner.connect.ssh import SshStarter  # paramiko costs 200 ms
+    from distrun.runner.hosts.ssh.ssh import SshStarter  # paramiko costs 200 ms
 
     return SshStarter(plan.job, routes, options.ssh, options.start_timeout, delivery)

@@ -13,30 +13,30 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from distrun.errors import LaunchError
-from distrun.runner.connect import stdin
-from distrun.runner.connect.agent_client import AgentClient
-from distrun.runner.connect.connector import Connector, Starter
+from distrun.runner.decisions import actions, events, signals
+from distrun.runner.decisions.failure import Failure
+from distrun.runner.decisions.failure_report import missing_module_remedy
+from distrun.runner.decisions.policy import Policy, State
+from distrun.runner.hosts import stdin
+from distrun.runner.hosts.agent_client import AgentClient
+from distrun.runner.hosts.connector import Connector, Starter
 from distrun.runner.job.agents import Agents, usual_starter
 from distrun.runner.job.observing import Observing
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.job.reporter import Reporter
+from distrun.runner.job.suspension import Suspension
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.variables import servers
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.supervision import actions, events, signals
-from distrun.runner.supervision.failure import Failure
-from distrun.runner.supervision.failure_report import missing_module_remedy
-from distrun.runner.supervision.policy import Policy, State
-from distrun.runner.suspension import Suspension
 from distrun.runner.system import descendants
 from distrun.tracing.activity import Told
 
 if TYPE_CHECKING:
-    from distrun.runner.nodes.messages import News
-    from distrun.runner.nodes.peers import Peers
+    from distrun.runner.hosts.nodes.messages import News
+    from distrun.runner.hosts.nodes.peers import Peers
     from distrun.runner.observation.consumer import Ending
 
 _SERVE_AFTER = 0.5  # seconds before others can look on: nobody does in a job that is over by then, which shall not pay

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from distrun.runner.connect.agent_client import AgentClient
-from distrun.runner.connect.local import LocalAgentProcess
+from distrun.runner.hosts.agent_client import AgentClient
+from distrun.runner.hosts.local import LocalAgentProcess
 from distrun.runner.job.options import JobOptions
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.frames import Frame

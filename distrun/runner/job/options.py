@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from distrun.runner.decisions.failure import Failure
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.ssh_config import SshOptions
-from distrun.runner.supervision.failure import Failure
 
 if TYPE_CHECKING:
     from distrun.runner.observation.consumer import Consumer

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distrun.runner.connect.agent_client import AgentClient
+from distrun.runner.decisions import events
+from distrun.runner.decisions.failure import Failure
+from distrun.runner.decisions.failure_report import StderrTails, format_activities, format_report
+from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.job.options import JobOptions
 from distrun.runner.output.printer import Printer
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.supervision import events
-from distrun.runner.supervision.failure import Failure
-from distrun.runner.supervision.failure_report import StderrTails, format_activities, format_report
 from distrun.tracing.activity import Told
 
 

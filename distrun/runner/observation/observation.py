@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
 from distrun.runner.agent.observation import unpack_events
-from distrun.runner.connect.agent_client import AgentClient
+from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.observation.clocks import Clocks
 from distrun.runner.observation.consumer import Consumer, Ending, HearsEnding, Source
 from distrun.runner.protocol.frames import Frame, FrameKind

@@ -15,9 +15,9 @@ from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
+from distrun.runner.decisions import events
 from distrun.runner.output.lines import Console, LineSplitter, LineStamper
 from distrun.runner.output.sinks import RankFiles, Sink
-from distrun.runner.supervision import events
 
 if TYPE_CHECKING:
     from distrun.runner.output.panel import Panel

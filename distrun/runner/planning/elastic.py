@@ -12,6 +12,7 @@ from distrun.contract.elastic.messages import SPARE
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
+from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.planning.endpoints import interface_defaults, meeting_at, no_address
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.networks import Networks
@@ -23,7 +24,6 @@ from distrun.runner.planning.variables import tf_config
 from distrun.runner.planning.variables.job import common_variables, rank_variables
 from distrun.runner.planning.variables.ranks import Meeting, Place
 from distrun.runner.protocol.handshake import HostError, HostInfo
-from distrun.runner.supervision.elastic.options import ElasticOptions
 
 _MASTER_PORTS = 8  # per host: each generation takes the next, as the one before may still hold its own
 

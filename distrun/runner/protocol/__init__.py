@@ -4,5 +4,5 @@
 the first frames between the launcher and a program on another host, and the judgement whether the two fit together.
 `sealed_frames` keeps what the agent is sent from others who can read the line, as they can srun's. `keepalive` notices
 a connection that was cut without a word, and `exits` is the end of a rank as it travels from agent to launcher.
-Everything above (agents, `connect`, `supervision`) speaks these words; nothing here reads or writes a descriptor.
+Everything above (agents, `hosts`, `decisions`) speaks these words; nothing here reads or writes a descriptor.
 """

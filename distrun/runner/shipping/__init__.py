@@ -1,7 +1,7 @@
 """Bringing to other hosts what they lack: distrun itself, an environment for the ranks, and the user's code.
 
 A host is prepared by the process that then becomes the agent there, before it is the agent: it asks the launcher for
-what is missing, and the launcher answers (`runner.connect.introduction`). A host that has the same distrun, in a job
+what is missing, and the launcher answers (`runner.hosts.introduction`). A host that has the same distrun, in a job
 that ships nothing, asks nothing.
 
 - On the launcher: `package` is distrun as it runs here; `requirements` are those of an environment; `snapshot` is the

@@ -27,7 +27,7 @@ dist.destroy_process_group()
 def test_torchruns_restarts_are_restarts(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    line = [sys.executable, "-m", "distrun.runner.compat", "torchrun", "--nproc-per-node", "2", "--max-restarts", "2"]
+    line = [sys.executable, "-m", "distrun.compat", "torchrun", "--nproc-per-node", "2", "--max-restarts", "2"]
     job = subprocess.run([*line, str(script)], capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert job.returncode == 0, job.stderr
     assert sorted(job.stdout.splitlines()) == ["done 0 1 2", "done 1 1 2"]

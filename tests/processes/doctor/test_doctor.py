@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from distrun import __version__
-from distrun.runner.doctor.probe import Probe, answer
+from distrun.tools.doctor.probe import Probe, answer
 
 pytestmark = pytest.mark.gate
 
@@ -39,10 +39,10 @@ def test_a_missing_directory_fails_here_too(distrun):
 
 
 def test_the_launcher_does_not_load_the_doctor_nor_the_doctor_numpy():
-    code = "import sys, distrun.runner.cli; assert 'distrun.runner.doctor' not in sys.modules"
+    code = "import sys, distrun.cli; assert 'distrun.tools.doctor' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     code = (
-        "import sys, distrun.runner.doctor.run, distrun.runner.doctor.probe\n"
+        "import sys, distrun.tools.doctor.run, distrun.tools.doctor.probe\n"
         "assert not {'numpy', 'mpi4py', 'torch', 'rich'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -59,7 +59,7 @@ def test_a_probe_leaves_when_its_stdin_ends_and_its_children_with_it(tmp_path):
     tool = tmp_path / "mpirun"
     tool.write_text(f"#!/bin/sh\nexec 3>{fifo}\nexec sleep 1000\n")
     tool.chmod(0o755)
-    code = f"import sys; sys.executable = {str(tool)!r}; from distrun.runner.doctor.probe import main; main()"
+    code = f"import sys; sys.executable = {str(tool)!r}; from distrun.tools.doctor.probe import main; main()"
     probe = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     probe.stdin.write(b'{"ask": "machine"}\n')
     probe.stdin.flush()

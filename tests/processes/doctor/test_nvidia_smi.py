@@ -8,7 +8,7 @@ import pytest
 from machines.gpu_machine import PLACES, Driver, missing, two_gpus, write
 
 from distrun.host.gpus import visible_gpus
-from distrun.runner.doctor import gpus
+from distrun.tools.doctor import gpus
 
 pytestmark = pytest.mark.gate
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from distrun.runner.doctor.shell_commands import ShellCommands
 from distrun.runner.planning.ssh_config import Route
+from distrun.tools.doctor.shell_commands import ShellCommands
 
 pytestmark = pytest.mark.gate
 

@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from distrun.errors import UsageError
+from distrun.runner.decisions.events import HostsFound
 from distrun.runner.elastic.discovery import Discovery, parse_listing
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
-from distrun.runner.supervision.events import HostsFound
 
 pytestmark = pytest.mark.gate
 

@@ -13,7 +13,7 @@ from session.tiers import one_in_gate
 from shell import kill_all
 
 from distrun.errors import LaunchError
-from distrun.runner.function import run
+from distrun.runner.launch.function import run
 
 pytestmark = pytest.mark.gate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distrun.runner.doctor.build import ATTEMPTS, report
+from distrun.tools.doctor.build import ATTEMPTS, report
 
 pytestmark = pytest.mark.gate
 
@@ -16,7 +16,7 @@ DEADLINE = 60.0
 WHO = "import os, sys; print(os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])"
 
 
-def started(*words, program=(sys.executable, "-m", "distrun.runner.compat"), stdin=b""):
+def started(*words, program=(sys.executable, "-m", "distrun.compat"), stdin=b""):
     """The status, output and errors of a command line."""
     done = subprocess.run([*program, *words], input=stdin, capture_output=True, timeout=DEADLINE, check=False)
     return done.returncode, sorted(done.stdout.decode().splitlines()), done.stderr.decode()

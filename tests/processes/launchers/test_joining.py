@@ -17,8 +17,8 @@ from shell import wait_until
 from distrun.contract.settings import Settings
 from distrun.host.connections.dialer import dial
 from distrun.host.endpoints import parse_endpoint
-from distrun.runner.joining.meeting_point import MeetingPoint
-from distrun.runner.joining.messages import Member, MessageDecoder, MessageKind
+from distrun.runner.hosts.joining.meeting_point import MeetingPoint
+from distrun.runner.hosts.joining.messages import Member, MessageDecoder, MessageKind
 
 DEADLINE = 60.0  # seconds; as in the conftest.py above
 KEY = "0123456789abcdef" * 4
@@ -310,10 +310,10 @@ def test_hosts_without_a_key_are_refused(hosts):
 
 LAUNCHES = """
 import os, pickle, sys
-from distrun.runner.function import _pickled
+from distrun.runner.launch.function import _pickled
 from distrun.runner.job.options import JobOptions
-from distrun.runner.joining.launch import launch, this_host
-from distrun.runner.joining.meeting_point import MeetingPoint
+from distrun.runner.launch.joined import launch, this_host
+from distrun.runner.hosts.joining.meeting_point import MeetingPoint
 from distrun.runner.planning.request import LaunchRequest
 
 index, port, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from distrun import __version__
-from distrun.runner.connect.program import PROBE, LocalProgram, first_frame, read_some, remote_command
+from distrun.runner.hosts.program import PROBE, LocalProgram, first_frame, read_some, remote_command
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.shipping.delivery import Delivery
 

@@ -8,7 +8,7 @@ import stat
 import psutil
 import pytest
 
-from distrun.runner.connect.job_steps import JobStep, JobSteps, srun_command
+from distrun.runner.hosts.job_steps import JobStep, JobSteps, srun_command
 from distrun.runner.shipping.delivery import Opening
 
 pytestmark = pytest.mark.gate

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from distrun.runner.prediction.reading import read
+from distrun.runner.observation.prediction.reading import read
 
 TRAINING = Path(__file__).parent / "programs" / "known_times.py"
 DEADLINE = 120.0  # seconds, on a busy machine

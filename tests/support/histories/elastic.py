@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from distrun.contract.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting
+from distrun.runner.decisions.elastic.actions import BeginGeneration, Say
+from distrun.runner.decisions.elastic.options import ElasticOptions
+from distrun.runner.decisions.elastic.policy import ElasticPolicy
+from distrun.runner.decisions.events import HostReady, ProcessSaid, RankExited, RankStarted
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.supervision.elastic.actions import BeginGeneration, Say
-from distrun.runner.supervision.elastic.options import ElasticOptions
-from distrun.runner.supervision.elastic.policy import ElasticPolicy
-from distrun.runner.supervision.events import HostReady, ProcessSaid, RankExited, RankStarted
 
 GRACE = 5.0
 START_TIMEOUT = 60.0

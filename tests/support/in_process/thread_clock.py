@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distrun.host.connections import dialer
-from distrun.runner.nodes import rendezvous as nodes_rendezvous, server as nodes_server
+from distrun.runner.hosts.nodes import rendezvous as nodes_rendezvous, server as nodes_server
 from distrun.runtime.transport.rendezvous import at_host, server
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test

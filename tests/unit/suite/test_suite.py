@@ -57,7 +57,7 @@ def test_a_part_leaves_out_the_folders_below_it_that_are_parts_themselves():
 
 
 def test_a_change_concerns_the_folders_about_its_room_and_the_rooms_that_import_it_directly():
-    importers = {"distrun.runner.shipping.tree": ["distrun.runner.sweep.sweep"]}.get
+    importers = {"distrun.runner.shipping.tree": ["distrun.tools.sweep.sweep"]}.get
     found = changed.concerned([Path("distrun/runner/shipping/tree.py")], lambda module: importers(module, ()))
     assert {"hosts/shipping", "processes/shipping", "processes/sweep", "unit"} <= set(names(found.folders))
     assert not {"engines/ray", "frameworks/torch", "parallel/failures"} & set(names(found.folders))

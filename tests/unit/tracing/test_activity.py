@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runner.supervision.failure_report import format_activities
+from distrun.runner.decisions.failure_report import format_activities
 from distrun.tracing.activity import Activity, Told, activity
 from distrun.tracing.layout import (
     BACKWARD,

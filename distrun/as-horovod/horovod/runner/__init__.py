@@ -46,7 +46,7 @@ def run(
         UsageError: mpirun is asked for, or the request cannot be met.
         Exception: the exception of the first rank that failed.
     """
-    from distrun.runner import function  # not before: every rank imports this module
+    from distrun.runner.launch import function  # not before: every rank imports this module
     from distrun.runner.planning.ssh_config import SshOptions
 
     ranks = num_proc if np is None else np

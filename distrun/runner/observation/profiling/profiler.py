@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.prediction.profile import MISSING, JobProfile, Seconds
 from distrun.runner.observation.profiling.reductions import Reductions, Shape, batches
 from distrun.runner.observation.profiling.steps import RankSteps, Step
 from distrun.runner.planning.plan import LaunchPlan
-from distrun.runner.prediction.profile import MISSING, JobProfile, Seconds
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
 

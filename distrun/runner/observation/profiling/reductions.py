@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from distrun.contract.settings import WIRE_SHARES
+from distrun.runner.observation.prediction.profile import Gradients
 from distrun.runner.observation.profiling.steps import Reduction, Step
-from distrun.runner.prediction.profile import Gradients
 
 _SECOND = 1e9
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from distrun.errors import UsageError
+from distrun.runner.observation.prediction.forecast import forecasts
+from distrun.runner.observation.prediction.link import assumptions
+from distrun.runner.observation.prediction.model import work_of
+from distrun.runner.observation.prediction.profile import JobProfile, MeasuredLink
+from distrun.runner.observation.prediction.units import shown_rate
 from distrun.runner.observation.profiling.profiler import Profiled
 from distrun.runner.observation.report.summary import Scale, Scaling
-from distrun.runner.prediction.forecast import forecasts
-from distrun.runner.prediction.link import assumptions
-from distrun.runner.prediction.model import work_of
-from distrun.runner.prediction.profile import JobProfile, MeasuredLink
-from distrun.runner.prediction.units import shown_rate
 
 FACTORS = (2, 4)
 ASSUMED = MeasuredLink(1e10)

@@ -8,8 +8,8 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.prediction.reading import KEY
 from distrun.runner.observation.profiling.profiler import Profiler
-from distrun.runner.prediction.reading import KEY
 from distrun.tracing.reader import Event
 from distrun.tracing.timeline.epoch import monotonic_epoch
 from distrun.tracing.timeline.options import TimelineOptions

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from distrun.cli import distrun
 from distrun.errors import UsageError
-from distrun.runner.cli import distrun
 from distrun.runner.command_lines.borrowed import translated
 from distrun.runner.command_lines.own_options import are_all_own, own_options
-from distrun.runner.doctor.command import doctor
+from distrun.tools.doctor.command import doctor
 
 OWN = own_options(distrun)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distrun.runner.cli import distrun
+from distrun.cli import distrun
 from distrun.runner.command_lines.own_options import own_options, with_value
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from distrun.cli import main
 from distrun.errors import UsageError
-from distrun.runner.cli import main
-from distrun.runner.function import run
+from distrun.runner.launch.function import run
 
 PYTHON = (sys.executable, "-c", "pass")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from distrun.cli import distrun
 from distrun.errors import UsageError
-from distrun.runner.cli import distrun
 from distrun.runner.command_lines.own_options import own_options
 from distrun.runner.command_lines.programs import NAMES, program
 from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, flag

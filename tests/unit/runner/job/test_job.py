@@ -13,10 +13,11 @@ from collections.abc import Callable
 import pytest
 
 from distrun.host.interfaces import Interface
-from distrun.runner.connect.connector import Connector
+from distrun.runner.decisions.events import AgentGone, HostReady, HostRefused, RankExited
+from distrun.runner.hosts.connector import Connector
+from distrun.runner.hosts.nodes.messages import News
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions
-from distrun.runner.nodes.messages import News
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.planner import make_plan
@@ -25,7 +26,6 @@ from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameDecoder, FrameKind
 from distrun.runner.protocol.handshake import HostError, HostInfo
-from distrun.runner.supervision.events import AgentGone, HostReady, HostRefused, RankExited
 from distrun.runner.system.fan_out import MAX_THREADS
 
 DEADLINE = 60.0  # seconds

@@ -9,9 +9,9 @@ import threading
 
 import pytest
 
+from distrun.runner.decisions.events import OutputClosed, Printed
 from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import DescriptorSink, RankFiles, TextSink
-from distrun.runner.supervision.events import OutputClosed, Printed
 
 DEADLINE = 60.0
 STYLE = Style()

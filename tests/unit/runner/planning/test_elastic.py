@@ -10,13 +10,13 @@ import pytest
 from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
 from distrun.host.interfaces import Interface
+from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.planning.elastic import ElasticPlanner, provisional
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.planning.variables.ranks import Place
 from distrun.runner.protocol.handshake import HostError, HostInfo
-from distrun.runner.supervision.elastic.options import ElasticOptions
 
 LAUNCH = LaunchContext({"SLURM_RESTART_COUNT": "1"}, "/", "0" * 32, "1" * 64, 4711, cores=8, slots=8)
 

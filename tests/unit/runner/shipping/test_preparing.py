@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distrun.runner.connect.introduction import introduce
+from distrun.runner.hosts.introduction import introduce
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError
 from distrun.runner.shipping import environment, package, second_stage

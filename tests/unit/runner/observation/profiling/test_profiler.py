@@ -8,8 +8,8 @@ import pytest
 from histories.training import MS, NAMES, START, History, event, played
 
 from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.prediction.profile import MISSING, JobProfile
 from distrun.runner.observation.profiling.profiler import MOST_ENTRIES, MOST_STEPS, Profiler
-from distrun.runner.prediction.profile import MISSING, JobProfile
 from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, HELD, OPTIMIZER, OTHER, STEP, WAITED
 
 

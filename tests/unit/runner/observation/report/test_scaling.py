@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from distrun.runner.observation.prediction.profile import Gradients, JobProfile, Seconds
 from distrun.runner.observation.profiling.profiler import Profiled
 from distrun.runner.observation.report.scaling import scaling
-from distrun.runner.prediction.profile import Gradients, JobProfile, Seconds
 
 SECONDS = Seconds(step=0.34, forward=0.1, backward=0.2, communication=0.04)
 PROFILE = JobProfile(

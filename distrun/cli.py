@@ -1,0 +1,172 @@
+"""The command line of `distrun`: options in, a request out, and an error as one sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from distrun.runner.system.interrupt import ended_by_sigint
+
+with ended_by_sigint():
+    import click
+
+    from distrun.errors import DistrunError, UsageError
+    from distrun.runner.command_lines.launch_options import launch_options
+    from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
+
+if TYPE_CHECKING:
+    from distrun.runner.command_lines.table import Translation
+
+
+_MOST_HIDDEN = 1 << 16  # ranks that --redirect concerns
+_SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+@click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
+@launch_options
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def distrun(**options: Any) -> int:
+    """Start COMMAND once per rank and wait until all ranks are done: distrun -np 2 python train.py
+
+    Everything from the first word that is not an option belongs to the command. The exit status is that of the first
+    rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
+    'distrun predict FILE' tells how fast a job that has run would be on more hosts; see distrun predict --help.
+    'distrun sweep' tries a command with many values of its parameters; see distrun sweep --help.
+    """
+    if options["version"]:
+        from distrun import __version__
+
+        click.echo(f"distrun {__version__}")
+        return 0
+    if options["check_build"]:
+        from distrun.tools.doctor.build import report
+
+        click.echo(report(verbose=options["verbose"]))
+        return 0
+    from distrun.runner.launch.launch import run
+
+    return run(options)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Be the `distrun` command; the exit status is that of the job."""
+    try:
+        _open_standard_descriptors()
+        status = _status(arguments)
+    except KeyboardInterrupt:  # between two lines that catch it
+        status = 130
+    sys.exit(status)
+
+
+def _open_standard_descriptors() -> None:
+    """Open the descriptors 0, 1 and 2 if a daemon has started us without: no pipe of ours may get their numbers."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def _status(arguments: list[str] | None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if arguments[:1] == ["doctor"]:
+            status = _doctor(arguments[1:])
+        elif arguments[:1] == ["predict"]:
+            status = _predict(arguments[1:])
+        elif arguments[:1] == ["agent"]:
+            status = _agent(arguments[1:])
+        elif arguments[:1] == ["sweep"]:
+            status = _sweep(arguments[1:])
+        elif arguments[:1] == ["k8s"]:
+            status = _k8s(arguments[1:])
+        elif arguments[:1] in (["ps"], ["top"]):
+            status = _look_at_jobs(*arguments)
+        else:
+            status = distrun.main(
+                args=_with_own_options(distrun, "distrun", arguments), prog_name="distrun", standalone_mode=False
+            )
+    except click.ClickException as error:
+        return complain(_sentence(error), 2)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except DistrunError as error:
+        return complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
+    return int(status or 0)
+
+
+def _doctor(arguments: list[str]) -> int:
+    from distrun.tools.doctor.command import doctor
+
+    name = "distrun doctor"
+    return int(doctor.main(args=_with_own_options(doctor, name, arguments), prog_name=name, standalone_mode=False) or 0)
+
+
+def _predict(arguments: list[str]) -> int:
+    from distrun.tools.predict.command import predict
+
+    return int(predict.main(args=arguments, prog_name="distrun predict", standalone_mode=False) or 0)
+
+
+def _agent(arguments: list[str]) -> int:
+    from distrun.runner.launch.agent_command import agent
+
+    return int(agent.main(args=arguments, prog_name="distrun agent", standalone_mode=False) or 0)
+
+
+def _sweep(arguments: list[str]) -> int:
+    from distrun.tools.sweep.command import sweep
+
+    if "--bootstrap" in arguments:
+        arguments = with_value(own_options(sweep), arguments, "--bootstrap", "")
+    return int(sweep.main(args=arguments, prog_name="distrun sweep", standalone_mode=False) or 0)
+
+
+def _k8s(arguments: list[str]) -> int:
+    from distrun.tools.kubernetes.command import k8s
+
+    return int(k8s.main(args=arguments, prog_name="distrun k8s", standalone_mode=False) or 0)
+
+
+def _look_at_jobs(name: str, *arguments: str) -> int:
+    from distrun.tools.top import commands
+
+    command = {"ps": commands.ps, "top": commands.top}[name]
+    return int(command.main(args=list(arguments), prog_name=f"distrun {name}", standalone_mode=False) or 0)
+
+
+def _sentence(error: click.ClickException) -> str:
+    """Return what is wrong with the command line, and where to read on or what was probably meant."""
+    context = getattr(error, "ctx", None)
+    remedy = f"see {context.command_path if context else 'distrun'} --help"
+    if isinstance(error, click.NoSuchOption):
+        meant = " or ".join(sorted(error.possibilities or ()))
+        return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
+    return f"{error.format_message().rstrip('.')}; {remedy}"
+
+
+def complain(sentence: str, status: int) -> int:
+    """Print an error on one line, and return the status."""
+    click.echo(f"distrun: error: {sentence}", err=True)
+    return status
+
+
+def _with_own_options(command: click.Command, name: str, arguments: list[str]) -> list[str]:
+    """Return the arguments of a command with our options in the place of other launchers' flags."""
+    own = own_options(command)
+    if "--auto" in arguments:
+        arguments = with_value(own, arguments, "--auto", "global")
+    if "--bootstrap" in arguments:
+        arguments = with_value(own, arguments, "--bootstrap", "")
+    if are_all_own(own, arguments):
+        return arguments
+    from distrun.runner.command_lines.borrowed import translated
+
+    translation = translated(own, arguments, name)
+    tell_ignored(translation)
+    return translation.arguments
+
+
+def tell_ignored(translation: Translation) -> None:
+    """Print which flags of another launcher were ignored, if any, and why."""
+    if (told := translation.told()) and not {"-q", "--quiet"} & set(translation.options):
+        click.echo(f"distrun: {told}", err=True)

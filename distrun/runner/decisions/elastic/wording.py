@@ -1,0 +1,69 @@
+"""The words in which the user of an elastic job is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from distrun.host.ranks import list_ranks
+from distrun.runner.decisions.elastic.actions import Member
+from distrun.runner.decisions.elastic.options import ElasticOptions
+from distrun.runner.decisions.elastic.processes import Process
+from distrun.runner.decisions.elastic.workforce import Workforce
+
+
+def count(number: int, noun: str) -> str:
+    """Return a text such as `1 rank` or `2 ranks`."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def described(process: Process) -> str:
+    """Return a text such as `rank 1 on h2 (pid 4711)`."""
+    return str(process) if process.pid is None else f"{process} (pid {process.pid})"
+
+
+def holders(members: Sequence[Member]) -> str:
+    """Return a text such as `ranks 0-3 on a and b`."""
+    hosts = list(dict.fromkeys(member.host for member in members))
+    where = f"{', '.join(hosts[:-1])} and {hosts[-1]}" if len(hosts) > 1 else hosts[0]
+    return f"{list_ranks([member.rank for member in members])} on {where}"
+
+
+def change(joining: int, leavers: Iterable[Process]) -> str:
+    """Return why members are to leave a generation: `2 ranks join and 1 rank on h3 leaves`."""
+    hosts = [process.host for process in leavers]
+    parts = []
+    if joining:
+        parts.append(f"{count(joining, 'rank')} {'joins' if joining == 1 else 'join'}")
+    if hosts:
+        where = ", ".join(dict.fromkeys(hosts))
+        parts.append(f"{count(len(hosts), 'rank')} on {where} {'leaves' if len(hosts) == 1 else 'leave'}")
+    return " and ".join(parts)
+
+
+def no_boundary(late: Sequence[Process], reason: str, seconds: float) -> str:
+    """Return that a planned change waits, for whom, and what the user can do."""
+    others = f" and {count(len(late) - 1, 'other')}" if len(late) > 1 else ""
+    return (
+        f"{reason}: waiting for {described(late[0])}{others}, without a step boundary for {seconds:g} s; so that ranks "
+        "can come and go, have the training function call state.advance() after each step"
+    )
+
+
+def lack(have: int, options: ElasticOptions, workforce: Workforce, now: float) -> str:
+    """Return why a job ends that had too few ranks for too long, with a line for whatever was missing."""
+    hosts = workforce.hosts
+    lines = [
+        f"the job had {have} of the {options.min_np} ranks of --min-np for the {options.elastic_timeout:g} s of "
+        "--elastic-timeout"
+    ]
+    lines += [f"    host {host}: {reason}" for host, reason in hosts.missing().items()]
+    lines += [f"    host {host} is still being connected to" for host in hosts.connecting if host not in hosts.away]
+    lines += [f"    {described(newcomer)} has not arrived" for newcomer in workforce.processes.arriving.values()]
+    lines += [
+        f"    host {host}: {count(slots, 'slot')} barred after failures"
+        for host, slots in workforce.barred(now).items()
+    ]
+    if len(lines) == 1:
+        slots = count(sum(hosts.slots.values()), "slot")
+        lines.append(f"    the hosts have no more than {slots}" if hosts.slots else "    no host is listed")
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""The report of the first failure: which rank failed, where and how, and the last lines of its stderr."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from distrun.host.ranks import list_ranks
+from distrun.runner.decisions.failure import Failure
+from distrun.tracing.activity import Told
+
+LAST_LINES = 20
+_MAX_LINE = 2000  # bytes; of a longer line, only the end is reported
+_MOST_ACTIVITIES = 8  # lines; the rarest activities are the telling ones
+_KEPT = 1 << 15  # bytes kept per rank: a bound on memory, and enough for `LAST_LINES` ordinary lines
+# What Open MPI's mpirun says when a host is gone; its exit status is 0 then, so that nothing else tells.
+_LOST_HOST = (
+    b"PRTE has lost communication with a remote daemon.",
+    b"ORTE has lost communication with a remote daemon.",
+)
+_NO_MODULE = re.compile(rb"ModuleNotFoundError: No module named '([\w.]+)'")
+_LOST_PEER = b"distrun.errors.JobAbortedError"  # how Python ends the traceback of a rank that lost its peers
+
+
+class StderrTails:
+    """The last bytes that each rank wrote to stderr: agents' threads record them, the decider reads them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, bytearray] = {}
+
+    def record(self, rank: int, data: bytes) -> None:
+        """Take note of what a rank wrote to stderr."""
+        kept = self._kept.setdefault(rank, bytearray())
+        kept += data[-_KEPT:]
+        if len(kept) > 2 * _KEPT:
+            del kept[:-_KEPT]
+
+    def lines(self, rank: int) -> list[bytes]:
+        """Return the last lines, without their line ends; of a redrawn progress bar, what was last to be seen."""
+        lines = bytes(self._kept.get(rank, b"")).replace(b"\r\n", b"\n").split(b"\n")
+        shown = [line.rstrip(b"\r").rpartition(b"\r")[2][-_MAX_LINE:] for line in lines]
+        while shown and not shown[-1].strip():
+            shown.pop()
+        return shown[-LAST_LINES:]
+
+    def forget(self, rank: int) -> None:
+        """Keep nothing of a rank any more."""
+        self._kept.pop(rank, None)
+
+    def reports_lost_peer(self, rank: int) -> bool:
+        """Whether the rank says that it ended because it lost a peer."""
+        return any(line.startswith(_LOST_PEER) for line in self.lines(rank))
+
+    def missing_module(self, rank: int) -> str | None:
+        """Return the module for want of which the rank says that it ended; None: it says nothing like that."""
+        lines = self.lines(rank)
+        found = _NO_MODULE.match(lines[-1]) if lines else None
+        return None if found is None else found[1].decode().partition(".")[0]
+
+    def reports_lost_host(self, rank: int) -> bool:
+        """Whether this is an mpirun that says that it has lost a host."""
+        return any(line.startswith(_LOST_HOST) for line in self.lines(rank))
+
+
+def format_report(
+    failure: Failure, name: str, pids: Mapping[int, int], words: list[bytes], log: str | None = None
+) -> str:
+    """Return the report as text to print; bytes that are not UTF-8 become surrogates, to be printed as they were.
+
+    Args:
+        failure: the first failure.
+        name: what to call the rank that failed, such as `rank 3 on alpha`.
+        pids: rank -> process id.
+        words: its last lines on stderr.
+        log: the file that has all of its stderr.
+    """
+    if failure.rank is None:
+        return f"distrun: {failure.what}"
+    pid = f" (pid {pids[failure.rank]})" if failure.rank in pids else ""
+    report = [f"distrun: {name}{pid} {failure.what}"]
+    if failure.rank in pids:
+        place = f" (all of it: {log})" if log else ""
+        report.append(f"distrun: its last lines on stderr{place}:" if words else "distrun: it wrote nothing to stderr")
+        report += ["    " + word.decode(errors="surrogateescape") for word in words]
+    return "\n".join(report)
+
+
+def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]:
+    """Return the line that says how a remote host gets the module that a rank missed there; none: it missed none."""
+    module = tails.missing_module(rank)
+    if module is None:
+        return []
+    return [
+        f"distrun: {host} has no module {module!r}: install it there, or give --bootstrap={module}; a module of your "
+        "own comes with --ship"
+    ]
+
+
+def format_activities(activities: Mapping[int, Told]) -> list[str]:
+    """Return a line for each thing that ranks were doing when the first one failed; those that few did come first."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for rank, told in sorted(activities.items()):
+        groups.setdefault((told.what, told.step), []).append(rank)
+    lines = []
+    for ranks in sorted(groups.values(), key=len)[:_MOST_ACTIVITIES]:
+        longest = max((activities[rank] for rank in ranks), key=lambda told: told.seconds)
+        lines.append(f"distrun: {list_ranks(ranks)} {longest.sentence}")
+    if len(groups) > _MOST_ACTIVITIES:
+        lines.append(f"distrun: {len(groups) - _MOST_ACTIVITIES} more activities of ranks are left out")
+    return lines

@@ -1,0 +1,246 @@
+"""The launcher's end of an agent: two streams, a thread that reads one and a thread that writes the other.
+
+Agents are started in different ways (`local`, `ssh`, `srun`); from then on all are the same pair of streams.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from distrun.errors import LaunchError
+from distrun.runner.decisions import events
+from distrun.runner.planning.plan import AgentPlan
+from distrun.runner.protocol.exits import RankExit
+from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, FrameKind, split_payload
+from distrun.runner.protocol.handshake import HostInfo
+from distrun.runner.protocol.keepalive import PER_SILENCE
+
+
+class SilenceError(LaunchError):
+    """An agent counts as gone because nothing was heard from it; `status` is the exit status that stands for that."""
+
+    status = 1
+
+
+class AgentProcess(Protocol):
+    """A started agent: the one interface that each way of starting one implements."""
+
+    keepalive: float | None
+    """Seconds of silence after which the agent counts as gone, and the launcher for the agent; None = never."""
+
+    @property
+    def host_info(self) -> HostInfo:
+        """The addresses and ports of its host. Here they are looked up when asked for: not every job needs them."""
+
+    @property
+    def pid(self) -> int:
+        """The agent's process id, on its host."""
+
+    def read(self) -> bytes:
+        """Return the next bytes of the agent's frames, none when it is gone.
+
+        Raises:
+            LaunchError: it counts as gone.
+        """
+
+    def write(self, data: bytes) -> None:
+        """Send frames to the agent. Raises OSError when it is gone."""
+
+    def excuse_silence(self) -> None:
+        """Take no silence for a loss from now on: the launcher is about to be stopped, and has told the agent."""
+
+    def expect_words(self) -> None:
+        """Count the agent's silence again, from now: the launcher goes on, and tells the agent."""
+
+    def end_of_life(self) -> tuple[str, int]:
+        """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
+
+    def kill(self) -> None:
+        """End the agent at once."""
+
+    def clean_up(self, pids: set[int]) -> None:
+        """End what is left of a dead agent's descendants, as far as it can be reached from here.
+
+        Args:
+            pids: the process ids that its ranks had.
+        """
+
+    def is_clean(self) -> bool:
+        """Wait for the end of `clean_up`; return whether nothing is left for certain."""
+
+    def close(self) -> None:
+        """Close the streams."""
+
+
+class AgentObserver(Protocol):
+    """The receiver of what agents report. Their threads call it."""
+
+    def output(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what a rank has written, and acknowledge it to the agent when it is printed."""
+
+    def result(self, frame: Frame) -> None:
+        """Take a piece of a rank's result."""
+
+    def control(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what a process says on its control channel."""
+
+    def observed(self, agent: AgentClient, frame: Frame) -> None:
+        """Take what an agent has seen of its ranks, or of its host's clock."""
+
+    def reports_lost_peer(self, rank: int) -> bool:
+        """Whether the end of a rank's stderr says that it ended because it lost a peer."""
+
+    def post(self, event: events.Event) -> None:
+        """Take an event for the decider."""
+
+
+class AgentClient:
+    """One agent, with its two threads."""
+
+    def __init__(self, host: str, process: AgentProcess, observer: AgentObserver) -> None:
+        """
+        Args:
+            host: its host.
+            process: the agent, which this object owns from now on.
+            observer: is told what it reports, once `start` was called.
+        """
+        self.host = host
+        self.process = process
+        self.pids: set[int] = set()
+        """Process ids of the ranks it has started."""
+        self._observer = observer
+        self._outbox: SimpleQueue[Frame | None] = SimpleQueue()
+        self._unacknowledged = 0
+        self._stdin_taken = threading.Semaphore()
+        self._paused = threading.Event()
+        self._threads = [
+            threading.Thread(target=target, name=f"distrun {target.__name__} {self.host}", daemon=True)
+            for target in (self._read, self._write)
+        ]
+
+    def start(self) -> None:
+        """Begin to read and to write."""
+        for thread in self._threads:
+            thread.start()
+
+    def start_ranks(self, plan: AgentPlan, function: bytes | None = None) -> None:
+        """Hand the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
+        for piece in split_payload(FrameKind.FUNCTION, function or b""):
+            self.send(piece)
+        self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
+
+    def send(self, frame: Frame) -> None:
+        """Send the agent a frame; never blocks. A question for its clock gets the time at which it is written."""
+        self._outbox.put(frame)
+
+    def acknowledge(self, count: int) -> None:
+        """Acknowledge output that has been printed. For one thread; waits until it is worth a frame."""
+        self._unacknowledged += count
+        if self._unacknowledged >= WINDOW // 8:
+            self.send(Frame.number(FrameKind.ACK, self._unacknowledged))
+            self._unacknowledged = 0
+
+    def send_stdin(self, rank: int, data: bytes) -> None:
+        """Send a rank a piece of standard input, an empty one at its end; blocks until the rank has taken the piece
+        before."""
+        self._stdin_taken.acquire()
+        self.send(Frame(FrameKind.STDIN, rank, data))
+
+    def pause(self, signum: int) -> None:
+        """Have the agent stop its ranks by a signal; from now on neither side takes the other's silence for a loss."""
+        self._paused.clear()
+        self.process.excuse_silence()
+        self.send(Frame.number(FrameKind.PAUSE, signum))
+
+    def await_pause(self, timeout: float) -> bool:
+        """Wait until the ranks are stopped, for so many seconds at most; whether they are."""
+        return self._paused.wait(timeout)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self.send(Frame(FrameKind.RESUME))
+        self.process.expect_words()
+
+    def kill(self) -> None:
+        """End the agent at once; its descendants are the business of `clean_up`."""
+        self.process.kill()
+
+    def clean_up(self) -> None:
+        """End what is left of the agent's descendants."""
+        self.process.clean_up(self.pids)
+
+    def close(self) -> None:
+        """Join the threads and close the streams of an agent that is dead."""
+        self._outbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self.process.close()
+
+    def _write(self) -> None:
+        while (frame := self._next_frame()) is not None:
+            if frame.kind is FrameKind.CLOCK:
+                frame = Frame(FrameKind.CLOCK, payload=b"%d" % time.monotonic_ns())
+            try:
+                self.process.write(frame.encode())
+            except OSError:  # the agent is gone, which the reading thread reports
+                return
+
+    def _next_frame(self) -> Frame | None:
+        """Wait for the next frame to send; when there is none for a while, send a sign of life."""
+        silence = self.process.keepalive
+        try:
+            return self._outbox.get(timeout=None if silence is None else silence / PER_SILENCE)
+        except Empty:
+            return Frame(FrameKind.KEEPALIVE)
+
+    def _read(self) -> None:
+        decoder = FrameDecoder()
+        end: events.Event | None = None
+        try:
+            while data := self.process.read():
+                for frame in decoder.feed(data):
+                    if frame.kind is FrameKind.GONE:
+                        end = events.AgentGone(self.host, *map(int, frame.payload.split()))
+                    else:
+                        self._report(frame)
+        except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
+            self.process.kill()
+            reason = str(error) if isinstance(error, LaunchError) else repr(error)
+            status = error.status if isinstance(error, SilenceError) else 1
+            end = events.AgentLost(self.host, reason, status, was_silent=isinstance(error, SilenceError))
+        self._outbox.put(None)  # not even signs of life, by which it would not notice that it was given up
+        how, status = self.process.end_of_life()
+        self._observer.post(end or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
+
+    def _report(self, frame: Frame) -> None:
+        match frame.kind:
+            case FrameKind.STDOUT | FrameKind.STDERR:
+                self._observer.output(self, frame)
+            case FrameKind.RESULT:
+                self._observer.result(frame)
+            case FrameKind.CONTROL:
+                self._observer.control(self, frame)
+            case FrameKind.ACTIVITY | FrameKind.EVENTS | FrameKind.SAMPLE | FrameKind.CLOCK | FrameKind.STACK:
+                self._observer.observed(self, frame)
+            case FrameKind.KEEPALIVE:
+                pass
+            case FrameKind.ACK:
+                self._stdin_taken.release()
+            case FrameKind.PAUSED:
+                self._paused.set()
+            case FrameKind.STARTED:
+                pid, _, cpus = frame.payload.decode().partition(" ")
+                self.pids.add(int(pid))
+                self._observer.post(events.RankStarted(frame.process, int(pid), cpus))
+            case FrameKind.NOT_STARTED:
+                status, _, reason = frame.payload.decode(errors="replace").partition(" ")
+                self._observer.post(events.RankNotStarted(frame.process, int(status), reason))
+            case FrameKind.EXITED:
+                end = RankExit.decode(frame.payload)
+                lost_peer = end.returncode == 1 and self._observer.reports_lost_peer(frame.process)
+                self._observer.post(events.RankExited(frame.process, end, lost_peer))
+            case _:
+                raise LaunchError(f"{frame.kind!r} is not for the launcher")

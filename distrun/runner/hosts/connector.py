@@ -1,0 +1,87 @@
+"""Starting the agents of all remote hosts at once: a few threads, and an event for each host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from distrun.runner.decisions import events
+from distrun.runner.hosts.agent_client import AgentProcess
+from distrun.runner.planning.plan import AgentPlan
+from distrun.runner.protocol.handshake import AllocationOverError, HostError
+from distrun.runner.system.fan_out import start_for_each
+
+
+class Starter(Protocol):
+    """A way to start agents on other hosts. Its methods are called by many threads."""
+
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[AgentProcess, str]:
+        """Start the agent of a host; return it and a remark for the user, perhaps empty.
+
+        Args:
+            plan: the host's part of the plan.
+            on_step: is told what begins, such as `logging in as me`.
+
+        Raises:
+            HostError: the host cannot be used.
+        """
+
+    def close(self) -> None:
+        """Close what several agents share; they are all gone."""
+
+
+class Connector:
+    """Starts the agents of remote hosts. Each becomes a `HostReady` or a `HostRefused`."""
+
+    def __init__(self, plans: Iterable[AgentPlan], starter: Starter, post: Callable[[events.Event], None]) -> None:
+        """
+        Args:
+            plans: the remote hosts' parts of the plan.
+            starter: starts agents, and is closed with this object.
+            post: is given the events, by several threads.
+        """
+        self._starter = starter
+        self._post = post
+        self._plans = list(plans)
+        self._ready: dict[str, AgentProcess] = {}
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        start_for_each(self._connect, self._plans, "connect")
+
+    def take(self, host: str) -> AgentProcess:
+        """Hand over the agent of a host that is ready; the caller owns it from now on."""
+        with self._lock:
+            return self._ready.pop(host)
+
+    def close(self) -> None:
+        """Connect to no more hosts, and close every agent that nobody has taken, now or when it is ready."""
+        with self._lock:
+            self._cancelled.set()
+            left = list(self._ready.values())
+            self._ready.clear()
+        for process in left:
+            process.close()
+        self._starter.close()
+
+    def _connect(self, plan: AgentPlan) -> None:
+        if self._cancelled.is_set():
+            return
+        try:
+            process, note = self._starter.start(plan, lambda step: self._post(events.HostStep(plan.host, step)))
+        except HostError as error:
+            is_final = isinstance(error, AllocationOverError)
+            self._post(events.HostRefused(plan.host, str(error), is_final, getattr(error, "status", 2)))
+            return
+        except Exception as error:  # any at all: a host without an event would leave the job waiting
+            self._post(events.HostRefused(plan.host, repr(error)))
+            return
+        with self._lock:
+            if not self._cancelled.is_set():
+                self._ready[plan.host] = process
+                self._post(events.HostReady(plan.host, note))
+                return
+        process.close()

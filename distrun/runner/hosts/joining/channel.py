@@ -1,0 +1,136 @@
+"""The connection with a host that has joined, as the channel of its agent, which is a program to the launcher."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from contextlib import suppress
+
+from distrun.errors import LaunchError
+from distrun.runner.hosts.joining.messages import AgentEnd, MessageDecoder, MessageKind, encode
+
+EXIT_TIMEOUT = 10.0
+"""Seconds in which the end of an agent that was killed, and of what it left behind, is told."""
+
+_PIECE = 1 << 20  # bytes of input per message
+_TAKE_TIMEOUT = 2.0  # seconds in which a host takes the request to kill its agent
+
+
+class Channel:
+    """An agent behind a connection; see `distrun.runner.hosts.program.Program` for the interface.
+
+    The other host may be frozen, and take and say nothing though its kernel answers. So the connection does not block:
+    whoever waits does it by a poll, with a limit of its own.
+    """
+
+    def __init__(self, connection: socket.socket, python: str) -> None:
+        """Args: the connection, our own until `close`; the version of the Python there, for errors."""
+        connection.setblocking(False)
+        self.python = f"Python {python}"
+        self.connection = connection
+        self.end: AgentEnd | None = None
+        """The end of the agent, once it is known."""
+        self._decoder = MessageDecoder()
+        self._output = bytearray()
+        self._is_lost = False
+        self._sending = threading.Lock()
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._writable.register(connection, select.POLLOUT)
+        self._timer: threading.Timer | None = None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is lost, or the host was told to end: no fault of the agent's."""
+        return self._is_lost or (self.end is not None and bool(self.end.told_to_end))
+
+    def write(self, data: bytes) -> None:
+        """Send the agent all of the data."""
+        for start in range(0, len(data), _PIECE):
+            self._send(MessageKind.INPUT, data[start : start + _PIECE])
+
+    def end_input(self) -> None:
+        """Nothing to do: agents are told by a frame when to leave."""
+
+    def read(self, timeout: float | None) -> bytes:
+        """Return the next bytes that the agent wrote; none when it, or the connection, has ended."""
+        while not self._output and self.end is None and not self._is_lost:
+            self._receive(timeout)
+        data = bytes(self._output)
+        self._output.clear()
+        return data
+
+    def await_end(self, timeout: float) -> AgentEnd | None:
+        """Return the end of the agent, which must be due; None = it is not told in time, or never."""
+        deadline = time.monotonic() + timeout
+        with suppress(TimeoutError):
+            while self.end is None and not self._is_lost:
+                self._receive(max(0.0, deadline - time.monotonic()))
+        return self.end
+
+    def wait(self) -> int:
+        """Return the agent's exit status."""
+        end = self.await_end(EXIT_TIMEOUT)
+        return -1 if end is None else end.returncode
+
+    def explain_start(self, output: bytes) -> str:
+        """Return the reason why it ended before its first frame."""
+        if self.end is None:
+            return "the connection with it was lost; see what the process there says"
+        return f"the agent there did not start (exit code {self.end.returncode}); see what the process there says"
+
+    def kill(self) -> None:
+        """Have the agent killed; a host that does not take that, or tells of no end, loses its connection instead."""
+        self._end_within(_TAKE_TIMEOUT)
+        with suppress(OSError):
+            self._send(MessageKind.KILL)
+        self._end_within(EXIT_TIMEOUT)
+
+    def close(self) -> None:
+        """Give the connection back: it blocks again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.connection.setblocking(True)
+
+    def _end_within(self, seconds: float) -> None:
+        """End the connection, which wakes all who wait for it, unless the agent has ended within so many seconds."""
+
+        def end() -> None:
+            with suppress(OSError):
+                if self.end is None:
+                    self.connection.shutdown(socket.SHUT_RDWR)
+
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(seconds, end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _send(self, kind: MessageKind, payload: bytes = b"") -> None:
+        rest = memoryview(encode(kind, payload))
+        with self._sending:
+            while rest:
+                try:
+                    rest = rest[self.connection.send(rest) :]
+                except BlockingIOError:
+                    self._writable.poll()
+
+    def _receive(self, timeout: float | None) -> None:
+        """Take what comes next. Raises TimeoutError: nothing comes."""
+        if not self._readable.poll(None if timeout is None else timeout * 1000):
+            raise TimeoutError
+        try:
+            data = self.connection.recv(1 << 20)
+            messages = list(self._decoder.feed(data))
+        except BlockingIOError:  # the beginning of a record
+            return
+        except (OSError, LaunchError):
+            data, messages = b"", []
+        self._is_lost = not data
+        for kind, payload in messages:
+            if kind is MessageKind.OUTPUT:
+                self._output += payload
+            elif kind is MessageKind.EXITED:
+                self.end = AgentEnd.from_json(payload)

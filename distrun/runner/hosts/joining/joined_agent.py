@@ -1,0 +1,132 @@
+"""The launcher's end of an agent whose host has joined, and what starts such agents."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.runner.hosts.agent_client import SilenceError
+from distrun.runner.hosts.joining.channel import EXIT_TIMEOUT, Channel
+from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, LostError
+from distrun.runner.hosts.joining.reception import Reception
+from distrun.runner.hosts.program import Program
+from distrun.runner.hosts.remote import RemoteAgent
+from distrun.runner.planning.plan import AgentPlan
+from distrun.runner.protocol.exits import signal_name
+from distrun.runner.protocol.handshake import HostError
+
+_SILENT_TIMEOUT = 0.5  # seconds in which the end is told of an agent from which nothing is heard
+
+
+class JoinedAgent(RemoteAgent):
+    """An agent whose host has joined; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+
+    def __init__(
+        self,
+        plan: AgentPlan,
+        job: str,
+        channel: Channel,
+        keepalive: float,
+        deadline: float,
+        part: Callable[[bool], None],
+    ) -> None:
+        """Shake hands with it.
+
+        Args:
+            plan: its part of the plan. It is not handed over here.
+            job: the job's name.
+            channel: the channel to it.
+            keepalive: seconds of silence after which it counts as gone, 0 = never.
+            deadline: when to give up.
+            part: is called when nothing more is to be said to the agent, with whether its host may start another.
+
+        Raises:
+            HostError: the host cannot be used.
+        """
+        self._channel = channel
+        self._part = part
+        with suppress(OSError):
+            set_tcp_options(channel.connection, keepalive, may_be_unread=True)
+        try:
+            super().__init__(plan, job, channel, keepalive, deadline)
+        except HostError as error:
+            self._give_up()
+            if channel.is_gone:
+                raise LostError(str(error)) from None
+            raise
+        except BaseException:
+            self._give_up()
+            raise
+
+    def read(self) -> bytes:
+        """Return the next bytes of its frames, none at their end; see `RemoteAgent.read`."""
+        try:
+            return super().read()
+        except SilenceError as error:
+            error.status = MAY_BE_TRIED_AGAIN
+            raise
+
+    def end_of_life(self) -> tuple[str, int]:
+        """Wait for the agent's end."""
+        end = self._channel.await_end(_SILENT_TIMEOUT if self._silent else EXIT_TIMEOUT)
+        if end is None:
+            return f"(pid {self.pid}) is out of reach: the connection with its host is gone", MAY_BE_TRIED_AGAIN
+        if end.told_to_end:
+            name = signal_name(end.told_to_end)
+            return f"(pid {self.pid}) was told to end: its host's process received {name}", 128 + end.told_to_end
+        if end.returncode < 0:
+            return f"(pid {self.pid}) was killed by {signal_name(-end.returncode)}", 128 - end.returncode
+        if not end.returncode and self.keepalive:
+            how = f"has ended, as it had heard nothing from the launcher for {self.keepalive:g} s"
+            return f"(pid {self.pid}) {how}", MAY_BE_TRIED_AGAIN
+        return f"(pid {self.pid}) ended unexpectedly with exit code {end.returncode}", end.returncode or 1
+
+    def clean_up(self, pids: set[int]) -> None:
+        """Nothing to do: the process that has joined ends what its agent leaves behind, before it tells of its end."""
+
+    def is_clean(self) -> bool:
+        """Return whether that process has told that nothing is left."""
+        return self._channel.end is not None and self._channel.end.is_clean
+
+    def close(self) -> None:
+        """Part with the host."""
+        super().close()
+        end = self._channel.end
+        self._part(end is not None and not end.told_to_end and not self._silent)
+
+    def _give_up(self) -> None:
+        self._channel.kill()
+        self._part(False)
+
+    def _run(self, module: str) -> Program:
+        raise HostError("nobody can log in to its host")
+
+    def _sweep_timeout(self) -> float:
+        return 0.0
+
+
+class JoinedStarter:
+    """Starts agents on hosts that have joined; see `distrun.runner.hosts.connector.Starter` for the interface."""
+
+    def __init__(self, reception: Reception, start_timeout: float) -> None:
+        """Args: has the hosts that have joined; the seconds in which a host that is wanted again has to call."""
+        self._reception = reception
+        self._start_timeout = start_timeout
+
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[JoinedAgent, str]:
+        """Shake hands with the agent of a host, which runs already."""
+        deadline = time.monotonic() + self._start_timeout
+        on_step("waiting for it to call")
+        index, connection, member = self._reception.take(plan.host, deadline)
+        channel = Channel(connection, member.python)
+
+        def part(is_well: bool) -> None:
+            self._reception.part(index, connection, is_well)
+
+        agent = JoinedAgent(plan, self._reception.job, channel, self._reception.keepalive, deadline, part)
+        return agent, agent.note
+
+    def close(self) -> None:
+        """Nothing to do: the reception goes on until the job is over."""

@@ -1,0 +1,209 @@
+"""Running a module of ours, such as the agent or the doctor's probe, and talking to it on its standard streams.
+
+On this machine the module runs in a child process (`LocalProgram`), on another host behind an SSH channel
+(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). Callers see a `Program`, and
+need not know which.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Protocol
+
+from distrun.runner.protocol.exits import NOT_FOUND
+from distrun.runner.protocol.handshake import HostError, NoPythonError, explain_failed_start, find_first_frame
+
+AGENT = "distrun.runner.agent"
+SWEEP = "distrun.runner.agent.cleanup.sweep"
+PROBE = "distrun.tools.doctor.probe"
+
+_PACKAGE_ROOT = Path(__file__).resolve().parents[3]
+_EXIT_TIMEOUT = 10.0  # seconds a process may take from the end of its stdout to its exit
+
+
+class Program(Protocol):
+    """A running module of ours: the one interface that each way of running it implements."""
+
+    python: str
+    """The Python that runs it, as errors call it."""
+
+    def write(self, data: bytes) -> None:
+        """Send all of the data to its stdin. Raises OSError when nobody reads it any more."""
+
+    def end_input(self) -> None:
+        """Give it the end of its stdin."""
+
+    def read(self, timeout: float | None) -> bytes:
+        """Return the next bytes from its stdout, none at the end.
+
+        Raises:
+            TimeoutError: nothing came within so many seconds; None waits for ever.
+            OSError: the connection is lost.
+        """
+
+    def wait(self) -> int:
+        """Wait for its exit, which must be due; return the exit status, negative when there is none."""
+
+    def explain_start(self, output: bytes) -> str:
+        """Return the reason why it ended before its first frame, with the remedy; `output` is what it did write."""
+
+    def kill(self) -> None:
+        """End it at once, as far as that is possible from here."""
+
+    def close(self) -> None:
+        """Close its streams."""
+
+
+class LocalProgram:
+    """A module of ours in a child process; see `Program` for the interface."""
+
+    python = sys.executable
+
+    def __init__(self, module: str, stderr: int | None = None) -> None:
+        """Start it, in a session of its own so that Ctrl-C on the terminal does not reach it.
+
+        Args:
+            module: its name.
+            stderr: where its stderr goes, as for `subprocess.Popen`; None = to ours.
+
+        Raises:
+            HostError: this Python cannot be started.
+        """
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                # `-m` puts this directory first on sys.path: distrun is found where it was found here, and a select.py
+                # in the user's directory is not.
+                cwd=_PACKAGE_ROOT,
+                env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HostError(f"Python {sys.executable!r} cannot be started: {error.strerror}") from None
+        self._stdin, self._stdout = pipes(self._process)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The descriptors to write to its stdin and to read from its stdout, until it is closed."""
+        return self._stdin.fileno(), self._stdout.fileno()
+
+    def terminate(self) -> None:
+        """SIGTERM it."""
+        self._process.terminate()
+
+    def write(self, data: bytes) -> None:
+        """Send all of the data to its stdin."""
+        write_all(self._stdin.fileno(), data)
+
+    def end_input(self) -> None:
+        """Close its stdin."""
+        with suppress(OSError):
+            self._stdin.close()
+
+    def read(self, timeout: float | None) -> bytes:
+        """Return the next bytes from its stdout."""
+        return read_some(self._stdout.fileno(), timeout)
+
+    def wait(self) -> int:
+        """Wait for its exit; one that does not come is forced."""
+        try:
+            return self._process.wait(_EXIT_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def explain_start(self, output: bytes) -> str:
+        """Return the reason why it ended before its first frame."""
+        return explain_failed_start(self.wait(), output.decode(errors="replace"), self.python)
+
+    def kill(self) -> None:
+        """SIGKILL it."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Close its streams."""
+        for pipe in (self._stdin, self._stdout):
+            with suppress(OSError):
+                pipe.close()
+
+
+def first_frame(program: Program, deadline: float, stream: bytes = b"") -> tuple[bytes, bytes]:
+    """Wait for a program's first frame, which may come after whatever a login shell prints.
+
+    Args:
+        program: has just been started.
+        deadline: when to give up, as `time.monotonic()`.
+        stream: what it has written already.
+
+    Returns:
+        The frame's payload, and what has come after it.
+
+    Raises:
+        HostError: there is no such frame: it is late, the connection is lost, or the program could not be started;
+            NoPythonError when its Python is not there.
+    """
+    while (found := find_first_frame(stream)) is None:
+        try:
+            data = program.read(max(0.1, deadline - time.monotonic()))
+        except TimeoutError:
+            wrote = f"; it wrote {stream[-200:]!r}" if stream else ""
+            raise HostError(f"nothing was heard from {program.python} in time{wrote}") from None
+        except OSError as error:
+            raise HostError(f"the connection was lost: {error}") from None
+        if not data:
+            reason = program.explain_start(stream)
+            raise (NoPythonError if program.wait() == NOT_FOUND else HostError)(reason)
+        stream += data
+    return found
+
+
+def remote_command(python: str, module: str, code: str) -> list[str]:
+    """Return the command that runs a module of ours on another host.
+
+    The current directory is not searched for modules. The module is the last word, so a list of processes shows what
+    runs.
+
+    Args:
+        python: the Python of that host.
+        module: the module's name.
+        code: that of an opening of `runner.shipping.delivery`.
+    """
+    return [python, "-c", code, module]
+
+
+def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    """Return the pipes to the stdin and from the stdout of a process that was started with both."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data, however much the descriptor takes at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def read_some(descriptor: int, timeout: float | None) -> bytes:
+    """Return what can be read, none at the end. Raises TimeoutError when nothing comes within so many seconds."""
+    if timeout is not None:
+        poll = select.poll()  # unlike select, without a limit on the descriptor's number
+        poll.register(descriptor, select.POLLIN)
+        if not poll.poll(timeout * 1000):
+            raise TimeoutError
+    return os.read(descriptor, 1 << 20)

@@ -1,0 +1,119 @@
+"""The agent of another node of our Slurm allocation, in a job step."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from distrun.runner.hosts.job_steps import JobStep, JobSteps
+from distrun.runner.hosts.program import AGENT
+from distrun.runner.hosts.remote import RemoteAgent
+from distrun.runner.planning.plan import AgentPlan
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.protocol.exits import signal_name
+from distrun.runner.protocol.handshake import HostError
+from distrun.runner.protocol.sealed_frames import SealOffer
+from distrun.runner.shipping.delivery import Delivery
+
+_SWEEP_TIMEOUT = 10.0  # seconds for starting a second step and ending what a dead agent left behind
+_SILENT_TIMEOUT = 4.0  # seconds for that when the agent is silent: it may be stopped, but likely the node is cut off
+
+
+class SrunAgentProcess(RemoteAgent):
+    """An agent on another node; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+
+    def __init__(
+        self,
+        plan: AgentPlan,
+        job: str,
+        steps: JobSteps,
+        python: str,
+        keepalive: float,
+        deadline: float,
+        delivery: Delivery,
+        on_step: Callable[[str], None],
+        offer: SealOffer,
+    ) -> None:
+        """Start the agent and shake hands with it.
+
+        Args:
+            plan: its part of the plan. It is not handed over here.
+            job: the job's name.
+            steps: starts job steps.
+            python: the Python of the node.
+            keepalive: seconds of silence after which it counts as gone, 0 = never.
+            deadline: when to give up.
+            delivery: what the node gets if it lacks it.
+            on_step: is told what is going on there.
+            offer: how to seal what the agent is sent: srun's streams are not encrypted.
+
+        Raises:
+            HostError: the node cannot be used.
+        """
+        self._steps = steps
+        self._python = python
+        self._step = steps.start(plan.host, python, AGENT, delivery.opening(job))
+        try:
+            super().__init__(plan, job, self._step, keepalive, deadline, delivery, on_step, offer)
+        except HostError as error:
+            self._step.kill()
+            raise self._step.refused(str(error)) from None
+        except BaseException:
+            self._step.kill()
+            raise
+
+    def end_of_life(self) -> tuple[str, int]:
+        """Wait for the agent's end."""
+        status, said = self._step.wait(), self._step.slurm_error()
+        words = f": {said}" if said else ""
+        if "CANCELLED" in said or said.startswith("Node failure"):  # by scancel, at the time limit, with its node
+            return f"(pid {self.pid}) was ended by Slurm{words}", 143
+        if status < 0:
+            return f"(pid {self.pid}) is out of reach: its srun was killed by {signal_name(-status)}", 128 - status
+        if status > 128:
+            return f"(pid {self.pid}) was killed by {signal_name(status - 128)}{words}", status
+        return f"(pid {self.pid}) ended unexpectedly with exit code {status}{words}", status or 1
+
+    def _run(self, module: str) -> JobStep:
+        python = self._introduction.python or self._python
+        return self._steps.start(self._host, python, module, self._introduction.opening)
+
+    def _sweep_timeout(self) -> float:
+        return _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
+
+
+class SrunStarter:
+    """Starts agents by srun; see `distrun.runner.hosts.connector.Starter` for the interface."""
+
+    def __init__(self, job: str, options: SshOptions, start_timeout: float, delivery: Delivery) -> None:
+        """Args: the job's name; the flags; seconds for everything; what nodes may get. Slurm's job is the one of our
+        environment."""
+        self._delivery = delivery
+        self._job = job
+        self._steps = JobSteps(os.environ)
+        self._python = os.path.expanduser(options.python or sys.executable)
+        self._keepalive = options.keepalive
+        self._deadline = time.monotonic() + start_timeout
+        self._offer = SealOffer()
+
+    def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SrunAgentProcess, str]:
+        """Start the agent of a node."""
+        on_step(f"starting {self._python} by srun")
+        process = SrunAgentProcess(
+            plan,
+            self._job,
+            self._steps,
+            self._python,
+            self._keepalive,
+            self._deadline,
+            self._delivery,
+            on_step,
+            self._offer,
+        )
+        return process, process.note
+
+    def close(self) -> None:
+        """End the steps that are left, such as those of nodes that did not answer in time."""
+        self._steps.close()

@@ -1,0 +1,119 @@
+"""A launch by `distrun`: by one launcher or by one on each node, elastic or not; or its plan is shown."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distrun.errors import UsageError
+from distrun.host.endpoints import format_endpoint
+from distrun.runner.command_lines.elastic_options import is_elastic
+from distrun.runner.command_lines.job_options import job_options, shown_ranks
+from distrun.runner.command_lines.request import launch_request
+from distrun.runner.hosts.options import ssh_options
+from distrun.runner.job.job import Job
+from distrun.runner.output.sinks import DescriptorSink
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import LaunchPlan, describe
+from distrun.runner.planning.prepare import chosen_settings, prepare
+from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.planning.variables import servers
+from distrun.runner.shipping.options import check_shipping
+
+if TYPE_CHECKING:
+    from distrun.runner.hosts.nodes.options import NodeOptions
+    from distrun.runner.hosts.nodes.peers import Peers
+    from distrun.runner.hosts.nodes.rendezvous import Place
+
+_OF_NODES = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_conf")
+
+
+def _nodes(options: dict[str, Any]) -> NodeOptions | None:
+    """Return what the options say of nodes; None if they do not speak of them, as in nearly all launches."""
+    if all(options[name] is None for name in _OF_NODES):
+        return None
+    from distrun.runner.hosts.nodes.options import node_options
+
+    return node_options(options, os.environ)
+
+
+def run(options: dict[str, Any]) -> int:
+    """Do what the options of `distrun` ask for, and return the exit status.
+
+    Raises:
+        DistrunError: it cannot be done; the text says why, and what would help.
+    """
+    if options["auto"] is not None and is_elastic(options):
+        raise UsageError("--auto cannot be elastic: leave out --elastic and the options that imply it, or --auto")
+    if options["auto"] == "explain":
+        return _explain(options)
+    check_shipping(options)
+    nodes = _nodes(options)
+    if nodes is not None and nodes.place is not None:
+        if is_elastic(options):
+            raise UsageError(
+                f"--nnodes {options['nnodes']} starts a launcher on each node, which cannot be elastic: start one "
+                "launcher for all hosts, with -H or --hosts-from"
+            )
+        servers.refuse(options["servers"], f"--nnodes {options['nnodes']}", "start one launcher for all hosts, with -H")
+        return _run_node(options, nodes.ranks, nodes.place, nodes.number)
+
+    request = launch_request(options)
+    if is_elastic(options):
+        servers.refuse(request.servers, "elastic jobs", "leave out --elastic and the options that imply it")
+    if nodes is not None:
+        request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
+    # mpirun's ranks are none that agents see: they write the timeline themselves.
+    request = replace(request, writes_timeline=request.launcher != "mpirun")
+    if is_elastic(options):
+        return _run_elastic(options, request)
+    plan = prepare(request, options["grace"], ssh_options(options, keepalive=chosen_settings(request).keepalive))
+    if options["dry_run"]:
+        shown_ranks(request, plan.size)
+        click.echo(describe(plan, os.environ))
+        return 0
+    return _execute(options, request, plan)
+
+
+def _explain(options: dict[str, Any]) -> int:
+    """Have a script explained by the interpreter that would run it."""
+    return subprocess.run(launch_request(options).command, cwd=options["wdir"]).returncode
+
+
+def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:
+    from distrun.runner.elastic.job import ElasticJob
+    from distrun.runner.elastic.preparation import ElasticRequest, prepare_elastic
+
+    ssh = ssh_options(options, keepalive=chosen_settings(request).keepalive)
+    plan = prepare_elastic(request, ElasticRequest.of(options), options["grace"], ssh)
+    if options["dry_run"]:
+        click.echo(plan.describe(os.environ))
+        return 0
+    chosen = job_options(options, request, plan.first, plan.options.max_np)
+    return ElasticJob(plan, chosen, DescriptorSink(1), DescriptorSink(2)).run().status
+
+
+def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | None) -> int:
+    """Run this node's part of a job that has a launcher on every node."""
+    from distrun.runner.hosts.nodes.launch import launch
+
+    request = launch_request(options)
+    if options["dry_run"]:
+        click.echo(f"{place.size} nodes meet at {format_endpoint(*place.endpoint)}; ranks on this one: {ranks}")
+        return 0
+    launched = launch(
+        request, options["grace"], place, ranks, number, lambda text: click.echo(f"distrun: {text}", err=True)
+    )
+    try:
+        return _execute(options, request, launched.plan, launched.peers)
+    finally:
+        launched.close()
+
+
+def _execute(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, peers: Peers | None = None) -> int:
+    chosen = job_options(options, request, plan, plan.size)
+    return Job(plan, chosen, DescriptorSink(1), DescriptorSink(2), peers=peers).run().status

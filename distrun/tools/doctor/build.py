@@ -1,0 +1,175 @@
+"""`distrun --check-build`: what a job can use on this machine, each of it tried in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from distrun import __version__
+from distrun.host.interfaces import own_interfaces, reachable
+from distrun.runner.planning.variables.environ import search_path
+from distrun.runner.system.fan_out import call_for_each
+from distrun.tools.doctor.machine_facts import first_line
+
+_TIMEOUT = 120.0  # seconds for one attempt; importing TensorFlow on a busy machine takes many
+_FACE = "import {package}, distrun.{face}; print({package}.__version__)"
+_NCCL = """
+import sys
+from distrun.runtime.world.capabilities import nccl_built
+from distrun.host.gpus import visible_gpus
+import os
+version, gpus = nccl_built(), visible_gpus(os.environ)
+if not version:
+    sys.exit("cupy or NCCL cannot be loaded: pip install 'distrun[cuda13]'")
+if not gpus:
+    sys.exit("there is no GPU")
+print(f"NCCL {version}, GPUs: {gpus}")
+"""
+_SUM = """
+import distrun, numpy
+distrun.init()
+assert distrun.size() == 2
+assert list(distrun.allreduce(numpy.full(3, distrun.rank() + 1.0), op=distrun.Sum)) == [3, 3, 3]
+"""
+
+
+class NotThereError(Exception):
+    """Something cannot be used; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Something that a job may use."""
+
+    group: str
+    name: str
+    try_it: Callable[[], str]
+    """Returns what is to be told about it, perhaps nothing. Raises NotThereError."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of an attempt."""
+
+    group: str
+    name: str
+    works: bool
+    text: str
+
+    def __str__(self) -> str:
+        words = f"{self.name} {self.text}" if self.works else f"{self.name}: {self.text}"
+        return f"    [{'X' if self.works else ' '}] {words.strip()}"
+
+
+def report(attempts: Sequence[Attempt] | None = None, verbose: bool = False) -> str:
+    """Try everything, some things at a time, and return the results as text.
+
+    Args:
+        attempts: the things to try; None = all.
+        verbose: whether the whole reason is given where something does not work, instead of its last line.
+    """
+    attempts = ATTEMPTS if attempts is None else attempts
+    tried = list(dict.fromkeys(attempt.try_it for attempt in attempts))  # some serve two entries
+    results = dict(zip(tried, call_for_each(_result, tried, "check", os.cpu_count() or 1), strict=True))
+    found = [Found(attempt.group, attempt.name, *results[attempt.try_it]) for attempt in attempts]
+    lines = [f"distrun {__version__}:"]
+    for group in dict.fromkeys(item.group for item in found):
+        lines += ["", f"Available {group}:"]
+        lines += [str(item if verbose or item.works else _shortened(item)) for item in found if item.group == group]
+    return "\n".join(lines)
+
+
+def _result(try_it: Callable[[], str]) -> tuple[bool, str]:
+    try:
+        return True, try_it()
+    except NotThereError as error:
+        return False, str(error)
+
+
+def _shortened(found: Found) -> Found:
+    last = found.text.strip().splitlines()[-1:]
+    return Found(found.group, found.name, found.works, "".join(last))
+
+
+def _output(*command: str, **environ: str) -> str:
+    """Return the last line that a command prints.
+
+    Raises:
+        NotThereError: it fails; the text is what it says.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environ},
+        )
+    except subprocess.TimeoutExpired:
+        raise NotThereError(f"there was no answer within {_TIMEOUT:g} s") from None
+    if done.returncode:
+        raise NotThereError(done.stderr.strip() or f"it ended with status {done.returncode}")
+    return "".join(done.stdout.strip().splitlines()[-1:])
+
+
+def _python(code: str) -> Callable[[], str]:
+    return lambda: _output(sys.executable, "-c", code)
+
+
+def _job(backend: str, *options: str) -> Callable[[], str]:
+    command = (sys.executable, "-m", "distrun.runner", "-q", "-np", "2", "--oversubscribe", "--no-tag-output")
+    return lambda: _output(*command, *options, sys.executable, "-c", _SUM, DISTRUN_BACKEND=backend)
+
+
+def _program(name: str) -> Callable[[], str]:
+    def find() -> str:
+        path = shutil.which(name, path=search_path(os.environ.get("PATH", os.defpath)))  # as for a job
+        if path is None:
+            raise NotThereError(f"there is no {name} on PATH")
+        return first_line([path, "--version"], _TIMEOUT)
+
+    return find
+
+
+def _tcp() -> str:
+    """Connect to this machine by an address of each family that other hosts can reach."""
+    interfaces = reachable(own_interfaces())
+    if not interfaces:
+        raise NotThereError("no interface of this machine can be reached by other hosts")
+    first = {interface.ip.version: interface for interface in reversed(interfaces)}
+    for version, interface in sorted(first.items()):
+        try:
+            family = socket.AF_INET6 if version == 6 else socket.AF_INET
+            with socket.create_server((interface.address, 0), family=family) as server:
+                socket.create_connection(server.getsockname()[:2], timeout=5.0).close()
+        except OSError as error:
+            raise NotThereError(f"{interface} cannot be connected to over IPv{version}: {error}") from None
+    return " and ".join(f"by {first[version]} over IPv{version}" for version in sorted(first))
+
+
+_OWN_JOB, _MPI_JOB = _job("shared_memory"), _job("mpi", "--launcher", "mpirun")
+ATTEMPTS = (
+    Attempt("Frameworks", "TensorFlow", _python(_FACE.format(package="tensorflow", face="tensorflow"))),
+    Attempt("Frameworks", "PyTorch", _python(_FACE.format(package="torch", face="torch"))),
+    Attempt("Frameworks", "Keras", _python(_FACE.format(package="keras", face="keras"))),
+    Attempt("Frameworks", "JAX", _python(_FACE.format(package="jax", face="jax"))),
+    Attempt("Frameworks", "NumPy", _python("import numpy, distrun; print(numpy.__version__)")),
+    Attempt("Frameworks", "CuPy", _python("import cupy, distrun; print(cupy.__version__)")),
+    Attempt("Launchers", "ssh", _python("import paramiko; print('through paramiko', paramiko.__version__)")),
+    Attempt("Launchers", "srun", _program("srun")),
+    Attempt("Launchers", "mpirun", _program("mpirun")),
+    Attempt("Controllers", "distrun's own", _OWN_JOB),
+    Attempt("Controllers", "MPI", _MPI_JOB),
+    Attempt("Tensor Operations", "shared memory", _OWN_JOB),
+    Attempt("Tensor Operations", "TCP", _tcp),
+    Attempt("Tensor Operations", "MPI", _MPI_JOB),
+    Attempt("Tensor Operations", "NCCL", _python(_NCCL)),
+)
+"""All that is tried. Each operation is a job of two ranks that add their arrays."""

@@ -1,0 +1,200 @@
+"""Access to a host, step by step: nothing to do for this machine, SSH, or a job step of Slurm. It ends in a probe."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from typing import Protocol
+
+import paramiko
+
+from distrun.runner.hosts.job_steps import JobStep, JobSteps
+from distrun.runner.hosts.program import PROBE, LocalProgram, Program
+from distrun.runner.hosts.ssh import known_hosts
+from distrun.runner.hosts.ssh.ssh_program import SshProgram
+from distrun.runner.hosts.ssh.ssh_transport import SshConnections
+from distrun.runner.planning.ssh_config import Route
+from distrun.runner.protocol.handshake import HostError
+from distrun.runner.shipping.delivery import Delivery
+from distrun.tools.doctor.report import Status, Step
+from distrun.tools.doctor.verdicts import family
+
+
+class Access(Protocol):
+    """The way to one host."""
+
+    steps: tuple[str, ...]
+    """The names of the steps before a Python can be started, in order."""
+
+    def check(self, step: str) -> Step:
+        """Take one of these steps.
+
+        Raises:
+            HostError: it failed.
+        """
+
+    def start(self, python: str) -> Program:
+        """Start a probe; all steps have gone well.
+
+        Raises:
+            HostError: that is not possible.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class LocalAccess:
+    """Access to this machine, which needs no steps."""
+
+    steps: tuple[str, ...] = ()
+
+    def check(self, step: str) -> Step:
+        """There is none; see `Access`."""
+        raise NotImplementedError(step)
+
+    def start(self, python: str) -> Program:
+        """See `Access`."""
+        return LocalProgram(PROBE, subprocess.DEVNULL)
+
+    def close(self) -> None:
+        """See `Access`."""
+
+
+class SshAccess:
+    """Access by SSH. The connection is made in the second step; the later ones report on what became of it."""
+
+    steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
+
+    def __init__(self, route: Route, connections: SshConnections) -> None:
+        """Args: the route to the host; what makes the connection."""
+        self._route = route
+        self._connections = connections
+        self._transport: paramiko.Transport | None = None
+        self._refusal: HostError | None = None
+        self._begun = ""
+
+    def check(self, step: str) -> Step:
+        """See `Access`."""
+        match step:
+            case "name":
+                return Step(step, Status.OK, self._resolve())
+            case "tcp":
+                return self._connect(step)
+            case "host key":
+                return Step(step, Status.OK, self._host_key())
+            case _:
+                if self._refusal is not None:
+                    raise self._refusal
+                return Step(step, Status.OK, f"as {self._route.user}")
+
+    def start(self, python: str) -> Program:
+        """See `Access`."""
+        assert self._transport is not None
+        return SshProgram(self._transport, python, PROBE, self._route.timeout, Delivery().opening())
+
+    def close(self) -> None:
+        """See `Access`."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _resolve(self) -> str:
+        route = self._route
+        if route.jump is not None or route.proxy_command is not None:
+            through = route.jump.name if route.jump is not None else "its ProxyCommand"
+            return f"{route.hostname}, left to {through}"
+        try:
+            found = socket.getaddrinfo(route.hostname, route.port, type=socket.SOCK_STREAM)
+        except OSError:
+            raise HostError(
+                f"the name {route.hostname!r} is not found; correct it, or give its HostName in ~/.ssh/config"
+            ) from None
+        return ", ".join(dict.fromkeys(str(item[4][0]) for item in found))
+
+    def _connect(self, step: str) -> Step:
+        route = self._route
+        try:
+            self._transport = self._connections.connect(route, self._begin)
+        except HostError as error:
+            self._refusal = error
+            if self._begun == "tcp":
+                raise
+        place = f"{route.hostname} port {route.port}"
+        if route.jump is not None:
+            return Step(step, Status.OK, f"{place} through {route.jump.name}")
+        if self._transport is None or route.proxy_command is not None:
+            return Step(step, Status.OK, place)
+        address = str(self._transport.getpeername()[0])
+        if address != route.hostname:
+            place += f" at {address} ({family(address)})"
+        if (silent := self._silent(family(address))) is None:
+            return Step(step, Status.OK, place)
+        text = f"{place}, and no answer at {silent} ({family(silent)}) within {route.timeout:g} s"
+        remedy = f"open the firewall for {family(silent)} too, or give AddressFamily for {route.name} in ~/.ssh/config"
+        return Step(step, Status.WARNING, text, remedy=remedy)
+
+    def _silent(self, reached: str) -> str | None:
+        """Return the host's first address of the other family than the one that was reached, if it does not answer.
+
+        A connection takes the first address that answers, and each silent one before it costs the time of a try.
+        """
+        route = self._route
+        if route.family != "any":
+            return None
+        found = socket.getaddrinfo(route.hostname, route.port, type=socket.SOCK_STREAM)
+        for address in [str(item[4][0]) for item in found if family(str(item[4][0])) != reached][:1]:
+            try:
+                socket.create_connection((address, route.port), route.timeout).close()
+            except TimeoutError:
+                return address
+            except OSError:
+                continue  # an answer that costs no time
+        return None
+
+    def _begin(self, step: str) -> None:
+        self._begun = step
+
+    def _host_key(self) -> str:
+        if self._refusal is not None and self._begun == "host key":
+            raise self._refusal
+        if self._transport is None:
+            return "as it should be"
+        key = self._transport.get_remote_server_key()
+        return f"{key.get_name()} {known_hosts.fingerprint(key.asbytes())}"
+
+
+class SrunAccess:
+    """Access by a job step of our Slurm allocation. The step that is started is that of the probe."""
+
+    steps: tuple[str, ...] = ("srun",)
+
+    def __init__(self, node: str, steps: JobSteps, python: str, timeout: float) -> None:
+        """Args: the node; what starts job steps; the node's Python; seconds until the job step must be running."""
+        self._node = node
+        self._job_steps = steps
+        self._python = python
+        self._timeout = timeout
+        self._step: JobStep | None = None
+
+    def check(self, step: str) -> Step:
+        """See `Access`."""
+        self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE, Delivery().opening())
+        try:
+            refusal = "" if self._step.await_output(self._timeout) else self._step.refusal()
+        except TimeoutError:
+            raise HostError(
+                f"srun started nothing there within {self._timeout:g} s; "
+                "see what squeue --steps and sinfo say of the node"
+            ) from None
+        if refusal:
+            raise HostError(f"srun starts nothing there: {refusal}")
+        return Step(step, Status.OK, f"a job step on {self._node}")
+
+    def start(self, python: str) -> Program:
+        """See `Access`."""
+        assert self._step is not None
+        return self._step
+
+    def close(self) -> None:
+        """See `Access`; those who start job steps end them, too."""

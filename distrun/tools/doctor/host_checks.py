@@ -1,0 +1,206 @@
+"""The steps on one host, in order; after a step that fails, the others are not tried."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.host.interfaces import Interface, matching
+from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
+from distrun.runner.system.installation import install_command
+from distrun.tools.doctor import verdicts
+from distrun.tools.doctor.connect import Access, LocalAccess
+from distrun.tools.doctor.gpus import Gpus
+from distrun.tools.doctor.machine_facts import MachineFacts
+from distrun.tools.doctor.probe_client import ProbeClient
+from distrun.tools.doctor.report import HostReport, Status, Step
+from distrun.tools.doctor.shell_commands import ShellCommands
+
+_STARTING = ("python", "distrun", "directory", "clock")
+_EXAMINING = ("machine", "gpus", "network", "software")  # these do not depend on one another
+_CLOCK_READINGS = 5
+_OLDER = re.compile(r"No module named '?distrun\.")  # what runpy says where a module of ours is missing
+_QUICK = 10.0  # seconds for a question that costs nothing
+_SLOW = 40.0  # seconds for one about what is installed, on a slow file system, or about GPUs
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """The options of a run, which all hosts share."""
+
+    python: str
+    """The Python of other hosts."""
+    wdir: str
+    """The working directory of the ranks."""
+    network: str
+    """The value of `--network`."""
+    timeout: float
+    """Seconds in which a probe must have started."""
+
+
+class HostChecks:
+    """The checks of one host, and the probe that stays when they went well."""
+
+    def __init__(self, host: str, access: Access, commands: ShellCommands, options: CheckOptions) -> None:
+        """Args: its name; the access to it; the commands for a person; the options of the run."""
+        self.commands = commands
+        self.host = host
+        self._access = access
+        self._is_local = isinstance(access, LocalAccess)
+        self._options = options
+        self._python = sys.executable if self._is_local else options.python
+        self._refusal: HostError | None = None
+        self._steps: list[Step] = []
+        self.probe: ProbeClient | None = None
+        """The probe, until this object is closed; None before it has started and after a step has failed."""
+        self.machine: MachineFacts | None = None
+        self._gpus_found: Gpus | None = None
+
+    def run(self) -> HostReport:
+        """Take the steps, and return what was found."""
+        names = (*self._access.steps, *_STARTING, *_EXAMINING)
+        if self._is_local:
+            names = tuple(name for name in names if name != "clock")  # it is the one all others are compared with
+        stopped = False
+        for name in names:
+            step = Step(name, Status.NOT_TRIED) if stopped else self._check(name)
+            self._steps.append(step)
+            lost = self.probe is not None and self.probe.is_lost
+            stopped = stopped or (step.status is Status.FAILED and (lost or name not in _EXAMINING))
+        if stopped:
+            self.close()
+        return HostReport(self.host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
+
+    def close(self) -> None:
+        """End the probe, and the connection."""
+        if self.probe is not None:
+            self.probe.close()
+            self.probe = None
+        self._access.close()
+
+    def _check(self, name: str) -> Step:
+        works: dict[str, Callable[[], Step]] = {
+            "python": self._start,
+            "distrun": self._distrun,
+            "directory": self._directory,
+            "clock": self._clock,
+            "machine": self._machine,
+            "gpus": self._gpus,
+            "network": self._network,
+            "software": self._software,
+        }
+        try:
+            step = works[name]() if name in works else self._access.check(name)
+        except HostError as error:
+            reason, remedy = verdicts.split_remedy(str(error))
+            step = Step(name, Status.FAILED, reason, remedy=remedy)
+        except Exception as error:  # any at all: the report on the other hosts must not be lost
+            step = Step(name, Status.FAILED, repr(error))
+        if step.status is Status.OK:
+            return step
+        remedy = step.remedy or "see what the command says"
+        return replace(step, command=step.command or self.commands.step(name), remedy=remedy)
+
+    # --- starting a probe
+
+    def _start(self) -> Step:
+        try:
+            self.probe = ProbeClient(self._access.start(self._python), self._options.timeout)
+        except HostError as error:
+            if "distrun is not installed" in str(error):  # so its Python does work
+                self._refusal = error
+                return Step("python", Status.OK, self._python)
+            if _OLDER.search(str(error)):
+                self._refusal = HostError(
+                    "an older distrun is installed there, which has no doctor; "
+                    f"run there {install_command(self._python)}"
+                )
+                return Step("python", Status.OK, self._python)
+            raise
+        note = self._python_remark()
+        text = f"{self._python} ({self.probe.versions.python})"
+        if not note:
+            return Step("python", Status.OK, text)
+        return Step("python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python")
+
+    def _python_remark(self) -> str:
+        """Return a remark about the version of Python there, perhaps empty."""
+        answer = self._answer()
+        return check_compatibility(answer, self._python, answer.distrun)
+
+    def _distrun(self) -> Step:
+        if self._refusal is not None:
+            raise self._refusal
+        answer = self._answer()
+        check_compatibility(answer, self._python)
+        note = self._ask_ready().note
+        return Step("distrun", Status.OK, f"{answer.distrun} (the host {note})" if note else answer.distrun)
+
+    def _answer(self) -> HostInfo:
+        return self._ask_ready().versions
+
+    def _directory(self) -> Step:
+        wdir = self._options.wdir
+        found = self._ask("directory", _QUICK, path=wdir)
+        if not found["exists"]:
+            raise HostError(
+                f"the working directory {wdir!r} does not exist there; give one that does with --wdir, or create it"
+            )
+        if not found["usable"]:
+            raise HostError(f"the working directory {wdir!r} may not be entered there; give another with --wdir")
+        return Step("directory", Status.OK, wdir)
+
+    def _clock(self) -> Step:
+        readings = []
+        for _ in range(_CLOCK_READINGS):
+            before, start = time.time(), time.monotonic()
+            theirs = self._ask("clock", _QUICK)["time"]
+            round_trip = time.monotonic() - start
+            readings.append((round_trip, theirs - (before + round_trip / 2)))
+        round_trip, offset = min(readings)
+        return verdicts.clock(offset, round_trip)
+
+    # --- examining the host
+
+    def _machine(self) -> Step:
+        self.machine = MachineFacts.from_json(self._ask("machine", _SLOW))
+        return verdicts.machine(self.machine)
+
+    def _gpus(self) -> Step:
+        self._gpus_found = Gpus.from_json(self._ask("gpus", _SLOW))
+        return verdicts.gpus(self._gpus_found)
+
+    @property
+    def identity(self) -> str:
+        """A text that all names of its machine have in common; empty when that is not known."""
+        return "" if self.probe is None else self.probe.versions.machine
+
+    def interfaces(self) -> list[Interface]:
+        """Return the interfaces that other hosts can reach; none when the host was not reached."""
+        return [Interface(*item) for item in self.machine.interfaces] if self.machine is not None else []
+
+    def _network(self) -> Step:
+        try:
+            chosen = matching(self.interfaces(), self._options.network, f"host {self.host!r}")
+        except UsageError as error:
+            reason, _, remedy = str(error).partition(": ")
+            return Step("network", Status.FAILED, reason, remedy=remedy)
+        text = ", ".join(f"{item.name} {item.address}/{item.prefix}" for item in chosen)
+        return Step("network", Status.OK, text or "no interface that other hosts may know")
+
+    def _software(self) -> Step:
+        if self.machine is None:
+            return Step("software", Status.NOT_TRIED)
+        return verdicts.software(self.machine)
+
+    def _ask(self, what: str, timeout: float, **arguments: Any) -> dict[str, Any]:
+        return self._ask_ready().ask(what, timeout, **arguments)
+
+    def _ask_ready(self) -> ProbeClient:
+        assert self.probe is not None
+        return self.probe

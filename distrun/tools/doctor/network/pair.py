@@ -1,0 +1,242 @@
+"""The network between two hosts: their probes connect to each other, and measure both directions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distrun.errors import UsageError
+from distrun.host.endpoints import PORTS
+from distrun.host.interfaces import Interface
+from distrun.runner.planning.networks import Networks
+from distrun.runner.protocol.handshake import HostError
+from distrun.tools.doctor.network import verdicts
+from distrun.tools.doctor.network.packet_sizes import PacketSizes
+from distrun.tools.doctor.network.transfers import Transfer
+from distrun.tools.doctor.probe_client import ProbeClient
+from distrun.tools.doctor.report import LinkReport, Status
+from distrun.tools.doctor.shell_commands import ShellCommands
+from distrun.tools.doctor.verdicts import family
+
+_MAX_ADDRESSES = 4  # of one host that are tried
+_QUICK = 10.0  # seconds for a question that costs nothing
+_MEASURING = 60.0  # seconds for several measurements, each of which has a deadline of its own
+
+
+@dataclass(frozen=True)
+class ProbedHost:
+    """A host whose probe waits for requests."""
+
+    host: str
+    probe: ProbeClient
+    interfaces: Sequence[Interface]
+    commands: ShellCommands
+
+
+@dataclass(frozen=True)
+class _Attempts:
+    """The addresses of a host to which another one tried to connect."""
+
+    failed: Sequence[tuple[str, str]]
+    """Each address that cannot be connected to, with what happened there."""
+    reached: str | None = None
+    """The first that can be; None = none can."""
+    links: tuple[LinkReport, LinkReport] | None = None
+    """The link to that host and the link from it, as they were measured there."""
+
+
+def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
+    """Measure one pair in a job of so many hosts, and return both directions.
+
+    The second host connects to the first, as ranks connect to rank 0, and the first to the second. Which host has rank
+    0 depends on the order in which a job lists them, so both must be able to connect; if either can, its connections
+    serve to measure both directions. Ranks may use any of the addresses, so both families are tried.
+    """
+    try:
+        both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
+    except UsageError as error:
+        return [LinkReport(second.host, first.host, Status.FAILED, text=str(error), remedy="change --network")]
+    pair = _Pair(both, hosts)
+    there = pair.measure(second, first)
+    if there.links is None:
+        back = pair.measure(first, second)
+        if back.links is None:
+            return [pair.report(second, first, there), pair.report(first, second, back)]
+        link = pair.with_closed(back.links[0], first, second, back)
+        return [link, pair.report(second, first, there, is_one_way=True)]
+    link, other = there.links
+    link = pair.with_closed(link, second, first, there)
+    back = pair.connect(first, second, _has_loss(there))
+    if back.reached is None:
+        return [link, pair.report(first, second, back, is_one_way=True)]
+    return [link, pair.with_closed(other, first, second, replace(back, links=there.links))]
+
+
+def _has_loss(attempts: _Attempts) -> bool:
+    return any(link.packets_lost for link in attempts.links or ())
+
+
+class _Pair:
+    """The measurements of two hosts."""
+
+    def __init__(self, networks: Networks, hosts: int) -> None:
+        self._networks = networks
+        self._hosts = hosts
+
+    def measure(self, client: ProbedHost, server: ProbedHost) -> _Attempts:
+        """Have one host connect to the other, and measure there; return all attempts."""
+        failed: list[tuple[str, str]] = []
+        for address in self._addresses(server):
+            try:
+                return _Attempts(failed, address, _measure(client, server, address, self._hosts))
+            except HostError as error:
+                failed.append((address, str(error)))
+        return _Attempts(failed)
+
+    def connect(self, client: ProbedHost, server: ProbedHost, has_loss: bool) -> _Attempts:
+        """See whether one host can connect to the other; return all attempts."""
+        failed: list[tuple[str, str]] = []
+        for address in self._addresses(server):
+            trouble = _trouble(client, server, address, has_loss)
+            if trouble is None:
+                return _Attempts(failed, address)
+            failed.append((address, trouble))
+        return _Attempts(failed)
+
+    def with_closed(self, link: LinkReport, client: ProbedHost, server: ProbedHost, attempts: _Attempts) -> LinkReport:
+        """Return the report on a link with what else should be possible: to connect by the other family.
+
+        Only networks that both hosts are in count: by others they need not reach each other.
+        """
+        shared = [item.address for item in self._networks.of(server.host) if self._networks.is_shared(item)]
+        known = dict(attempts.failed)
+        closed = []
+        for address in {family(address): address for address in reversed(shared)}.values():  # the best of each
+            if attempts.reached is not None and family(address) == family(attempts.reached):
+                continue
+            trouble = known.get(address) or _trouble(client, server, address, _has_loss(attempts))
+            if trouble is not None:
+                closed.append((address, trouble))
+        judged = verdicts.with_closed(link, closed)
+        if closed and not judged.command:
+            judged = replace(judged, command=client.commands.there(f"ping -c 3 {closed[0][0]}"))
+        return judged
+
+    def report(self, client: ProbedHost, server: ProbedHost, why: _Attempts, is_one_way: bool = False) -> LinkReport:
+        """Return the report on a host that cannot connect to another one."""
+        own = self._addresses(client)
+        link = verdicts.unreachable(client.host, server.host, why.failed, own, is_one_way)
+        if link.target_address is None:
+            return replace(link, command=client.commands.there("ip -brief address"))
+        if is_one_way:
+            return replace(link, command=_by_hand(client, server, link.target_address))
+        return replace(link, command=client.commands.there(f"ping -c 3 {link.target_address}"))
+
+    def _addresses(self, host: ProbedHost) -> list[str]:
+        return [interface.address for interface in self._networks.of(host.host)[:_MAX_ADDRESSES]]
+
+
+def _trouble(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> str | None:
+    """Return what happens when one host connects to an address of the other; None if all is well."""
+    try:
+        with _Listening(server, address) as there:
+            client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
+    except HostError as error:
+        return str(error)
+    return None
+
+
+def _by_hand(client: ProbedHost, server: ProbedHost, address: str) -> str:
+    return f"{server.commands.there('iperf3 -s -1')} & {client.commands.there(f'iperf3 -c {address}')}"
+
+
+class _Listening:
+    """A host that listens at one of its addresses, for as long as this context lasts."""
+
+    def __init__(self, server: ProbedHost, address: str) -> None:
+        self._server = server
+        self._address = address
+        self.served: dict[str, Any] = {}
+        """The results of the server, once it has stopped listening."""
+
+    def __enter__(self) -> _Listening:
+        """Raises HostError."""
+        key = secrets.token_hex(32)  # for this measurement only
+        ports = os.environ.get(PORTS, "")
+        found = self._server.probe.ask("listen", _QUICK, address=self._address, key=key, ports=ports)
+        self.place: Mapping[str, Any] = {"address": self._address, "port": int(found["port"]), "key": key}
+        """The arguments for those who connect there."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Raises HostError."""
+        self.served = self._server.probe.ask("stop_listening", _QUICK)
+
+
+def _measure(client: ProbedHost, server: ProbedHost, address: str, hosts: int) -> tuple[LinkReport, LinkReport]:
+    """Measure both directions over connections to one address of the server. Raises HostError."""
+    found, (there, back) = _ask(client, server, "measure", address)
+    steady: tuple[Transfer | None, Transfer | None] = (None, None)
+    paces = verdicts.steady_pace(there), verdicts.steady_pace(back)
+    if any(paces):
+        _, again = _ask(client, server, "transfer", address, to_server=paces[0], from_server=paces[1])
+        steady = (again[0] if paces[0] else None, again[1] if paces[1] else None)
+    ours, round_trip = found["address"], found["round_trip"]
+    links = []
+    for source, target, measured, once_more in (
+        (client, server, there, steady[0]),
+        (server, client, back, steady[1]),
+    ):
+        ends: tuple[str, str] = (ours, address) if source is client else (address, ours)
+        link = LinkReport(
+            source.host,
+            target.host,
+            Status.OK,
+            *ends,
+            round_trip,
+            measured.rate,
+            packets_sent=measured.sent,
+            packets_lost=measured.lost,
+        )
+        sizes = None if measured.rate is not None else _sizes(client, server, address, source is client)
+        name = next((item.name for item in source.interfaces if item.address == ends[0]), "")
+        judged = verdicts.link(link, hosts, once_more, sizes, name)
+        links.append(replace(judged, command=_command(judged, source, target, sizes)))
+    return links[0], links[1]
+
+
+def _ask(
+    client: ProbedHost, server: ProbedHost, what: str, address: str, **arguments: int
+) -> tuple[dict[str, Any], tuple[Transfer, Transfer]]:
+    """Transfer data over connections to the server: the client's answer, and the transfers to the server and back."""
+    with _Listening(server, address) as there:
+        found = client.probe.ask(what, _MEASURING, **there.place, **arguments)
+    served = there.served
+    to_server = Transfer(served["rate"], found["sent"], found["lost"])
+    return found, (to_server, Transfer(found["rate"], served["sent"], served["lost"]))
+
+
+def _sizes(client: ProbedHost, server: ProbedHost, address: str, is_sent: bool) -> PacketSizes | None:
+    """Return which packets pass in one direction, None when that is not certain."""
+    try:
+        with _Listening(server, address) as there:
+            found = client.probe.ask("largest_packet", _MEASURING, **there.place, is_sent=is_sent)
+    except HostError:
+        return None
+    return PacketSizes(**found) if found else None
+
+
+def _command(link: LinkReport, source: ProbedHost, target: ProbedHost, sizes: PacketSizes | None) -> str:
+    """Return the command that shows the problem of a link, if it has one."""
+    assert link.target_address is not None
+    if link.status is Status.OK:
+        return ""
+    if link.bandwidth is not None:
+        return _by_hand(source, target, link.target_address)
+    if link.largest_packet is None or sizes is None:
+        return source.commands.there(f"ping -c 20 {link.target_address}")
+    headers = 48 if ":" in link.target_address else 28  # of IP and ICMP
+    return source.commands.there(f"ping -c 3 -M do -s {sizes.full - headers} {link.target_address}")

@@ -1,0 +1,147 @@
+"""A report for people: plain text, or tables on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from distrun.tools.doctor.report import HostReport, LinkReport, Report, Status, Step
+from distrun.tools.doctor.verdicts import family, gigabits
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.NOT_TRIED: "dim"}
+_MAX_COLUMNS = 12  # hosts in a matrix; more are listed one below the other
+
+
+def plain(report: Report) -> str:
+    """Return the report as lines of text, for files and pipes."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: Report) -> Iterator[str]:
+    for host in report.hosts:
+        yield f"host {_title(host)}"
+        for step in host.steps:
+            yield from _entry(step.status, step.name, _words(step))
+    if report.links:
+        yield "network"
+        for link in report.links:
+            yield from _entry(link.status, _arrow(link), _words(link), width=_width(report))
+    for note in report.notes:
+        yield f"note: {note}"
+    yield report.summary
+
+
+def _entry(status: Status, name: str, words: list[str], width: int = 10) -> Iterator[str]:
+    head = f"  {status.value:9}  {name:{width}}  "
+    for number, line in enumerate(words or [""]):
+        yield f"{head if not number else ' ' * len(head)}{line}".rstrip()
+
+
+def _words(item: Step | LinkReport) -> list[str]:
+    """Return the lines about a step or a link."""
+    words = item.text.splitlines()
+    if isinstance(item, LinkReport) and item.source_address and item.target_address and item.bandwidth is not None:
+        place = f"{item.source_address} -> {item.target_address} ({family(item.target_address)})"
+        words = [f"{place}: {words[0]}", *words[1:]]
+    if item.command:
+        words.append(f"by hand: {item.command}")
+    if item.remedy:
+        words.append(f"remedy: {item.remedy}")
+    return words
+
+
+def _title(host: HostReport) -> str:
+    return f"{host.host} (this machine)" if host.local else host.host
+
+
+def _arrow(link: LinkReport) -> str:
+    return f"{link.source} -> {link.target}"
+
+
+def _width(report: Report) -> int:
+    return max(len(_arrow(link)) for link in report.links)
+
+
+def on_terminal(report: Report, console: Console) -> None:
+    """Print the report as tables."""
+    for part in _parts(report):
+        console.print(part)
+
+
+def _parts(report: Report) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    yield _steps(report)
+    if report.links:
+        yield _matrix(report) if len(report.hosts) <= _MAX_COLUMNS else _list(report.links)
+        troubles = [link for link in report.links if link.status is not Status.OK]
+        if troubles and len(report.hosts) <= _MAX_COLUMNS:
+            yield _list(troubles)
+    for note in report.notes:
+        yield Text(f"note: {note}", style=_COLOURS[Status.WARNING])
+    status = Status.OK if report.ok else Status.FAILED
+    yield Text(report.summary, style=_COLOURS[status])
+
+
+def _steps(report: Report) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("host", "step", "", "found", box=box.SIMPLE_HEAD)
+    for host in report.hosts:
+        for number, step in enumerate(host.steps):
+            table.add_row(
+                Text(_title(host) if not number else "", style="bold"),
+                step.name,
+                Text(step.status.value, style=_COLOURS[step.status]),
+                Text("\n".join(_words(step))),
+                end_section=number == len(host.steps) - 1,
+            )
+    return table
+
+
+def _matrix(report: Report) -> RenderableType:
+    """Return a table in which rows send and columns receive: Gbit/s, and the round trip."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    hosts = list(dict.fromkeys(name for link in report.links for name in (link.source, link.target)))
+    links = {(link.source, link.target): link for link in report.links}
+    table = Table("from \\ to, Gbit/s (round trip, us)", *map(_heading, hosts), box=box.SIMPLE_HEAD)
+    for source in hosts:
+        cells = [links.get((source, target)) for target in hosts]
+        texts = [Text("" if link is None else _cell(link), style=_COLOURS[_status(link)]) for link in cells]
+        table.add_row(Text(source, style="bold"), *texts)
+    return table
+
+
+def _heading(host: str) -> str:
+    return host.replace("[", "\\[")  # or rich would take it for a style
+
+
+def _status(link: LinkReport | None) -> Status:
+    return Status.OK if link is None else link.status
+
+
+def _cell(link: LinkReport) -> str:
+    if link.bandwidth is None:
+        return "failed"
+    round_trip = "" if link.round_trip is None else f" ({link.round_trip * 1e6:.0f})"
+    return gigabits(link.bandwidth) + round_trip
+
+
+def _list(links: tuple[LinkReport, ...] | list[LinkReport]) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("link", "", "found", box=box.SIMPLE_HEAD)
+    for link in links:
+        status = Text(link.status.value, style=_COLOURS[link.status])
+        table.add_row(Text(_arrow(link)), status, Text("\n".join(_words(link))))
+    return table

@@ -1,0 +1,190 @@
+"""The findings of the doctor, as frozen data and as the JSON object of `distrun doctor --json`.
+
+That object is stable: members may be added, and `format` grows when one changes its meaning.
+
+    {"format": 1, "distrun": VERSION, "ok": true, "summary": SENTENCE,
+     "hosts": [{"host": NAME, "local": false, "status": STATUS,
+                "steps": [{"step": NAME, "status": STATUS, "text": .., "command": .., "remedy": ..}, ..],
+                "machine": MACHINE or null, "gpus": GPUS or null}, ..],
+     "links": [{"from": NAME, "to": NAME, "status": STATUS, "from_address": .., "to_address": .., "round_trip_s": ..,
+                "bytes_per_s": .., "packets_sent": .., "packets_lost": .., "largest_packet": .., "text": ..,
+                "command": .., "remedy": ..}, ..],
+     "notes": [SENTENCE, ..]}
+
+STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `machine_facts.MachineFacts`
+and `gpus.Gpus`. A link is one direction between two hosts. Addresses and figures of what could not be measured are
+null. The packets are those of one transfer, "largest_packet" the bytes of the largest that arrives, with its headers,
+where larger ones were found not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from distrun import __version__
+from distrun.tools.doctor.gpus import Gpus
+from distrun.tools.doctor.machine_facts import MachineFacts
+
+FORMAT = 1
+
+
+class Status(str, Enum):
+    """The result of a step."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+    NOT_TRIED = "not tried"
+
+
+_GRAVITY = (Status.FAILED, Status.WARNING, Status.NOT_TRIED, Status.OK)
+
+
+def worst(statuses: Sequence[Status]) -> Status:
+    """Return the worst of several results; OK when there are none."""
+    return min(statuses, key=_GRAVITY.index, default=Status.OK)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One check on one host."""
+
+    name: str
+    status: Status
+    text: str = ""
+    """The finding or, of a step that failed, the reason. May have several lines."""
+    command: str = ""
+    """A command of this machine that shows the same; empty unless the step failed or gave a warning."""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class HostReport:
+    """The findings on one host."""
+
+    host: str
+    local: bool
+    steps: tuple[Step, ...]
+    machine: MachineFacts | None = None
+    gpus: Gpus | None = None
+
+    @property
+    def status(self) -> Status:
+        """The status of the worst step."""
+        return worst([step.status for step in self.steps])
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """The findings on the network from one host to another; the other direction is another report."""
+
+    source: str
+    target: str
+    status: Status
+    source_address: str | None = None
+    target_address: str | None = None
+    round_trip: float | None = None
+    """Seconds of the median round trip."""
+    bandwidth: float | None = None
+    """Bytes per second of one TCP connection."""
+    text: str = ""
+    command: str = ""
+    remedy: str = ""
+    packets_sent: int | None = None
+    """The packets of data in a transfer."""
+    packets_lost: int | None = None
+    """The packets among them that had to be sent again."""
+    largest_packet: int | None = None
+    """Bytes of the largest packet that arrives, with its headers, where larger ones do not; else None."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings of a run."""
+
+    hosts: tuple[HostReport, ...]
+    links: tuple[LinkReport, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Differences between hosts that deserve a warning, and checks that were left out; a sentence each."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed; warnings do not count."""
+        statuses = [*(host.status for host in self.hosts), *(link.status for link in self.links)]
+        return Status.FAILED not in statuses
+
+    @property
+    def summary(self) -> str:
+        """The result in one sentence."""
+        failures = [
+            f"{host.host} failed at {step.name}"
+            for host in self.hosts
+            for step in host.steps
+            if step.status is Status.FAILED
+        ]
+        failures += [
+            f"{link.source} cannot talk to {link.target}" for link in self.links if link.status is Status.FAILED
+        ]
+        steps = [step.status for host in self.hosts for step in host.steps] + [link.status for link in self.links]
+        count = steps.count(Status.WARNING)
+        warnings = f"{count} warning{'s' * (count != 1)}" if count else "no warning"
+        hosts = f"{len(self.hosts)} host{'s' * (len(self.hosts) != 1)}"
+        return f"{hosts}, {'; '.join(failures) or 'nothing failed'}, {warnings}"
+
+    @property
+    def exit_status(self) -> int:
+        """The exit status of `distrun doctor`: 0 when all is well, 1 when something failed."""
+        return 0 if self.ok else 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that the module's docstring describes."""
+        return {
+            "format": FORMAT,
+            "distrun": __version__,
+            "ok": self.ok,
+            "summary": self.summary,
+            "hosts": [_host(host) for host in self.hosts],
+            "links": [_link(link) for link in self.links],
+            "notes": list(self.notes),
+        }
+
+
+def _host(host: HostReport) -> dict[str, Any]:
+    return {
+        "host": host.host,
+        "local": host.local,
+        "status": host.status.value,
+        "steps": [
+            {
+                "step": step.name,
+                "status": step.status.value,
+                "text": step.text,
+                "command": step.command,
+                "remedy": step.remedy,
+            }
+            for step in host.steps
+        ],
+        "machine": None if host.machine is None else asdict(host.machine),
+        "gpus": None if host.gpus is None else asdict(host.gpus),
+    }
+
+
+def _link(link: LinkReport) -> dict[str, Any]:
+    return {
+        "from": link.source,
+        "to": link.target,
+        "status": link.status.value,
+        "from_address": link.source_address,
+        "to_address": link.target_address,
+        "round_trip_s": link.round_trip,
+        "bytes_per_s": link.bandwidth,
+        "packets_sent": link.packets_sent,
+        "packets_lost": link.packets_lost,
+        "largest_packet": link.largest_packet,
+        "text": link.text,
+        "command": link.command,
+        "remedy": link.remedy,
+    }

@@ -1,0 +1,121 @@
+"""A run of the doctor: all hosts at once, then the network between those that can be used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from distrun.contract.settings import BACKEND, current
+from distrun.host.interfaces import parse_network
+from distrun.runner.hosts.job_steps import JobSteps
+from distrun.runner.hosts.ssh.ssh_transport import SshConnections, with_timeout
+from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.prepare import prepare
+from distrun.runner.planning.request import LaunchRequest
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.runner.system.fan_out import call_for_each
+from distrun.tools.doctor import verdicts
+from distrun.tools.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess
+from distrun.tools.doctor.host_checks import CheckOptions, HostChecks
+from distrun.tools.doctor.network.checks import measure_all
+from distrun.tools.doctor.network.pair import ProbedHost
+from distrun.tools.doctor.report import HostReport, Report
+from distrun.tools.doctor.shell_commands import ShellCommands
+
+
+def run(
+    hosts: Sequence[Host],
+    ssh: SshOptions,
+    wdir: str | None = None,
+    network: str | None = None,
+    timeout: float = 60.0,
+    launcher: str | None = None,
+    on_progress: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Examine hosts and the network between them.
+
+    Args:
+        hosts: as in `-H`; none = those of the scheduler's allocation, else this machine.
+        ssh: how to reach those that are not this machine.
+        wdir: the working directory of the ranks; None = the present one.
+        network: the interfaces and subnets that may be used, separated by commas; None = DISTRUN_NETWORK, else all.
+        timeout: seconds for each host to be reached and to answer.
+        launcher: ssh or srun; None = as for a job.
+        on_progress: is given a text about what is going on, now and then.
+
+    Raises:
+        UsageError: the request cannot be understood.
+    """
+    network = current().network if network is None else network
+    if network:
+        parse_network(network)
+    wdir = os.path.abspath(wdir or os.getcwd())
+    # The same planning as for a job decides which hosts are this machine, and how to reach the others.
+    any_backend = (f"{BACKEND}=auto",)  # no rank starts, so one that does not fit the number of hosts does no harm
+    request = LaunchRequest(
+        (sys.executable,), hosts=tuple(hosts), exports=any_backend, share_gpus=True, launcher=launcher
+    )
+    plan = prepare(request, 0.0, ssh)
+    options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout)
+    with closing(_Accesses(plan, ssh, options)) as accesses:
+        checks = [HostChecks(part.host, *accesses.to(part), options) for part in plan.agents]
+        try:
+            return _report(checks, network, on_progress)
+        finally:
+            call_for_each(lambda item: item.close(), checks, "doctor")
+
+
+def _report(checks: Sequence[HostChecks], network: str, on_progress: Callable[[str], None]) -> Report:
+    on_progress(f"examining {len(checks)} host{'s' * (len(checks) != 1)}")
+    reports = call_for_each(lambda item: item.run(), checks, "doctor")
+    twins = verdicts.twins([(item.host, item.identity) for item in checks])
+    reports = [_as_twin(item, twins[item.host]) if item.host in twins else item for item in reports]
+    ends = [
+        ProbedHost(report.host, item.probe, item.interfaces(), item.commands)
+        for report, item in zip(reports, checks, strict=True)
+        if item.probe is not None and not item.probe.is_lost and report.host not in twins
+    ]
+    if len(ends) > 1:
+        on_progress(f"measuring the network between {len(ends)} hosts")
+    found, notes = measure_all(ends, network)
+    machines = {report.host: report.machine for report in reports if report.machine is not None}
+    return Report(tuple(reports), tuple(found), (*verdicts.differences(machines), *notes))
+
+
+def _as_twin(report: HostReport, name: str) -> HostReport:
+    """Return the report on a host that is the same machine as another one."""
+    return replace(
+        report, steps=tuple(verdicts.twin(name) if step.name == "machine" else step for step in report.steps)
+    )
+
+
+class _Accesses:
+    """Access to all hosts, with what they share."""
+
+    def __init__(self, plan: LaunchPlan, ssh: SshOptions, options: CheckOptions) -> None:
+        self._plan = plan
+        self._ssh = ssh
+        self._options = options
+        self._connections = SshConnections()
+        self._steps = JobSteps(os.environ) if plan.launcher == "srun" else None
+
+    def to(self, part: AgentPlan) -> tuple[Access, ShellCommands]:
+        """Return the access to a host, and the commands for a person."""
+        options = self._options
+        if not part.remote:
+            return LocalAccess(), ShellCommands(None, sys.executable, options.wdir)
+        if self._steps is not None:
+            access = SrunAccess(part.host, self._steps, options.python, options.timeout)
+            return access, ShellCommands(None, options.python, options.wdir, part.host)
+        route = with_timeout(self._plan.routes[part.host], max(0.1, options.timeout))
+        return SshAccess(route, self._connections), ShellCommands(route, options.python, options.wdir)
+
+    def close(self) -> None:
+        """End all job steps and the connections to jump hosts."""
+        if self._steps is not None:
+            self._steps.close()
+        self._connections.close()

@@ -1,0 +1,119 @@
+"""The command line of `distrun k8s`."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from typing import Any
+
+import click
+
+from distrun.errors import UsageError
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
+from distrun.runner.shipping.options import LONG_START_TIMEOUT
+from distrun.tools.kubernetes.bundle import pack
+from distrun.tools.kubernetes.manifests import PodJob, default_name, manifests
+from distrun.tools.kubernetes.yaml_text import yaml_text
+
+_SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+@click.command(context_settings=_SETTINGS, options_metavar="--image IMAGE [OPTIONS]")
+@click.option(
+    "--image", required=True, metavar="IMAGE", help="The image. Without --ship, distrun and the command are in it."
+)
+@click.option("--hosts", type=click.IntRange(1, MOST_RANKS), default=1, metavar="N", help="Number of pods. Default: 1.")
+@click.option(
+    "--gpus",
+    type=click.IntRange(0, MOST_SLOTS),
+    default=0,
+    metavar="N",
+    help="GPUs of each pod, and ranks. Default: 0.",
+)
+@click.option(
+    "--slots", type=click.IntRange(1, MOST_SLOTS), metavar="N", help="Ranks of each pod. Default: one per GPU, or one."
+)
+@click.option("--cpus", metavar="Q", help="CPUs of each pod, as in 4 or 500m.")
+@click.option("--memory", metavar="Q", help="Memory of each pod, as in 64Gi. What is in /dev/shm counts.")
+@click.option("--name", metavar="NAME", help="Name of the job. Default: from the script, with five random digits.")
+@click.option("-n", "--namespace", metavar="NAME", help="Namespace. Default: that of the context.")
+@click.option("-x", "exports", multiple=True, metavar="NAME=VALUE", help="A variable for the ranks.")
+@click.option("--wdir", metavar="DIR", help="Working directory in the image. Default: the image's own.")
+@click.option(
+    "--ship", "ships", multiple=True, metavar="DIR", help="Bring a folder of code into the pods, and distrun."
+)
+@click.option(
+    "--bootstrap",
+    metavar="[=REQUIREMENTS]",
+    is_flag=False,
+    flag_value="",
+    help="Run the ranks in an environment that is made in each pod, on top of the image's packages, with these "
+    "requirements: a requirements file, or packages as in --bootstrap=transformers. Alone: what distrun itself needs.",
+)
+@click.option("--python", default="python3", metavar="PATH", help="The image's Python for those. Default: python3.")
+@click.option("--user", type=click.IntRange(1), default=65534, metavar="UID", help="User id. Default: 65534, nobody.")
+@click.option("--writable", is_flag=True, help="Let the ranks write to all of the image, and not only to /tmp.")
+@click.option("--gpu-resource", default="nvidia.com/gpu", metavar="NAME", help="Kind of GPU. Default: nvidia.com/gpu.")
+@click.option("--elastic", is_flag=True, help="Let the job go on when a pod is lost; its replacement takes its ranks.")
+@click.option("--agent-args", metavar="ARGS", help="Options of distrun agent, as in --agent-args '--keepalive 30 -v'.")
+@click.option("--secret", metavar="NAME", help="Use a Secret that there is, with the entry key. Default: make one.")
+@click.option("--apply", is_flag=True, help="Create the job, show what its ranks print, and end with its status.")
+@click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: the current one.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def k8s(**options: Any) -> int:
+    """Print the manifests of a job for Kubernetes, or run it: distrun k8s --image me/train --hosts 4 -- python train.py
+
+    They are a Secret, a headless Service and an Indexed Job, whose pods need no operator, no sshd, no root and no
+    capability. With --ship . the image needs only Python and the framework: ConfigMaps bring distrun and your code.
+    Without --apply they are printed, for kubectl apply -f -. The Secret is among them: do not commit it, or
+    give --secret. With --apply (pip install 'distrun[kubernetes]') the output of all ranks is shown, the exit status
+    is that of the job, and Ctrl-C deletes it.
+    """
+    job = _pod_job(options)
+    made = manifests(job, secrets.token_hex(32))
+    if not options["apply"]:
+        click.echo(yaml_text(made), nl=False)
+        return 0
+    from distrun.tools.kubernetes.client import Client
+    from distrun.tools.kubernetes.following import run
+
+    return run(Client(options["context"], job.namespace), job.name, made)
+
+
+def _pod_job(options: dict[str, Any]) -> PodJob:
+    command: tuple[str, ...] = options["command"]
+    if not command:
+        raise UsageError(
+            "there is no command to run in the pods: give one after the options, as in distrun k8s --image me/train "
+            "-- python train.py"
+        )
+    try:
+        more = shlex.split(options["agent_args"] or "")
+    except ValueError as error:
+        raise UsageError(f"--agent-args {options['agent_args']!r} cannot be split into words: {error}") from None
+    waits: tuple[str, ...] = ()
+    if options["bootstrap"] is not None:  # one pod may need long for its environment; --agent-args may say otherwise
+        waits = ("--start-timeout", f"{LONG_START_TIMEOUT:g}")
+    bundle = None
+    if options["ships"] or options["bootstrap"] is not None:
+        bundle = pack(options["ships"], options["bootstrap"], options["wdir"])
+    return PodJob(
+        image=options["image"],
+        command=command,
+        name=options["name"] or default_name(command, secrets.token_hex(3)[:5]),
+        hosts=options["hosts"],
+        gpus=options["gpus"],
+        slots=options["slots"],
+        cpus=options["cpus"],
+        memory=options["memory"],
+        namespace=options["namespace"],
+        secret=options["secret"],
+        exports=options["exports"],
+        wdir=options["wdir"],
+        user=options["user"],
+        is_writable=options["writable"],
+        gpu_resource=options["gpu_resource"],
+        agent_options=(*(("--elastic",) if options["elastic"] else ()), *waits, *more),
+        bundle=bundle,
+        python=options["python"],
+    )

@@ -1,0 +1,218 @@
+"""The manifests of a job: a Secret, a headless Service, ConfigMaps with what pods lack, and an Indexed Job. Pure.
+
+A pod has no process but ours and what it starts, no root, no capability, no way to log in and no token of the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distrun.contract.settings import KEY
+from distrun.errors import UsageError
+from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
+from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN
+from distrun.tools.kubernetes.bundle import PIECES, Bundle
+
+CONTAINER = "main"
+JOB_NAME, INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
+"""Labels that the control plane gives the pods of a job."""
+
+_LONGEST_NAME = 57  # characters: the host name of a pod, with -99999, has 63 at most
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_QUANTITY = re.compile(r"\d+(\.\d+)?([mkMGTPE]|[KMGTPE]i)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_RETRIES = 3  # of each index, for pods that end because others have
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PodJob:
+    """A job as the user asks for it."""
+
+    image: str
+    command: tuple[str, ...]
+    name: str
+    hosts: int = 1
+    gpus: int = 0
+    slots: int | None = None
+    """The number of ranks of each pod; None = one per GPU, or one."""
+    cpus: str | None = None
+    memory: str | None = None
+    namespace: str | None = None
+    secret: str | None = None
+    """The name of a Secret that there is already, with the key `key`; None = one is made."""
+    exports: tuple[str, ...] = ()
+    """The values of -x: `NAME=VALUE`."""
+    wdir: str | None = None
+    user: int = 65534
+    """The user that the processes run as; 65534 is nobody."""
+    is_writable: bool = False
+    """Whether the image's files may be written, and not only /tmp."""
+    gpu_resource: str = "nvidia.com/gpu"
+    agent_options: tuple[str, ...] = ()
+    """Further options of `distrun agent`."""
+    bundle: Bundle | None = None
+    """The files that are brought into the pods; None = the image has distrun and the command in it."""
+    python: str = "python3"
+    """The image's Python, if something is brought."""
+
+    def __post_init__(self) -> None:
+        if len(self.name) > _LONGEST_NAME or _NAME.fullmatch(self.name) is None:
+            raise UsageError(
+                f"--name {self.name!r} cannot be the name of a job: allowed are at most {_LONGEST_NAME} small letters, "
+                "digits and hyphens, from a letter to a letter or digit"
+            )
+        for option, value in (("--cpus", self.cpus), ("--memory", self.memory)):
+            if value is not None and _QUANTITY.fullmatch(value) is None:
+                raise UsageError(
+                    f"{option} {value!r} is no quantity of Kubernetes: allowed are such as 4, 500m and 64Gi"
+                )
+        for spec in self.exports:
+            name, equals, _ = spec.partition("=")
+            if not equals or _VARIABLE.fullmatch(name) is None:
+                raise UsageError(f"-x {spec!r} gives a pod no variable: allowed is NAME=VALUE, as pods have no shell")
+
+
+def manifests(job: PodJob, key: str) -> list[Manifest]:
+    """Return the manifests of a job in the order in which they are to be created.
+
+    Args:
+        job: the job.
+        key: the secret by which its hosts know each other; it is in the Secret, if that is made here.
+    """
+    secret = _object(job, "v1", "Secret", {"type": "Opaque", "stringData": {"key": key}})
+    names = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_NAME: job.name}}
+    service = _object(job, "v1", "Service", {"spec": names})
+    pods = _object(job, "batch/v1", "Job", {"spec": _job(job)})
+    return [*([secret] if job.secret is None else []), service, *_config_maps(job), pods]
+
+
+def _config_maps(job: PodJob) -> list[Manifest]:
+    pieces = job.bundle.pieces if job.bundle is not None else []
+    data = [{f"piece{number}": base64.b64encode(piece).decode()} for number, piece in enumerate(pieces)]
+    return [
+        _object(job, "v1", "ConfigMap", {"immutable": True, "binaryData": item}, name)
+        for name, item in zip(_piece_names(job), data, strict=True)
+    ]
+
+
+def _piece_names(job: PodJob) -> list[str]:
+    """Return the names of the ConfigMaps: as long as nothing changes, they are the same."""
+    if job.bundle is None:
+        return []
+    return [f"{job.name}-{job.bundle.digest[:8]}-{number}" for number in range(len(job.bundle.pieces))]
+
+
+def _object(job: PodJob, version: str, kind: str, content: Manifest, name: str | None = None) -> Manifest:
+    namespace = {"namespace": job.namespace} if job.namespace else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name or job.name, **namespace}, **content}
+
+
+def _job(job: PodJob) -> Manifest:
+    # An eviction counts for nothing. A pod that ends because another one has, or because host 0 was late, is replaced
+    # a few times. A rank that fails would fail again: that ends the job at once.
+    lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    codes = {"containerName": CONTAINER, "operator": "NotIn", "values": [MAY_BE_TRIED_AGAIN]}
+    return {
+        "completions": job.hosts,
+        "parallelism": job.hosts,
+        "completionMode": "Indexed",
+        "backoffLimitPerIndex": _RETRIES,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {"rules": [lost, {"action": "FailJob", "onExitCodes": codes}]},
+        "template": {"spec": _pod(job)},
+    }
+
+
+def _pod(job: PodJob) -> Manifest:
+    sources = [{"configMap": {"name": name}} for name in _piece_names(job)]
+    return {
+        "subdomain": job.name,
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": job.user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(job)],
+        # Workers of data loaders hand over batches in /dev/shm, which has 64 MiB otherwise; distrun itself needs none.
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "tmp", "emptyDir": {}},
+            *([{"name": "pieces", "projected": {"sources": sources}}] if sources else []),
+        ],
+    }
+
+
+def _container(job: PodJob) -> Manifest:
+    limits = {"cpu": job.cpus, "memory": job.memory, job.gpu_resource: job.gpus or None}
+    given = {name: str(value) for name, value in limits.items() if value is not None}
+    return {
+        "name": CONTAINER,
+        "image": job.image,
+        **_command(job),
+        "env": _environ(job),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **({"resources": {"limits": given}} if given else {}),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": not job.is_writable,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "tmp", "mountPath": "/tmp"},
+            *([{"name": "pieces", "mountPath": PIECES, "readOnly": True}] if job.bundle is not None else []),
+        ],
+    }
+
+
+def _command(job: PodJob) -> Manifest:
+    options, command = ["agent", *job.agent_options, "--"], list(job.command)
+    if job.bundle is None:
+        wdir = {"workingDir": job.wdir} if job.wdir else {}
+        return {"command": _literal(["distrun", *options, *command]), **wdir}
+    # The working directory is perhaps in what is brought, and entered when it is there.
+    program = [job.python, "-c", job.bundle.program()]
+    return {"command": program, "args": _literal([*options, *map(job.bundle.here, command)])}
+
+
+def _literal(words: list[str]) -> list[str]:
+    """Return words in which the cluster replaces nothing: `$(NAME)` would be a variable's value, and `$$` a `$`."""
+    return [word.replace("$", "$$") for word in words]
+
+
+def _environ(job: PodJob) -> list[Manifest]:
+    secret = {"secretKeyRef": {"name": job.secret or job.name, "key": "key"}}
+    variables = {
+        HOSTS: str(job.hosts),
+        ENDPOINT: f"{job.name}-0.{job.name}",
+        **({SLOTS: str(job.slots)} if job.slots is not None else {}),
+        "HOME": "/tmp",
+        **dict(spec.split("=", 1) for spec in job.exports),
+    }
+    if job.bundle is not None and "PYTHONPATH" in variables:
+        variables["PYTHONPATH"] = ":".join(map(job.bundle.here, variables["PYTHONPATH"].split(":")))
+    values = [{"name": name, "value": _literal([value])[0]} for name, value in variables.items()]
+    return [{"name": KEY, "valueFrom": secret}, *values]
+
+
+def default_name(command: Sequence[str], suffix: str) -> str:
+    """Return a name for a job: of its script, `python train.py` -> `train-3f9a2`, or else of its program.
+
+    Args:
+        command: the command.
+        suffix: what makes it a name of its own.
+    """
+    scripts = [word for word in command if word.endswith((".py", ".sh"))]
+    stem = (scripts or [*command])[0].rpartition("/")[2].partition(".")[0].lower()
+    words = re.sub(r"[^a-z0-9]+", "-", stem).strip("-0123456789")[:40].rstrip("-")
+    return f"{words or 'job'}-{suffix}"

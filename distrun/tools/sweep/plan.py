@@ -1,0 +1,43 @@
+"""The plan of a sweep: all that is known before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from distrun.runner.elastic.host_list import HostList
+from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.planning.python_command import PythonCommand
+from distrun.runner.planning.ssh_config import SshOptions
+from distrun.tools.sweep.output import Metric
+from distrun.tools.sweep.planning import TrialPlanner
+from distrun.tools.sweep.policy.halving import Halving
+from distrun.tools.sweep.policy.limits import Limits
+from distrun.tools.sweep.policy.trials import Trial
+from distrun.tools.sweep.results.record import Record
+from distrun.tools.sweep.search.source import Source
+from distrun.tools.sweep.space.command_line import Template
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep as it is started."""
+
+    first: LaunchPlan
+    """Its name, its notes, and how other hosts are reached."""
+    planner: TrialPlanner
+    hosts: HostList
+    slots: dict[str, int]
+    template: Template
+    limits: Limits
+    minimizes: bool
+    source: Source
+    halving: Halving | None
+    earlier: tuple[Trial, ...]
+    record: Record
+    metric: Metric | None
+    ssh: SshOptions
+    split: Callable[[Sequence[str]], PythonCommand | None]
+    """Returns a command in its two parts; None: it is no Python program."""
+    modules: tuple[str, ...]
+    """The modules that spares import."""

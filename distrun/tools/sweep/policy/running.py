@@ -1,0 +1,137 @@
+"""The trials that run: what the ends and the words of single ranks mean for their trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from distrun.contract.elastic.messages import Report, Verdict
+from distrun.runner.decisions.failure import Failure
+from distrun.tools.sweep.policy.actions import Action, EndProcesses, Tell
+from distrun.tools.sweep.policy.halving import Halving
+from distrun.tools.sweep.policy.trials import Member, Trial
+
+_ROOT_CAUSE = 2.0  # seconds in which the failure may show of which a rank that lost a peer is a consequence
+_LAST = 1 << 30  # the number of a report that there will never be
+
+
+class Running:
+    """The trials that run, found by the processes of their ranks."""
+
+    def __init__(self, grace: float, halving: Halving | None) -> None:
+        """
+        Args:
+            grace: seconds between SIGTERM and SIGKILL.
+            halving: prunes trials; None: none is pruned.
+        """
+        self._grace = grace
+        self._halving = halving
+        self._trials: dict[int, Trial] = {}
+        self._of_process: dict[int, tuple[Trial, Member]] = {}
+
+    def __iter__(self) -> Iterator[Trial]:
+        """Iterate over the trials as they are now."""
+        return iter(tuple(self._trials.values()))
+
+    def __len__(self) -> int:
+        """The number of trials."""
+        return len(self._trials)
+
+    @property
+    def deadline(self) -> float | None:
+        """When `due` has something to do next."""
+        return min((trial.end_at for trial in self if trial.end_at is not None), default=None)
+
+    def add(self, trial: Trial) -> None:
+        """Take note that a trial has begun."""
+        self._trials[trial.number] = trial
+        self._of_process |= {member.process: (trial, member) for member in trial.members}
+
+    def remove(self, trial: Trial) -> None:
+        """Take note that no rank of a trial is left."""
+        del self._trials[trial.number]
+
+    def due(self, now: float) -> list[Action]:
+        """Return what is to be done about ranks that have had their time to end."""
+        actions: list[Action] = []
+        for trial in self:
+            if trial.end_at is not None and now >= trial.end_at:
+                trial.end_at = None
+                actions.append(end_ranks(trial, self._grace))
+        return actions
+
+    def host_lost(self, host: str, reason: str) -> list[Trial]:
+        """Take note that the ranks on a host are lost; return their trials."""
+        struck = [trial for trial in self if host in trial.hosts]
+        for trial in struck:
+            trial.lost = reason
+            trial.lost_hosts.add(host)
+            for member in trial.members:
+                if member.host == host:
+                    self.pop(member.process)
+        return struck
+
+    def pop(self, process: int) -> tuple[Trial, Member] | None:
+        """Take note that a process is gone; return its trial, and its place there; None: it is no rank."""
+        found = self._of_process.pop(process, None)
+        if found is not None:
+            found[0].alive.discard(process)
+        return found
+
+    def activated(self, process: int) -> None:
+        """Take note that a process that was a spare runs the script."""
+        if process in self._of_process:
+            self._of_process[process][0].unheard.discard(process)
+
+    def led_by(self, process: int) -> Trial | None:
+        """Return the trial whose rank 0 a process is."""
+        trial, member = self._of_process.get(process, (None, None))
+        return trial if member is not None and member.rank == 0 else None
+
+    def rank_ended(
+        self, trial: Trial, member: Member, failure: Failure | None, lost_peer: bool, now: float
+    ) -> list[Action]:
+        """Return what the end of a rank means for the others of its trial.
+
+        Args:
+            trial, member: the rank.
+            failure: its failure; None: it has not failed.
+            lost_peer: whether it merely lost a peer.
+            now: the time.
+        """
+        actions: list[Action] = []
+        if failure is not None:
+            had_failed = trial.failure is not None and not trial.is_consequence
+            trial.note_failure(failure, lost_peer)
+            if trial.alive and not (had_failed or trial.lost or trial.is_pruned):
+                if not lost_peer:
+                    actions.append(end_ranks(trial, self._grace))
+                elif trial.end_at is None:
+                    trial.end_at = now + _ROOT_CAUSE
+        if trial.is_pruned and trial.alive and trial.end_at is None:
+            trial.end_at = now + self._grace
+        if member.rank == 0 and trial.alive and self._halving is not None and not trial.is_pruned:
+            actions.append(_tell(trial, Verdict(_LAST, True)))  # there are no more reports
+        return actions
+
+    def reported(self, trial: Trial, report: Report) -> list[Action]:
+        """Take note of a value of a trial, and judge whether it goes on."""
+        if not report.number:
+            trial.printed = report.value
+            return []
+        if trial.is_pruned:  # a script that catches the end, and goes on reporting
+            return [_tell(trial, Verdict(report.number, False))]
+        trial.reports.append((report.step, report.value))
+        if self._halving is None:
+            return []
+        goes_on = self._halving.judge(trial.number, report.number, report.value)
+        trial.is_pruned = not goes_on
+        return [_tell(trial, Verdict(report.number, goes_on))]
+
+
+def end_ranks(trial: Trial, grace: float) -> EndProcesses:
+    """Return the action that ends the ranks of a trial that are left."""
+    return EndProcesses(tuple(sorted(trial.alive)), grace)
+
+
+def _tell(trial: Trial, verdict: Verdict) -> Tell:
+    return Tell(tuple(sorted(trial.alive)), verdict)

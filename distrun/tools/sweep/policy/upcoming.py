@@ -1,0 +1,50 @@
+"""The trials to come: those that are tried again, and new ones, whose values the source chooses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from distrun.tools.sweep.policy.trials import State, Trial
+from distrun.tools.sweep.search.source import Source
+
+
+class Upcoming:
+    """Returns one trial after the other, and knows all that it has returned."""
+
+    def __init__(self, source: Source, earlier: Sequence[Trial]) -> None:
+        """
+        Args:
+            source: chooses what trials try.
+            earlier: the trials that an earlier run of the sweep has finished.
+        """
+        self.trials: dict[int, Trial] = {trial.number: trial for trial in earlier}
+        """All trials so far, by number."""
+        self._source = source
+        self._numbers: Iterator[int] = (number for number in itertools.count() if number not in self.trials)
+        self._again: list[Trial] = []
+        self._is_exhausted = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is none to come, as far as is known; one that runs may have to be tried again."""
+        return self._is_exhausted and not self._again
+
+    def next(self) -> Trial | None:
+        """Return the next trial; None: there is none at present."""
+        if self._again:
+            return self._again.pop(0)
+        if self._is_exhausted:
+            return None
+        number = next(self._numbers)
+        values = self._source.ask(number)
+        if values is None:
+            self._is_exhausted = True
+            return None
+        trial = self.trials[number] = Trial(number, values)
+        return trial
+
+    def put_back(self, trial: Trial) -> None:
+        """Take note that a trial is to be tried again, before new ones."""
+        trial.state = State.WAITING
+        self._again.append(trial)

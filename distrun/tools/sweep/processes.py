@@ -1,0 +1,78 @@
+"""The frames about the processes of trials and spares, on their way to agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from distrun.contract.elastic.messages import Activate, Message, Preload, encode_pieces
+from distrun.runner.job.agents import Agents
+from distrun.runner.planning import python_command
+from distrun.runner.protocol.frames import Frame, FrameKind
+from distrun.tools.sweep.planning import TrialPlanner
+from distrun.tools.sweep.policy.trials import Trial
+
+
+class Processes:
+    """Starts, tells, ends and releases processes. For the thread that decides."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        planner: TrialPlanner,
+        split: Callable[[Sequence[str]], python_command.PythonCommand | None],
+        modules: Sequence[str],
+    ) -> None:
+        """
+        Args:
+            agents: those of the sweep, as they come and go.
+            planner: plans trials.
+            split: returns a command in its two parts, interpreter and program; None: it is no Python program.
+            modules: those that spares import.
+        """
+        self._agents = agents
+        self._planner = planner
+        self._split = split
+        self._modules = list(modules)
+        self._hosts: dict[int, str] = {}
+
+    def start(self, trial: Trial, command: Sequence[str]) -> None:
+        """Start or activate the ranks of a trial that has begun."""
+        spares = {member.process for member in trial.members if member.was_spare}
+        for member in self._planner.trial(trial, command):
+            self._hosts[member.process] = member.host
+            if member.process not in spares:
+                self._send(Frame(FrameKind.START, member.process, member.plan.to_json()))
+                continue
+            parts = self._split(command)
+            assert parts is not None  # or there were no spares
+            self.tell((member.process,), Activate(member.plan.environ, list(parts.program)))
+
+    def start_spares(self, hosts: Mapping[int, str]) -> None:
+        """Start spares, by their numbers."""
+        for process, host in hosts.items():
+            self._hosts[process] = host
+            self._send(Frame(FrameKind.START, process, self._planner.spare(process, {}).to_json()))
+            self.tell((process,), Preload(self._modules))
+
+    def tell(self, processes: Iterable[int], message: Message) -> None:
+        """Tell processes something on their control channels."""
+        pieces = encode_pieces(message)
+        for process in processes:
+            for piece in pieces:
+                self._send(Frame(FrameKind.CONTROL, process, piece))
+
+    def end(self, processes: Iterable[int], grace: float) -> None:
+        """End processes, by SIGKILL after so many seconds."""
+        for process in processes:
+            self._send(Frame.number(FrameKind.END, grace, process))
+
+    def release(self, processes: Iterable[int]) -> None:
+        """End what dead processes have left behind, and forget them."""
+        for process in processes:
+            self._send(Frame(FrameKind.RELEASE, process))
+            self._hosts.pop(process, None)
+
+    def _send(self, frame: Frame) -> None:
+        """Send a frame to the agent of the process that it is about, if there is one."""
+        if (agent := self._agents.get(self._hosts.get(frame.process, ""))) is not None:
+            agent.send(frame)

@@ -1,0 +1,97 @@
+"""The reporter of a sweep: it tells and keeps how trials begin and end, and writes the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from distrun.runner.decisions.failure_report import format_report, missing_module_remedy
+from distrun.tools.sweep.output import TrialOutput
+from distrun.tools.sweep.plan import SweepPlan
+from distrun.tools.sweep.policy.trials import State, Trial
+from distrun.tools.sweep.results.ending import Ending
+from distrun.tools.sweep.results.table import View
+
+
+class Reporter:
+    """Tells of trials as they begin and end. For the thread that decides."""
+
+    def __init__(
+        self, plan: SweepPlan, output: TrialOutput, view: View, tells_stories: bool, say: Callable[[str], None]
+    ) -> None:
+        """
+        Args:
+            plan: the sweep.
+            output: has what ranks write.
+            view: shows the trials.
+            tells_stories: whether the user is told why trials failed as soon as they have.
+            say: tells the user.
+        """
+        self.view = view
+        self._plan = plan
+        self._output = output
+        self._tells_stories = tells_stories
+        self._say = say
+        self._pids: dict[int, int] = {}
+
+    def started(self, process: int, pid: int) -> None:
+        """Take note of a process's number on its host."""
+        self._pids[process] = pid
+
+    def began(self, trial: Trial) -> list[str]:
+        """Write that a trial begins; return its command."""
+        command = self._plan.template.command(trial.values)
+        self._output.begin(trial)
+        self._plan.record.began(trial, command)
+        return command
+
+    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Write and tell how a trial has ended.
+
+        Args:
+            trial: the trial, which gets its story.
+            trials: all trials.
+        """
+        if trial.failure is not None:
+            trial.story = self._story(trial)
+        self._output.end(trial)
+        for member in trial.members:
+            self._pids.pop(member.process, None)
+        self._plan.record.ended(trial, self._plan.template.command(trial.values))
+        self.view.ended(trial, trials)
+        if trial.state is State.FAILED and self._tells_stories:
+            self._say("\n".join(f"    {line}" for line in trial.story.split("\n")).lstrip())
+
+    def conclude(self, trials: Mapping[int, Trial], is_interrupted: bool) -> None:
+        """Write the results, and tell where they are and, if the sweep was interrupted, how it goes on."""
+        plan = self._plan
+        ending = Ending(plan.record.folder, plan.template, plan.limits.ranks, plan.minimizes)
+        for line in ending.write(list(trials.values()), plan.source):
+            self._say(line)
+        plan.record.flush()
+        if plan.record.problem is not None:
+            self._say(
+                f"{plan.record.folder}/trials.jsonl lacks how the last trials ended ({plan.record.problem}), so "
+                "--resume would run them again"
+            )
+        if is_interrupted:
+            self._say(
+                f"to go on, run distrun sweep --resume {plan.record.folder} with hosts and other options as before; "
+                "the command, -np, --trials, --metric, --prune, --seed and the direction are kept"
+            )
+        plan.record.close()
+
+    def _story(self, trial: Trial) -> str:
+        """Return the report of a trial's failure."""
+        failure = trial.failure
+        assert failure is not None
+        member = next((member for member in trial.members if member.process == failure.rank), None)
+        if member is None:
+            return f"trial {trial.number} {failure.what}"
+        name = f"rank {member.rank} of trial {trial.number} on {member.host}"
+        words = self._output.tails.lines(member.process)
+        log = self._output.path(trial)
+        lines = [format_report(failure, name, self._pids, words, None if log is None else str(log))]
+        if self._plan.hosts[member.host][1] is not None:  # another host than this
+            lines += missing_module_remedy(self._output.tails, member.process, member.host)
+        text = "\n".join(lines).replace("distrun: ", "")
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

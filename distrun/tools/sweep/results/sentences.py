@@ -1,0 +1,66 @@
+"""Sentences about trials, for people."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+
+from distrun.tools.sweep.policy.trials import State, Trial
+from distrun.tools.sweep.results.standing import best, groups
+from distrun.tools.sweep.search.source import Values
+from distrun.tools.sweep.space.command_line import SEED
+from distrun.tools.sweep.space.ranges import shown
+
+_ORDER = (State.COMPLETE, State.PRUNED, State.FAILED, State.RUNNING, State.WAITING)
+
+
+def parameters(values: Values) -> str:
+    """Return the values: `lr=0.01 width=32`."""
+    return " ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
+def counts(trials: Iterable[Trial]) -> str:
+    """Return the number of trials by state: `4 complete, 1 failed`."""
+    states = [trial.state for trial in trials]
+    return ", ".join(f"{states.count(state)} {state.value}" for state in _ORDER if state in states) or "no trial"
+
+
+def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
+    """Return the sentence about a trial that has just ended."""
+    value = "" if trial.value is None else f": {trial.value:.6g}"
+    at = "" if trial.step is None else f" at step {trial.step:g}"
+    first = best(trials, minimizes)
+    standing = ""
+    if first is trial:
+        standing = "; it is the best"
+    elif first is not None and first.value is not None:
+        standing = f"; the best is trial {first.number} with {first.value:.6g}"
+    tried = f" ({parameters(trial.values)})" if trial.values else ""
+    return f"trial {trial.number} {trial.state.value}{value}{at}{tried}, {trial.seconds:.3g} s{standing}"
+
+
+def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:
+    """Return the sentences at the end of a sweep, without its failures; `where` says where the results are."""
+    lines = [f"{counts(trials)}; {where}"]
+    if any(SEED in trial.values for trial in trials):
+        for group in groups(trials, minimizes)[:5]:
+            if group.mean is not None:
+                deviation = "" if group.deviation is None else f" ± {group.deviation:.3g}"
+                tried = f" ({parameters(group.values)})" if group.values else ""
+                lines.append(f"{group.mean:.6g}{deviation} over {len(group.complete)} seeds{tried}")
+    return lines
+
+
+def best_lines(trial: Trial, command: Sequence[str], ranks: int) -> list[str]:
+    """Return the sentences about the best trial."""
+    at = "" if trial.step is None else f" at step {trial.step:g}"
+    values = f": {parameters(trial.values)}" if trial.values else ""
+    return [
+        f"the best is trial {trial.number} with {trial.value:.6g}{at}{values}",
+        f"its command: {run_line(command, ranks)}",
+    ]
+
+
+def run_line(command: Sequence[str], ranks: int) -> str:
+    """Return a command line that runs one trial by itself."""
+    return shlex.join(["distrun", "-np", str(ranks), *command])

@@ -1,0 +1,155 @@
+"""A running sweep for who looks on: a table at the bottom of a terminal, or a line for each trial without one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from distrun.tools.sweep.policy.trials import State, Trial
+from distrun.tools.sweep.results.sentences import counts, ended
+from distrun.tools.sweep.results.standing import ranked
+from distrun.tools.sweep.space.ranges import shown
+
+if TYPE_CHECKING:
+    from distrun.runner.output.panel import Panel
+
+_LINE_EVERY = 30.0  # seconds
+_PAINT_EVERY = 0.25  # seconds
+_MOST_PART = 0.6  # of the terminal's height
+_COLOURS = {State.COMPLETE: "green", State.RUNNING: "cyan", State.PRUNED: "yellow", State.FAILED: "red"}
+
+
+class View(Protocol):
+    """A way to show a sweep."""
+
+    due: float
+    """When `see` is to be called if nothing happens before."""
+
+    def see(self, trials: Mapping[int, Trial], now: float) -> None:
+        """Show the trials, if it is time."""
+
+    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Tell of a trial that has ended."""
+
+    def end(self) -> None:
+        """Clear away."""
+
+
+class Quiet:
+    """The view of `--quiet`."""
+
+    due = float("inf")
+
+    def see(self, trials: Mapping[int, Trial], now: float) -> None:
+        """Show nothing."""
+
+    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Tell nothing."""
+
+    def end(self) -> None:
+        """Clear away nothing."""
+
+
+class Lines:
+    """The view without a terminal: a line for each trial that ends, and one every 30 s."""
+
+    def __init__(self, say: Callable[[str], None], minimizes: bool, total: int | None, now: float) -> None:
+        """Args: tells the user; whether small values are good; the number of trials, None = no end; the time."""
+        self.due = now + _LINE_EVERY
+        self._say = say
+        self._minimizes = minimizes
+        self._of = "" if total is None else f" of {total}"
+
+    def see(self, trials: Mapping[int, Trial], now: float) -> None:
+        """Tell how many trials there are, if it is time."""
+        if now >= self.due:
+            self.due = now + _LINE_EVERY
+            self._say(f"{len(trials)}{self._of} trials: {counts(trials.values())}")
+
+    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Tell of a trial that has ended."""
+        self._say(ended(trial, self._minimizes, trials.values()))
+
+    def end(self) -> None:
+        """Clear away nothing."""
+
+
+class Screen:
+    """The view in a terminal: a table, best first."""
+
+    def __init__(self, panel: Panel, minimizes: bool, total: int | None, now: float) -> None:
+        """Args: where to show it; whether small values are good; the number of trials; the time."""
+        self.due = now
+        self._panel = panel
+        self._minimizes = minimizes
+        self._of = "" if total is None else f" of {total}"
+
+    def see(self, trials: Mapping[int, Trial], now: float) -> None:
+        """Show the table, if it is time."""
+        if now >= self.due:
+            self.due = now + _PAINT_EVERY
+            title = f"{len(trials)}{self._of} trials: {counts(trials.values())}"
+            self._panel.show(lines(ranked(trials.values(), self._minimizes), title, *self._panel.size, now))
+
+    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
+        """Tell nothing: the table shows it."""
+
+    def end(self) -> None:
+        """Clear away."""
+        self._panel.show(())
+
+
+def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: float) -> list[str]:
+    """Return the table with its colours.
+
+    Args:
+        trials: all trials, best first.
+        title: the line above them.
+        columns, rows: the size of the terminal.
+        now: the time.
+    """
+    from io import StringIO
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for trial in trials for name in trial.values))
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for name in ("trial", "state", "value", "step", "time", *names, "host"):
+        table.add_column(name, no_wrap=True, justify="right" if name in ("trial", "value", "step", "time") else "left")
+    for trial in _shown(trials, max(3, int(rows * _MOST_PART) - 4)):
+        seconds = now - trial.began if trial.state is State.RUNNING else trial.seconds
+        table.add_row(
+            str(trial.number),
+            trial.state.value,
+            "" if trial.value is None else f"{trial.value:.5g}",
+            "" if trial.step is None else f"{trial.step:g}",
+            f"{seconds:.0f} s",
+            *(shown(trial.values.get(name, "")) for name in names),
+            ",".join(trial.hosts),
+            style=_COLOURS.get(trial.state, ""),
+        )
+    console = Console(
+        file=StringIO(),
+        force_terminal=True,
+        width=max(20, columns),
+        color_system=None if os.environ.get("NO_COLOR") else "standard",
+        markup=False,  # a choice may be written as [/a] or :fire:
+        emoji=False,
+    )
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().rstrip("\n").split("\n")
+
+
+def _shown(trials: Sequence[Trial], most: int) -> list[Trial]:
+    """Return the best trials and those that run, as many as there is room for."""
+    running = [trial for trial in trials if trial.state is State.RUNNING][: most // 2]
+    kept = {trial.number for trial in running}
+    for trial in trials:
+        if len(kept) >= most:
+            break
+        kept.add(trial.number)
+    return [trial for trial in trials if trial.number in kept]

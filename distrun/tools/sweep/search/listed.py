@@ -1,0 +1,87 @@
+"""Grids and seeds: all combinations of the values of the parameters, in a fixed order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from distrun.errors import UsageError
+from distrun.tools.sweep.search.source import Result, Values
+from distrun.tools.sweep.space.ranges import Range, Value
+
+_MOST = 1 << 20  # trials of a grid
+
+
+class Listed:
+    """A source that has all of its trials listed from the beginning."""
+
+    needs_values = False
+
+    def __init__(self, points: Iterable[Values], finished: Collection[Values] = ()) -> None:
+        """
+        Args:
+            points: the values of all trials, in order.
+            finished: those of trials of an earlier run that need not be run again.
+        """
+        left = list(points)
+        self.total: int | None = len(left)
+        done = Counter(_key(values) for values in finished)
+        self._left: deque[Values] = deque()
+        for values in left:
+            if done[_key(values)]:
+                done[_key(values)] -= 1
+            else:
+                self._left.append(values)
+
+    def ask(self, number: int) -> Values | None:
+        """Return the values of the next trial."""
+        return self._left.popleft() if self._left else None
+
+    def tell(self, result: Result) -> None:
+        """Take note of nothing: the order is fixed."""
+
+    def export(self, path: Path) -> None:
+        """Write nothing: there is nothing that was learnt."""
+
+
+def grid(parameters: Mapping[str, Range]) -> list[Values]:
+    """Return all combinations; the last parameter varies fastest.
+
+    Raises:
+        UsageError: a range has no end of values, or there are too many combinations.
+    """
+    columns = []
+    for name, values in parameters.items():
+        listed = values.listed()
+        if listed is None:
+            raise UsageError(
+                f"--grid cannot list the values of {name}={values}: give choices, as in {name}=0.1|0.01, or a step, as "
+                f"in {name}=0..1/0.25"
+            )
+        columns.append(listed)
+    total = math.prod(map(_length, columns))
+    if total > _MOST:
+        raise UsageError(
+            f"--grid has {total} trials, {_MOST} are allowed: give fewer values, or wider steps, as in a=0..1000/100"
+        )
+    return [dict(zip(parameters, point, strict=True)) for point in itertools.product(*columns)]
+
+
+def size_in_words(parameters: Mapping[str, Range]) -> str:
+    """Return the size of a grid: `12 trials: lr 3, width 4`."""
+    counts = {name: len(values.listed() or ()) for name, values in parameters.items()}
+    each = " x ".join(f"{count} of {name}" for name, count in counts.items())
+    total = math.prod(counts.values())
+    return f"{total} trial{'s' * (total != 1)}" + (f": {each}" if len(counts) > 1 else "")
+
+
+def _length(values: Sequence[Value]) -> int:
+    """Return how many values there are; `len` knows no range of more than 2 ** 63."""
+    return (values.stop - values.start - 1) // values.step + 1 if isinstance(values, range) else len(values)
+
+
+def _key(values: Values) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, str(value)) for name, value in values.items()))

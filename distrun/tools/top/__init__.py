@@ -1,0 +1,1 @@
+"""`distrun top` and `distrun ps`: `finding` finds this user's running jobs, `commands` shows them."""

@@ -1,0 +1,101 @@
+"""`distrun ps`, which lists jobs, and `distrun top`, which shows one that is running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import click
+
+from distrun.errors import BootstrapError, UsageError
+from distrun.runner.observation.live.keys import Keys
+from distrun.runner.observation.live.sentences import clock, number, sentence
+from distrun.runner.observation.live.snapshot import Snapshot
+from distrun.runner.output.panel import Panel
+from distrun.tools.top.finding import Job, connect, jobs, the_job
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+@click.command(context_settings=_SETTINGS)
+def ps() -> int:
+    """List your jobs whose launchers run on this machine."""
+    rows = [("JOB", "PID", "RANKS", "HOSTS", "FOR", "STEPS/S", "COMMAND"), *map(_row, jobs())]
+    if len(rows) == 1:
+        click.echo("no job of yours runs on this machine", err=True)
+        return 0
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [f"{cell:{width}}" for cell, width in zip(row, widths, strict=False)]
+        click.echo("  ".join([*cells, row[-1]]))
+    return 0
+
+
+def _row(job: Job) -> tuple[str, ...]:
+    hosts = ",".join(job.hosts[:3]) + (f" and {len(job.hosts) - 3} more" if len(job.hosts) > 3 else "")
+    steps = "-" if job.steps_per_second is None else number(job.steps_per_second)
+    age = clock(max(0.0, time.time() - job.since))
+    return job.job[:8], str(job.pid), str(job.ranks), hosts, age, steps, job.command
+
+
+@click.command(context_settings=_SETTINGS)
+@click.argument("job", required=False)
+def top(job: str | None) -> int:
+    """Show a job that is running: the speed of each rank, what it does with its time, and for whom it waits.
+
+    JOB is the beginning of its name or the process id of its launcher, as 'distrun ps' lists them; it may be left out
+    where there is only one. The job is observed for as long as somebody looks on, and goes on as before.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("distrun top needs a terminal: without one, start the job with --live, which writes lines")
+    found = the_job(job)
+    try:
+        connection = connect(found.address)
+    except (OSError, BootstrapError) as error:
+        raise UsageError(f"job {found.job[:8]} has just ended, or does not answer ({error}); see distrun ps") from None
+    with connection:
+        connection.settimeout(None)
+        connection.sendall(b'{"ask": "top"}\n')
+        return _look_on(connection, found)
+
+
+def _look_on(connection: socket.socket, job: Job) -> int:
+    from distrun.runner.observation.live.screen import lines
+
+    panel = Panel(1)
+    above: list[str] = []
+    keys = Keys(above.append, is_guest=True)
+    keys.on_stack = lambda rank: connection.sendall(json.dumps({"stack": rank}).encode() + b"\n")
+    keys.on_log = lambda rank: connection.sendall(json.dumps({"log": rank}).encode() + b"\n")
+    signal.signal(signal.SIGTERM, lambda *_: keys.leave())
+    keys.start()
+    last: Snapshot | None = None
+    try:
+        for line in connection.makefile("rb"):
+            last = Snapshot.from_json(line)
+            panel.show(lines(last, *panel.size, keys.prompt, is_all=True))
+            said, above[:] = [*above, *last.texts], []
+            _write(panel.around("".join(f"{text}\n" for text in said).encode()))
+            if last.status is not None:
+                break
+    except KeyboardInterrupt:
+        pass
+    finally:
+        keys.close()
+        panel.show(())
+        _write(panel.around(b""))
+    if last is not None and last.status is not None:
+        click.echo(f"job {job.job[:8]} is over, with exit status {last.status}: {sentence(last)}")
+    elif not keys.is_closed and last is None:
+        raise UsageError(f"job {job.job[:8]} has just ended; see distrun ps")
+    return 0
+
+
+def _write(data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(1, rest) :]

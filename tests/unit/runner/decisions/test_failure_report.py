@@ -1,0 +1,60 @@
+"""The report of the first failure, and the last lines of stderr in it."""
+
+from __future__ import annotations
+
+from distrun.runner.decisions.failure import Failure
+from distrun.runner.decisions.failure_report import LAST_LINES, StderrTails, format_report
+
+
+def test_the_report_names_rank_host_process_end_and_last_lines():
+    failure = Failure(3, 42, "exited with code 42")
+    assert format_report(failure, "rank 3 on worker-1", {3: 77}, [b"first", b"\xff"], "logs/rank.3/stderr") == (
+        "distrun: rank 3 on worker-1 (pid 77) exited with code 42\n"
+        "distrun: its last lines on stderr (all of it: logs/rank.3/stderr):\n"
+        "    first\n"
+        "    \udcff"
+    )
+
+
+def test_a_silent_rank_and_a_failure_of_no_rank_have_short_reports():
+    assert format_report(Failure(0, 1, "exited with code 1"), "rank 0 on a", {0: 7}, []).endswith(
+        "wrote nothing to stderr"
+    )
+    assert format_report(Failure(None, 1, "the agent is lost"), "", {}, []) == "distrun: the agent is lost"
+    assert (
+        format_report(Failure(0, 127, "could not be started"), "rank 0 on a", {}, [])
+        == "distrun: rank 0 on a could not be started"
+    )
+
+
+def test_last_words_are_the_last_lines_in_bounded_memory():
+    words = StderrTails()
+    for number in range(100_000):
+        words.record(0, b"line %d\r\n" % number)
+    assert words.lines(0) == [b"line %d" % number for number in range(100_000 - LAST_LINES, 100_000)]
+    words.record(1, b"x" * 10_000_000)
+    assert len(words.lines(1)[0]) < 10_000
+    assert words.lines(2) == []
+
+
+def test_of_a_progress_bar_the_last_state_is_told():
+    words = StderrTails()
+    words.record(0, b"10%\r20%\r30%\nboom\n\n")
+    assert words.lines(0) == [b"30%", b"boom"]
+
+
+def test_a_rank_that_lost_its_peer_says_so():
+    words = StderrTails()
+    words.record(0, b"Traceback ...\ndistrun.errors.JobAbortedError: rank 1 is gone\n")
+    words.record(1, b"about distrun.errors.JobAbortedError\n")
+    assert words.reports_lost_peer(0)
+    assert not words.reports_lost_peer(1)
+
+
+def test_an_mpirun_that_has_lost_a_host_says_so():
+    tails = StderrTails()
+    tails.record(
+        0, b"--------\nPRTE has lost communication with a remote daemon.\n\n  HNP daemon   : [prterun-vm@0,0]\n"
+    )
+    tails.record(1, b"he said: PRTE has lost communication with a remote daemon.\n")
+    assert [tails.reports_lost_host(rank) for rank in range(3)] == [True, False, False]

@@ -1,0 +1,127 @@
+"""Search by Optuna, together with pruning, on a toy problem whose best is known; and what is told of trials."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from distrun.tools.sweep.policy.halving import Halving
+from distrun.tools.sweep.results.importance import importances
+from distrun.tools.sweep.search.listed import grid
+from distrun.tools.sweep.search.optuna_search import OptunaSearch
+from distrun.tools.sweep.search.source import Result
+from distrun.tools.sweep.space.ranges import Choices, Floats, Integers
+
+pytest.importorskip("optuna")
+EPOCHS = 18
+SPACE = {"lr": Floats(1e-4, 1.0, is_log=True), "width": Choices(("16", "32", "64")), "layers": Integers(1, 4)}
+
+
+def loss(values, epoch):
+    """A loss that falls to its best at lr=0.03, width=32 and two layers, where it is 0."""
+    distance = (math.log10(values["lr"]) - math.log10(0.03)) ** 2
+    distance += 0.5 * (values["width"] != "32") + 0.2 * abs(values["layers"] - 2)
+    return distance + (1 + distance) / epoch - 1 / EPOCHS
+
+
+def run(source, halving):
+    """Run all trials one after the other; return their results and the number of epochs."""
+    results, epochs = [], 0
+    while (values := source.ask(len(results))) is not None:
+        reports = []
+        is_pruned = False
+        for epoch in range(1, EPOCHS + 1):
+            epochs += 1
+            reports.append((epoch, loss(values, epoch)))
+            is_pruned = halving is not None and not halving.judge(len(results), epoch, reports[-1][1])
+            if is_pruned:
+                break
+        results.append(Result(len(results), values, reports[-1][1], is_pruned, reports))
+        source.tell(results[-1])
+    return results, epochs
+
+
+def best(results):
+    return min((result for result in results if not result.is_pruned), key=lambda result: result.value)
+
+
+def test_a_search_with_pruning_finds_a_known_best_in_fewer_epochs_than_a_grid():
+    found, epochs = run(OptunaSearch(SPACE, 60, True, seed=1), Halving(True, 3, 2))
+    points = grid({**SPACE, "lr": Choices(("0.0001", "0.001", "0.01", "0.1", "1.0"))})
+    grid_best = min(loss({**point, "lr": float(point["lr"])}, EPOCHS) for point in points)
+    first = best(found)
+    assert (first.values["width"], first.values["layers"]) == ("32", 2)
+    assert first.value < grid_best
+    assert epochs < 0.6 * len(points) * EPOCHS
+
+
+def test_a_seed_makes_the_choices_the_same_each_time():
+    one, other = (run(OptunaSearch(SPACE, 12, True, seed=3), None)[0] for _ in range(2))
+    assert one == other
+
+
+def test_a_search_that_is_resumed_knows_what_was_tried_and_tries_again_what_was_not_finished():
+    results, _ = run(OptunaSearch(SPACE, 20, True, seed=3), Halving(True))
+    again = {"lr": 0.5, "width": "64", "layers": 4}
+    resumed = OptunaSearch(SPACE, 22, True, seed=3, finished=results, again=[again])
+    assert resumed.ask(20) == again
+    assert resumed.ask(21) is not None
+    assert resumed.ask(22) is None
+
+
+def test_trials_that_fail_or_diverge_do_not_disturb_a_search():
+    source = OptunaSearch({"steps": Integers(0, 10, 3), "x": Floats(0, 1, 0.3)}, 4, False)
+    values = [source.ask(number) for number in range(4)]
+    assert all(value["steps"] in (0, 3, 6, 9) for value in values)
+    source.tell(Result(0, values[0], None))
+    source.tell(Result(1, values[1], math.nan, reports=[(1, 0.5), (2, math.nan)]))
+    source.tell(Result(2, values[2], 0.7, is_pruned=True, reports=[(1, 0.7)]))
+    source.tell(Result(3, values[3], 0.9))
+    again = OptunaSearch(
+        {"steps": Integers(0, 10, 3), "x": Floats(0, 1, 0.3)},
+        5,
+        False,
+        finished=[
+            Result(1, values[1], math.nan, reports=[(1, 0.5), (2, math.nan)]),
+            Result(2, values[2], 0.7, is_pruned=True, reports=[(1, 0.7)]),
+        ],
+    )
+    assert again.ask(4) is not None
+
+
+def test_of_very_many_reports_some_are_kept_and_the_last():
+    source = OptunaSearch(SPACE, 1, True)
+    source.tell(Result(0, source.ask(0), 0.5, True, [(step, 1 / step) for step in range(1, 100_001)]))
+    (trial,) = source._study.trials
+    assert len(trial.intermediate_values) < 1100
+    assert trial.last_step == 99_999
+    assert trial.value == 1e-5
+
+
+def test_a_study_is_written_at_once_though_a_launcher_was_killed_while_it_wrote_one(tmp_path, monkeypatch):
+    def wait_for_a_lock(seconds):
+        pytest.fail("it waits for a lock that nobody holds")
+
+    source = OptunaSearch(SPACE, 1, True)
+    source.tell(Result(0, source.ask(0), 0.5))
+    source.export(tmp_path / "study.db")
+    whole = (tmp_path / "study.db").read_bytes()
+    for name in ("study.db", ".study.db"):
+        (tmp_path / f"{name}.lock").symlink_to(name)
+    (tmp_path / ".study.db").write_bytes(whole[:20])
+    monkeypatch.setattr(time, "sleep", wait_for_a_lock)
+    source.export(tmp_path / "study.db")
+    assert len((tmp_path / "study.db").read_bytes()) == len(whole)
+    assert not (tmp_path / ".study.db").exists()
+
+
+def test_importance_tells_what_matters_from_what_does_not():
+    results, _ = run(OptunaSearch({**SPACE, "idle": Floats(0, 1)}, 80, True, seed=5), None)
+    shares = importances(results, {**SPACE, "idle": Floats(0, 1)})
+    assert list(shares)[-1] in ("idle", "layers")
+    assert shares["idle"] < 0.25 < max(shares.values()) <= 1
+    assert importances(results[:3], SPACE) == {}
+    ties = [Result(number, {"x": "ab"[number % 2]}, float(number % 2)) for number in range(6)]
+    assert importances(ties, {"x": Choices(("a", "b"))}) == {"x": 1.0}
