@@ -71,7 +71,7 @@ def _measure(rank: Rank, count: int, rounds: Rounds) -> dict[str, Summary]:
     programs = {COPY: copy if rank.rank == 0 else _nothing, **programs}
 
     def write(name: str) -> None:
-        """Write zeros anew, as a backward pass writes gradients: else each rank's slice stays in its own cache."""
+        """Write zeros again, as a backward pass writes gradients: else each rank's slice stays in its own cache."""
         if name in reductions:
             fill, *_ = reductions[name]
             fill(0.0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 class DistrunError(Exception):
     """Base of every error distrun raises on purpose; its text is one sentence meant for the user."""
 
-    # TensorFlow's AutoGraph reads this signature to raise an error anew with a longer text. Type checkers must not see
+    # TensorFlow's AutoGraph reads this signature to raise an error again with a longer text. Type checkers must not see
     # it: they would take every error for a plain Exception.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__

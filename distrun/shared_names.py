@@ -1,6 +1,6 @@
 """The names that `distrun` and every framework face pass on.
 
-Who this rank is and how often it was started anew, operators, process sets, the barrier, reports of trials, and the
+Who this rank is and how often it was started again, operators, process sets, the barrier, reports of trials, and the
 error of Horovod's scripts.
 """
 

@@ -1,7 +1,7 @@
 """Ranks that are killed: training scripts of three kinds that note each step. recovery.py starts them.
 
 elastic      distrun.torch with elastic.run
-checkpoint   distrun.torch and a checkpoint every tenth step, for ranks that are all started anew
+checkpoint   distrun.torch and a checkpoint every tenth step, for ranks that are all started again
 ddp          torch.distributed over gloo, with the same checkpoints
 plain        distrun.torch alone, which does not survive
 """

@@ -3,7 +3,7 @@
     runs/a/step-120-5f3ac01e/part-0-of-2.safetensors
                              part-1-of-2.safetensors
 
-The number after the step tells attempts to save the same step apart: ranks that were started anew must not complete
+The number after the step tells attempts to save the same step apart: ranks that were started again must not complete
 what others had begun. A checkpoint is finished when all of its parts are there, since each appears when it is whole.
 Nobody has to be asked, so ranks need not wait for each other to write theirs.
 """

@@ -27,7 +27,7 @@ _ATTEMPT = (
     "DISTRUN_TRIAL",
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE", "PMI_JOBID"),
 )
-"""Variables that are the same on all ranks of a job, and others once the ranks are started anew."""
+"""Variables that are the same on all ranks of a job, and others once the ranks are started again."""
 
 
 class CheckpointManager:
@@ -176,8 +176,8 @@ class CheckpointManager:
         """Give all ranks the state of the newest checkpoint that is whole.
 
         One that is damaged is skipped, with a warning. Objects with a state (models, optimizers, variables) are
-        overwritten in place; an optimizer of Keras by itself must have been built. All else is made anew, tensors where
-        the given ones are. Rank 0 chooses and reads; with `sharded=True` all ranks do.
+        overwritten in place; an optimizer of Keras by itself must have been built. All else is made again, tensors
+        where the given ones are. Rank 0 chooses and reads; with `sharded=True` all ranks do.
 
         Args:
             step: what the result says if there is no checkpoint.

@@ -13,8 +13,8 @@ object with one key, which tells the kind:
                                        perhaps with "losses", what compression has taken from the gradients
     {"node": ["optax.ScaleByAdamState", [...]]}    a named tuple, or a node of a pytree that only JAX knows
 
-`restored` puts values together again. The kinds from `state` on are not made anew, but need the object that takes their
-place, `like`: so nothing in a file can name code to be run.
+`restored` puts values together again. The kinds from `state` on are not made again, but need the object that takes
+their place, `like`: so nothing in a file can name code to be run.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Builder:
         return [name, capture.note]
 
     def _plain(self, value: Any, path: str) -> Form | None:
-        """Return the form of one of Python's own types, which is made anew when it is restored."""
+        """Return the form of one of Python's own types, which is made again when it is restored."""
         for tag, kind in _DICTS.items():
             if type(value) is kind:
                 pairs = [[self.form(key, f"a key of {path}"), self.form(value[key], f"{path}.{key}")] for key in value]

@@ -27,12 +27,12 @@ SERVER = "DISTRUN_SERVER"
 SERVER_MEMORY = "DISTRUN_SERVER_MEMORY"
 """The variable with the descriptor of the memory in which a server keeps its parameters; it outlives the server."""
 SERVER_RESTARTS = "DISTRUN_SERVER_RESTARTS"
-"""The variable that says how often servers are started anew in all."""
+"""The variable that says how often servers are started again in all."""
 SERVER_COPIES = "DISTRUN_SERVER_COPIES"
 """The variable that says how many seconds lie between copies of what servers hold, and, after a colon, the folder of
 the job where they are. Only then may a server come back on another host."""
 SERVER_GENERATION = "DISTRUN_SERVER_GENERATION"
-"""The variable that tells a server which has come to another host how often servers had been started anew by then."""
+"""The variable that tells a server which has come to another host how often servers had been started again by then."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class LaunchContract:
     """The slot of its host that this process has for life, which is the number of its GPU: local ranks may change with
     the generation. -1 = the local rank."""
     restart: int = 0
-    """How often the job, or its ranks, were started anew before this process."""
+    """How often the job, or its ranks, were started again before this process."""
 
     def __post_init__(self) -> None:
         if self.slot < 0:
@@ -108,7 +108,7 @@ class LaunchContract:
         Args:
             name: the job's name, `--rdzv-id`.
             node, nodes: the index of this rank's host among so many hosts.
-            max_restarts: how often ranks may be started anew.
+            max_restarts: how often ranks may be started again.
         """
         return {
             "GROUP_RANK": str(node),

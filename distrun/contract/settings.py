@@ -332,7 +332,7 @@ def current() -> Settings:
 
 
 def is_given(switch: str) -> bool:
-    """Return whether a switch is on, or has a value that `current` will refuse: whoever must not raise asks this."""
+    """Return whether a switch is on, or has a value that `current` will refuse: for callers that must not raise."""
     return os.environ.get(switch, "0") not in ("", "0")
 
 

@@ -13,7 +13,7 @@ from distrun.runtime.world import world
 
 
 class ElasticSampler(Sampler[Any]):
-    """A sampler of what is left of an epoch, which ranks that come in divide anew among all.
+    """A sampler of what is left of an epoch, which ranks that come in divide again among all.
 
         sampler = ElasticSampler(dataset)
         loader = DataLoader(dataset, batch_size=32, sampler=sampler)

@@ -55,7 +55,7 @@ def shard(
     stream, from those of its last round; with `drop_remainder`, the samples that do not fill a batch on every rank are
     left out instead. With `pad=False` every sample is taken just once: in the last step some ranks have one sample
     less than others, or one more than `batch_size`. (Where there are fewer samples than ranks, which may happen when
-    the rest of an epoch is dealt out anew, those without one still take a sample that another has.)
+    the rest of an epoch is dealt out again, those without one still take a sample that another has.)
 
     `shuffle=True` takes the samples in an order that depends on `seed` and the epoch alone. For a stream give the
     number of samples to choose from: it cannot be shuffled as a whole. Each iteration over the result is another epoch;
@@ -67,7 +67,7 @@ def shard(
     When ranks come or go, it deals out what is left of the epoch among those that there are then; iterators made before
     are refused. A `position` of one's own makes the result go on from there, in a training function, say, that makes
     its data each time it is entered. A tf.data.Dataset has a position in an elastic job only, or with `elastic=True`,
-    since its length is unknown then; and a generator can be gone through once, so it cannot be dealt out anew.
+    since its length is unknown then; and a generator can be gone through once, so it cannot be dealt out again.
 
     Batches tell when this rank waits too long for its input, see `watch`; to a tf.data.Dataset, apply it last.
 

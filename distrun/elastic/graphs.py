@@ -69,7 +69,7 @@ class GraphState(ObjectState):
     """The names of the parts that are `Ahead`."""
 
     def mark(self) -> None:
-        """Take note of a step boundary."""
+        """Note a step boundary."""
         super().mark()
         self._look()
         is_kept = losses.are_kept()

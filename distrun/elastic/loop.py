@@ -25,7 +25,7 @@ def run(
 
     When a rank is lost, or ranks are to come or go, the function is left on all ranks, by an exception that its next
     collective or step boundary raises; and when the new ranks have met and have the same state, it is called again. So
-    it goes on from what is in `state`, and what is made inside it is made anew. Newcomers run the script as the others
+    it goes on from what is in `state`, and what is made inside it is made again. Newcomers run the script as the others
     did, up to here.
 
     Under a launcher that is not elastic the ranks take the state of rank 0, and the function is called once.

@@ -95,7 +95,7 @@ class ObjectState(State):
         self._has_copy = False
 
     def mark(self) -> None:
-        """Take note of a step boundary."""
+        """Note a step boundary."""
         super().mark()
         for part in self._parts.values():
             part.advance()

@@ -28,11 +28,11 @@ class Part:
         raise NotImplementedError(f"{type(self).__name__} has no restore: let it go back to the copy")
 
     def advance(self) -> None:
-        """Take note that the script has come to a step boundary: once per step, so it should cost nothing."""
+        """Note that the script has come to a step boundary: once per step, so it should cost nothing."""
         self.mark()
 
     def mark(self) -> None:
-        """Take note that it is as at a step boundary: the script has come to one, or it has taken the donor's state."""
+        """Note that it is as at a step boundary: the script has come to one, or it has taken the donor's state."""
 
     def is_clean(self) -> bool:
         """Return whether it is as it was when `mark` was called last, as far as the weights are concerned."""

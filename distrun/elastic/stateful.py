@@ -59,7 +59,7 @@ class StatefulPart(Part):
         return self.value.state_dict()
 
     def adopt(self, description: Any) -> None:
-        """Take note of the donor's."""
+        """Note the donor's."""
         self._description = description
 
     def complete(self) -> None:

@@ -105,7 +105,7 @@ def _merged(own: Losses) -> Losses:
     prepare(call, ("float32",) * len(keys), tuple([shapes[key] for key in keys])).reduce(arrays, arrays)
     merged: Losses = {}
     for (name, place), array in zip(keys, arrays, strict=True):
-        # Where a rank has none yet, since it is new, all begin anew: they have to save the same.
+        # Where a rank has none yet, since it is new, all begin again: they have to save the same.
         has_q = all(ranks.get((name, place), (None, False))[1] for ranks in everybody)
         q = own[name][place].q if has_q else None
         merged.setdefault(name, {})[place] = Loss(array.reshape(shapes[name, place]), q)

@@ -81,7 +81,7 @@ class DiLoCo:
             self._outer.drop_anchor()
 
     def step(self, params: Any) -> Any:
-        """Take note of an inner step, and take the outer step that is due, if any; return the parameters.
+        """Note an inner step, and take the outer step that is due, if any; return the parameters.
 
         Raises:
             UsageError: the ranks have begun with different parameters.

@@ -9,7 +9,7 @@
 
     train(elastic.JaxState(params=params, moments=moments, step=0))
 
-A jitted function whose collectives are those of gradients is not made anew for other ranks. One that holds what is
+A jitted function whose collectives are those of gradients is not made again for other ranks. One that holds what is
 known of the world, such as the shape of what allgather returns, is: then all programs are compiled again. What the
 script itself puts into a function, such as `1 / distrun.size()`, stays there: hand it over as an argument.
 """

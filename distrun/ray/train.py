@@ -73,7 +73,7 @@ class Trainer(_trainer_of_ray()):  # type: ignore[misc]
     """Ray Train's `DataParallelTrainer` with distrun between its workers.
 
     It takes the same arguments; `backend_config` is a `Config` unless one is given. Ray Train finds a worker that is
-    lost, and `FailureConfig(max_failures=...)` starts the workers anew from the last checkpoint.
+    lost, and `FailureConfig(max_failures=...)` starts the workers again from the last checkpoint.
     """
 
     def __init__(self, train_loop_per_worker: Any, *, backend_config: Config | None = None, **arguments: Any) -> None:

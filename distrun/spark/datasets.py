@@ -1,7 +1,7 @@
 """A DataFrame as Parquet files that the ranks share, and the part of each rank, dealt out by row groups.
 
 Spark writes, pyarrow reads: a rank opens only the files that its row groups are in, and holds one row group at a time.
-Row groups are dealt out as `distrun.data.shard` deals out samples, anew in each epoch if they are shuffled; those of a
+Row groups are dealt out as `distrun.data.shard` deals out samples, again in each epoch if they are shuffled; those of a
 rank are then cut into batches, as many on every rank.
 """
 

@@ -93,7 +93,7 @@ class LowRank:
         whole = self._p @ q.T
         lost = self._matrix
         lost -= whole / ranks
-        # With an infinity or a NaN in any matrix all ranks have them here, and begin anew.
+        # With an infinity or a NaN in any matrix all ranks have them here, and begin again.
         is_finite = math.isfinite(float(q.sum()))
         self._new = (q / ranks, lost) if is_finite else (self._random(), None)
         self._matrix = self._p = None

@@ -3,7 +3,7 @@
 What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. They work eagerly,
 in tf.function and in graphs of TensorFlow 1, on tensors of any numeric dtype and shape, and are differentiable: see
 `distrun.tensorflow.autograd` for what flows back. In a graph an operation without a name gets one that counts within
-the graph, so a rank may trace a function anew by itself. There failures are a tf.errors.OpError that holds the text of
+the graph, so a rank may trace a function again by itself. There failures are a tf.errors.OpError that holds the text of
 the `distrun.CollectiveError` that is raised eagerly: FailedPreconditionError where the ranks disagree,
 InvalidArgumentError for splits that do not fit, UnknownError otherwise. Eagerly the first two are both at once, an
 error of distrun's and TensorFlow's.

@@ -124,7 +124,7 @@ def _time_left() -> float | None:
 def _look() -> None:
     """Help what needs it, complete what has taken too long, with an error, and note when to look again."""
     global _next_look
-    _next_look = math.inf  # whoever expects something meanwhile rings
+    _next_look = math.inf  # threads that expect something meanwhile ring
     now = waking_clock.now()
     for work, expected in list(_expected.items()):
         if expected.assisted_at <= now:

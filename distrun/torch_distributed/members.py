@@ -46,7 +46,7 @@ class Members:
             with suppress(JobAbortedError):  # then there is nothing to be left
                 member_sets.dissolve(self.process_set)
             return
-        # Some rank may still work in another group, and need the coordinator. Whoever fails, though, keeps nobody
+        # Some rank may still work in another group, and need the coordinator. A rank that fails, though, keeps nobody
         # waiting, and does not wait.
         if joining.has_joined() and not is_aborting and sys.exc_info()[0] is None:
             with suppress(CollectiveError):

@@ -1,9 +1,9 @@
 """Results on a GPU, whose last steps may be queued on another stream than the one that uses them.
 
 The results of some operations are copied into the caller's tensors when they are fetched, on the stream that is current
-there: that of whoever waits for the work, or one that torch chooses for the callbacks of a future. Whoever else waits
-for the work waits for these copies too. And as the memory belongs to the stream from which the operation was submitted,
-torch is told that another one uses it.
+there: the stream of the thread that waits for the work, or one that torch chooses for the callbacks of a future.
+Another thread that waits for the work waits for these copies too. And as the memory belongs to the stream from which
+the operation was submitted, torch is told that another one uses it.
 """
 
 from __future__ import annotations

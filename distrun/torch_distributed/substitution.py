@@ -49,8 +49,8 @@ def substitute() -> None:
 def chosen_backend(asked: str | None) -> str | None:
     """Return the backend that a script gets which asks for `asked`; None: it has asked for none, and gets the default.
 
-    It is ours in place of gloo, and of gloo for CPUs with NCCL for GPUs, which is what torch uses by itself. Whoever
-    names NCCL alone, or any other backend, gets that.
+    It is ours in place of gloo, and of gloo for CPUs with NCCL for GPUs, which is what torch uses by itself. A script
+    that names NCCL alone, or any other backend, gets that.
     """
     if asked is None or asked.lower() in ("", "undefined"):
         return None

@@ -1,6 +1,6 @@
 """The form of a ring of events: a header, the names of operations, and slots for events that are used in turn.
 
-Whoever starts a rank makes the memory, one memfd per rank, and keeps it: what a rank did last can be read when the rank
+The starter of a rank makes the memory, one memfd per rank, and keeps it: what a rank did last can be read when the rank
 is gone. The rank writes without a lock, and a reader takes nothing out: it remembers how far it has read.
 """
 
@@ -74,7 +74,7 @@ STEP = 19
 CYCLE = 20
 """The coordinator's decisions came in, `count` of them, at `begin`: only where such marks are asked for."""
 GENERATION = 21
-"""The rank has joined its `number`-th world at `begin`, in which operations are counted anew."""
+"""The rank has joined its `number`-th world at `begin`, in which operations are counted again."""
 HELD = 22
 """The operation `name` was submitted at `begin`, and the coordinator may be told later: when the one that is being
 executed is done, or, by a rank without a core to spare, when somebody has to wait."""

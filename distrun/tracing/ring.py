@@ -156,7 +156,7 @@ class Ring:
         _pack(self._memory, _at(place), _now(), 0, 0, 0, REMARK << NAME_BITS | name, 0, 0, 0, place)
 
     def begin_generation(self, number: int) -> None:
-        """This process has joined a world: cache ids, and the counts of operations, begin anew."""
+        """This process has joined a world: cache ids, and the counts of operations, begin again."""
         self._counters, self._batches = {}, {}
         self._anchor = 0
         self.generation = number

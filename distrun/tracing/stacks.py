@@ -1,6 +1,6 @@
 """Telling the stacks of this process when its agent asks, without a debugger: a thread that sleeps anyway answers.
 
-Whoever starts a rank hands it an eventfd beside its ring. The progress thread, or whichever thread waits for the peers,
+The starter of a rank hands it an eventfd beside its ring. The progress thread, or whichever thread waits for the peers,
 sleeps with that descriptor among those that wake it; it writes the stacks of all threads to the end of the ring.
 """
 

@@ -1,4 +1,4 @@
-"""Autotuning in a job whose ranks change: it begins anew, and all ranks go by the same setting in every step."""
+"""Autotuning in a job whose ranks change: it begins again, and all ranks go by the same setting in every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generations on simulated GPUs: connections are given up and made anew, a process keeps its GPU, nothing is left."""
+"""Generations on simulated GPUs: connections are given up and made again, a process keeps its GPU, nothing is left."""
 
 from __future__ import annotations
 

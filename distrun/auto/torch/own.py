@@ -37,7 +37,7 @@ _plain_train = nn.Module.train
 
 
 def install() -> None:
-    """Refuse the beginnings of distribution by others, and take note of the modes of modules."""
+    """Refuse the beginnings of distribution by others, and note the modes of modules."""
     nn.Module.train = _train  # type: ignore[method-assign, assignment]
     nn.DataParallel.__init__ = _refusing("torch.nn.DataParallel")  # type: ignore[method-assign]
     nn.parallel.DistributedDataParallel.__init__ = _refusing(  # type: ignore[method-assign]

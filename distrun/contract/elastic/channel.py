@@ -1,4 +1,4 @@
-"""A rank's end of the control channel: a thread reads what the launcher says, and wakes whoever is concerned.
+"""A rank's end of the control channel: a thread reads what the launcher says, and wakes the threads that it concerns.
 
 `channel` opens it. There is a channel in ranks of elastic jobs only, and no thread in others.
 """

@@ -10,7 +10,7 @@ A process of an elastic job is, in the order of its life:
     a spare       it has imported what the ranks have imported, and waits to be activated
     a newcomer    it runs the script up to `init` or `elastic.run`, where it waits to be assigned a rank
     a member      it has a rank in the present generation; *enrolled* once it is in `elastic.run`: then it survives
-                  the end of the generation, and waits for the next. Any other member is killed, and started anew
+                  the end of the generation, and waits for the next. Any other member is killed, and started again
     finished      its training function has returned, on this rank and on all others: there are no more generations
 """
 

@@ -124,7 +124,7 @@ _traced_at: Topology | None = None
 
 
 def _trace_anew_if_moved() -> None:
-    """Have all programs traced anew in a generation in which this rank's place is another one.
+    """Have all programs traced again in a generation in which this rank's place is another one.
 
     What their code asked about the world when they were traced is a constant in them.
     """

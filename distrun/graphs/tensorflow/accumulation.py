@@ -67,7 +67,7 @@ class Accumulation:
         return is_due, results
 
     def drop(self) -> None:
-        """Begin anew, without what has been added up so far. Where TensorFlow runs eagerly."""
+        """Begin again, without what has been added up so far. Where TensorFlow runs eagerly."""
         for each in (self._count, *self._sums) if self._count is not None else ():
             each.assign(tf.zeros_like(each))
 

@@ -91,7 +91,7 @@ def _together(gradients: Sequence[Any]) -> list[Any]:
         together = [tensor if tensor is None else tf.identity(tensor) for tensor in tensors]
         for counter in [each() for each in _counters]:
             if counter is not None:
-                tf.convert_to_tensor(counter)  # whoever writes it waits until it has been read here
+                tf.convert_to_tensor(counter)  # its writer waits until it has been read here
     return tf.nest.pack_sequence_as(gradients, together, expand_composites=True)
 
 

@@ -50,7 +50,7 @@ class Kernel:
         self._last: tuple[tuple[str, ...], tuple[Shape, ...], Prepared | None] = (), (), None
 
     def forget(self) -> None:
-        """Prepare the collective anew."""
+        """Prepare the collective again."""
         self._last = (), (), None
 
     def prepare(self, dtypes: Sequence[str], shapes: Sequence[Shape]) -> Prepared:
@@ -117,7 +117,7 @@ class Registration:
             self._register(_MOVE_ROWS + suffix, inputs, outputs, self._infer_nothing, _move_rows)
 
     def forget(self) -> None:
-        """Prepare all collectives anew: the numbers of process sets stand for others in the next world."""
+        """Prepare all collectives again: the numbers of process sets stand for others in the next world."""
         for kernel in list(self._kernels.values()):
             kernel.forget()
 

@@ -1,6 +1,6 @@
 """The graph that is being built: who compiles it, and what collectives are called in it.
 
-A name must be the same on all ranks, also when just one of them traces a function anew, for a smaller last batch say.
+A name must be the same on all ranks, also when just one of them traces a function again, for a smaller last batch say.
 So collectives are counted in each graph, and not in the process.
 """
 

@@ -3,7 +3,7 @@
 Both sides have proved to know the job key by the `handshake` when TLS begins. From the key and what they have said they
 derive two Ed25519 keys, one for each side, and each makes both certificates: so each shows its own and accepts exactly
 one, that of this connection's other side, which nobody without the job key can make. The session keys are agreed on
-anew by TLS 1.3, so whoever learns the job key later can still not read what was recorded.
+again by TLS 1.3, so someone who learns the job key later still cannot read what was recorded.
 
 The encryption is OpenSSL's, through Python's `ssl`; the certificates are made by `cryptography`. This module is
 imported where encryption is asked for, and nowhere else.

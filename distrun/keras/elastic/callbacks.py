@@ -2,7 +2,7 @@
 
 `ElasticCallback` does all. Horovod's three go together: `CommitStateCallback` first, then `UpdateBatchStateCallback`
 and `UpdateEpochStateCallback`; with them the script calls `fit` for the epochs that are left, and an epoch in which
-ranks come or go begins anew.
+ranks come or go begins again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ElasticCallback(Callback):
     """Marks a step boundary after each batch, and has `fit` go on where it was: `ElasticCallback(state)`.
 
     Nothing is copied. When ranks come or go, `fit` is left, and the training function called again. Then its `fit` goes
-    on with the batch after the last that was done, in the same epoch. Data of `distrun.data.shard` is dealt out anew,
+    on with the batch after the last that was done, in the same epoch. Data of `distrun.data.shard` is dealt out again,
     so that each sample is taken once in an epoch; of other data the epoch gets the batches that it still lacks.
     Callbacks see the numbers of batches and epochs as if nothing had happened; EarlyStopping, ReduceLROnPlateau and
     ModelCheckpoint go on from what they knew, and the History has all epochs. The metrics of an epoch are those of its
@@ -87,7 +87,7 @@ class CommitStateCallback(Callback):
             )
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Count anew, so that all ranks count alike."""
+        """Count again, so that all ranks count alike."""
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -128,7 +128,7 @@ class UpdateBatchStateCallback(Callback):
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.state.batch = 0
 
 

@@ -183,6 +183,6 @@ class _KerasParameters(HostArrays):
         return self._variables[fragment.places.start : fragment.places.stop]
 
     def _reattach(self) -> None:
-        """On JAX `fit` keeps the values outside of the model: have the model hold them, and `fit` take them anew."""
+        """On JAX `fit` keeps the values outside of the model: have the model hold them, and `fit` take them again."""
         if not getattr(self._model, "_jax_state_synced", True):
             self._model.jax_state_sync()

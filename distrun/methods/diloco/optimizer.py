@@ -177,7 +177,7 @@ class OuterOptimizer:
         return self.parameters.average(self.fragments[number], gradient, call, self._feedbacks[number])
 
     def used(self, number: int) -> None:
-        """Take note that an average of a fragment is used."""
+        """Note that an average of a fragment is used."""
         self._feedbacks[number].keep()
         self.versions[number] += 1
 

@@ -22,7 +22,7 @@ class CallQueue:
         """Add a call."""
         with self._changed:
             self._calls.append((number, call))
-            self._changed.notify_all()  # whoever waits for a result waits here, too
+            self._changed.notify_all()  # those who wait for a result wait here, too
 
     def next_call(self) -> tuple[int, bytes] | None:
         """Wait for a call that a worker is to execute; None: there will be no more."""

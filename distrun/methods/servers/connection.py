@@ -63,9 +63,9 @@ class Peer:
     silence: float = 0.0
     """Seconds of silence after which its host counts as gone; 0: never."""
     start_timeout: float = 60.0
-    """Seconds in which it must answer at first, and again when it is started anew."""
+    """Seconds in which it must answer at first, and again when it is started again."""
     is_restarted: bool = False
-    """Whether servers that fail are started anew."""
+    """Whether servers that fail are started again."""
     may_move: bool = False
     """Whether that may be on another host, with an older state."""
 
@@ -84,7 +84,7 @@ def dialed(peer: Peer, deadline: float) -> socket.socket:
 
 
 class ServerConnection:
-    """The requests to one server. Where it is started anew, a request that has no answer is sent again."""
+    """The requests to one server. Where it is started again, a request that has no answer is sent again."""
 
     def __init__(self, peer: Peer, layout: bytes) -> None:
         """
@@ -133,7 +133,7 @@ class ServerConnection:
                 try:
                     request.done.set_result(self._answered(request))
                     continue
-                except Exception as error:  # whoever waits gets it
+                except Exception as error:  # the waiting thread gets it
                     self._failure = error
             request.done.set_exception(self._failure)
         self._disconnect()

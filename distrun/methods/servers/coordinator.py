@@ -51,7 +51,7 @@ class Coordinator:
 
     Rank 0 is the coordinator. Functions that train use an `AsyncOptimizer` with staleness infinity, made on all ranks:
     the coordinator pushes nothing, and `synchronize()` brings it the newest parameters. Calls wait on server 0, and are
-    lost with it, even where it is started anew: then the job ends.
+    lost with it, even where it is started again: then the job ends.
     """
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:

@@ -1,7 +1,7 @@
 """Copies of what a server holds, in a folder that all hosts see: a server whose host is lost goes on elsewhere with it.
 
 There is a file per optimizer, which is replaced as a whole, and whose digest is checked when it is read. Its name has
-the *generation* of the server: how often servers had been started anew when this one came to its host. A server writes
+the *generation* of the server: how often servers had been started again when this one came to its host. A server writes
 files of its own generation only, and reads the newest of those before: one that has been given up, but is still there
 behind a network that is cut, does no harm.
 """
@@ -113,7 +113,7 @@ class Copies:
             optimizer, generation = int(match["optimizer"]), int(match["generation"])
             if generation < self._generation and not match["kind"]:
                 latest[optimizer] = max(latest.get(optimizer, (-1, path)), (generation, path))
-        # The age is measured by the clock of whoever keeps the files.
+        # The age is measured by the clock of the machine that keeps the files.
         now = self._now() if latest else 0.0
         return {
             optimizer: (_copy(path), max(0.0, now - path.stat().st_mtime)) for optimizer, (_, path) in latest.items()

@@ -2,10 +2,10 @@
 
 The memory is a file without a name, whose descriptor the agent of the host holds. The share of each optimizer is a
 *block* of it. An update is made in *chunks*. The results of a chunk are first written to a scratch area; then a mark is
-set, the results are copied to their places, and the mark is removed. So whoever finds the mark set copies once more,
-which changes nothing if it had been done. Which update was under way, and which chunk is next, is noted too: a worker
-without an answer pushes the same gradient again, and the update goes on with that chunk. Clocks and numbers of steps
-are there twice, and one word says which of the two holds.
+set, the results are copied to their places, and the mark is removed. So a server that finds the mark set copies once
+more, which changes nothing if it had been done. Which update was under way, and which chunk is next, is noted too: a
+worker without an answer pushes the same gradient again, and the update goes on with that chunk. Clocks and numbers of
+steps are there twice, and one word says which of the two holds.
 
 Processes die, and memory does not: the order of writes is that of the program.
 """

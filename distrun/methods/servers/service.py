@@ -69,7 +69,7 @@ class Service:
         match header.kind:
             case Kind.SET:
                 store.set(lambda arrays: self._receive_values(store, header, arrays))
-                store.keep(True)  # whoever has the answer relies on it
+                store.keep(True)  # the worker that has the answer relies on it
                 send(self._connection, Kind.DONE, store.version)
             case Kind.PUSH:
                 pushed = self._receive_push(store, header, dense)

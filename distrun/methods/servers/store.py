@@ -110,7 +110,7 @@ class Store:
 
         Args:
             write: writes the values into `arrays`, and returns the numbers of steps if it has also written the state of
-                the optimizer; None: that is to begin anew.
+                the optimizer; None: that is to begin again.
         """
         with self._changed:
             steps = write(self._block.arrays)
@@ -173,7 +173,7 @@ class Store:
             self._apply(worker, clock, clocks, pushed)
 
     def rejoin(self, worker: int, clock: int) -> None:
-        """Take note of the steps whose gradients a worker knows to have been applied: a copy may be older than that.
+        """Note the steps whose gradients a worker knows to have been applied: a copy may be older than that.
 
         What it lacks is lost, and nobody may wait for it. If the job is synchronous, all have pushed those steps.
         """
@@ -189,7 +189,7 @@ class Store:
             self._changed.notify_all()
 
     def leave(self, worker: int) -> None:
-        """Take note that a worker pushes nothing more: nobody waits for it."""
+        """Note that a worker pushes nothing more: nobody waits for it."""
         with self._changed:
             clocks = self._block.clocks
             clocks[worker] = LEFT

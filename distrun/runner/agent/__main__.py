@@ -12,8 +12,8 @@ from distrun.runner.system import descendants
 
 def main() -> None:
     """Be an agent until the launcher is done."""
-    # Whoever started the launcher may have blocked signals. Without SIGCHLD we would wait for ever, and ranks inherit
-    # it.
+    # The program that started the launcher may have blocked signals. Without SIGCHLD we would wait for ever, and ranks
+    # inherit it.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     descendants.set_subreaper()
     reports = os.dup(sys.stdout.fileno())

@@ -21,7 +21,7 @@ def main(call: int, result: int) -> None:
     """
     os.set_inheritable(call, False)
     os.set_inheritable(result, False)
-    with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened anew: the ranks share the descriptor's position
+    with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened again: the ranks share the descriptor's position
         sys.path[:] = _search_path(pickle.load(memory))
         pickled = memory.read()
     _follow_mode()

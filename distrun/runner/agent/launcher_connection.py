@@ -76,7 +76,7 @@ class LauncherConnection:
         self._outgoing += data
 
     def acknowledge(self, count: int) -> None:
-        """Take note that the launcher has dealt with so many bytes of output."""
+        """Note that the launcher has dealt with so many bytes of output."""
         self._unacknowledged -= count
 
     def open_with(self, opener: Opener) -> None:

@@ -164,7 +164,7 @@ class RankProcess:
                     os.killpg(self.pid, signal.SIGCONT)  # a stopped rank would act only when continued
 
     def reaped(self, returncode: int) -> None:
-        """Take note that the process is gone and has been waited for."""
+        """Note that the process is gone and has been waited for."""
         self.alive = False
         self._process.returncode = returncode  # or subprocess would wait for that process id again
 

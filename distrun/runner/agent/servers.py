@@ -18,7 +18,7 @@ _PROGRAM = str(Path(distrun.__file__).with_name("servers") / "process.py")
 
 
 class Servers:
-    """Starts servers, and starts them anew with what they had in memory.
+    """Starts servers, and starts them again with what they had in memory.
 
     A server keeps its parameters in anonymous memory whose descriptor this agent holds, too. So they are still there
     when the server is not, and are gone with the agent. One that comes from a host that is lost begins with a copy.
@@ -44,7 +44,7 @@ class Servers:
             self.start(server, None)
 
     def start(self, server: RankPlan, before: RankProcess | None) -> None:
-        """Start a server, or start one anew that is gone.
+        """Start a server, or start one again that is gone.
 
         Args:
             server: which.

@@ -16,7 +16,7 @@ class StartRanks:
 
 @dataclass(frozen=True)
 class RestartServer:
-    """Action: start a parameter server anew."""
+    """Action: start a parameter server again."""
 
     number: int
     """That of the process."""

@@ -32,7 +32,7 @@ class Connecting:
         return refused(self._refusals, self._status) if self._refusals else None
 
     def note_step(self, host: str, step: str) -> None:
-        """Take note of what begins on a host, such as `logging in as me`."""
+        """Note what begins on a host, such as `logging in as me`."""
         if host in self._steps:
             self._steps[host] = step
 
@@ -41,7 +41,7 @@ class Connecting:
         return self._steps.pop(host, None) is not None
 
     def refuse(self, host: str, reason: str, status: int = 2) -> None:
-        """Take note that a host cannot be used, though it may have been ready.
+        """Note that a host cannot be used, though it may have been ready.
 
         Args:
             host: the host.

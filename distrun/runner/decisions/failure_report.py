@@ -29,7 +29,7 @@ class StderrTails:
         self._kept: dict[int, bytearray] = {}
 
     def record(self, rank: int, data: bytes) -> None:
-        """Take note of what a rank wrote to stderr."""
+        """Note what a rank wrote to stderr."""
         kept = self._kept.setdefault(rank, bytearray())
         kept += data[-_KEPT:]
         if len(kept) > 2 * _KEPT:

@@ -88,7 +88,7 @@ class Policy:
             now: the time, as everywhere here in seconds of one monotonic clock.
             remote: the hosts that are yet to be connected to.
             servers: the ranks that never end by themselves.
-            server_restarts: how often those of them that fail are started anew, in all.
+            server_restarts: how often those of them that fail are started again, in all.
             refuges: the hosts to which servers of a host that is lost may go.
         """
         self.state = State.CONNECTING if remote else State.RUNNING
@@ -121,7 +121,7 @@ class Policy:
         return 0 if self.failure is None else self.failure.status
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Take note of an event; return what is to be done."""
+        """Note an event; return what is to be done."""
         match event:
             case events.HostStep():
                 self._connecting.note_step(event.host, event.step)
@@ -153,7 +153,7 @@ class Policy:
                 return []  # of elastic jobs only
 
     def tick(self, now: float) -> list[Action]:
-        """Take note of the time; return what is to be done if the deadline has passed."""
+        """Note the time; return what is to be done if the deadline has passed."""
         if self.deadline is None or now < self.deadline:
             return []
         self.deadline = None
@@ -231,7 +231,7 @@ class Policy:
         return [] if has_told else [TellDeparture(rank)]
 
     def _may_restart(self, rank: int) -> bool:
-        """Whether a process that has failed is a server that is to be started anew."""
+        """Whether a process that has failed is a server that is to be started again."""
         is_early_enough = self.state is State.RUNNING and self._restarted < self._server_restarts
         return rank in self._servers and is_early_enough
 

@@ -49,7 +49,7 @@ class Discovery:
         """
         Args:
             script: its path, or a command line for the shell.
-            hosts: takes note of all hosts that are listed.
+            hosts: notes all hosts that are listed.
             interval: seconds from one run to the next.
             timeout: seconds that a run may take.
         """

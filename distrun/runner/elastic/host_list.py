@@ -26,7 +26,7 @@ class HostList:
         self._here = ""
 
     def add(self, hosts: Sequence[Host]) -> dict[str, int]:
-        """Take note of hosts; return the slots by name, in order. This machine keeps the name that it had first.
+        """Note hosts; return the slots by name, in order. This machine keeps the name that it had first.
 
         Raises:
             UsageError: one of them cannot be understood.
@@ -35,7 +35,7 @@ class HostList:
         return self.add_resolved(resolved, routes)
 
     def add_resolved(self, hosts: Sequence[Host], routes: Mapping[str, Route]) -> dict[str, int]:
-        """Take note of hosts whose routes are known; return the slots by name, in order."""
+        """Note hosts whose routes are known; return the slots by name, in order."""
         slots: dict[str, int] = {}
         with self._lock:
             for host in hosts:

@@ -102,7 +102,7 @@ class Hosts:
         return event
 
     def note(self, event: events.Event) -> None:
-        """Take note that a host was refused, or that an agent is lost, is gone, or has been swept away."""
+        """Note that a host was refused, or that an agent is lost, is gone, or has been swept away."""
         match event:
             case events.HostRefused(host):
                 self._connectors.pop(host, None)

@@ -246,7 +246,7 @@ class Job:
                 return event
 
     def _note(self, event: events.Event) -> None:
-        """Take note of an event, and tell the user, before it is decided what to do."""
+        """Note an event, and tell the user, before it is decided what to do."""
         if isinstance(event, events.HostReady):
             if self._connector is None or self._policy.state is not State.CONNECTING:
                 return  # it comes too late; the connector lets it go

@@ -41,7 +41,7 @@ class Consumer(Protocol):
         """Take what a rank has written to stdout or stderr."""
 
     def tick(self, now: int) -> None:
-        """Take note of the time; called several times in a second."""
+        """Note the time; called several times in a second."""
 
     def close(self, status: int) -> None:
         """Complete what there is to complete: the job is over, with that exit status."""
@@ -64,4 +64,4 @@ class HearsEnding(Protocol):
     """A consumer that wants to know how the job has ended, not only with which status."""
 
     def ended(self, ending: Ending) -> None:
-        """Take note of it; `close` follows."""
+        """Note it; `close` follows."""

@@ -1,4 +1,4 @@
-"""Asking the agents of a job what their ranks do, and handing that on to whoever makes something of it."""
+"""Asking the agents of a job what their ranks do, and handing that on to the consumers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A panel of lines that stays at the bottom of a terminal while output scrolls above it.
 
-Only the printing thread writes to the terminal. Whoever has new lines hands them over, and asks for them to be painted.
-Progress bars do not scroll: that of rank 0 is the panel's first line, and those of the others are left out.
+Only the printing thread writes to the terminal. Threads that have new lines hand them over, and ask for them to be
+painted. Progress bars do not scroll: that of rank 0 is the panel's first line, and those of the others are left out.
 """
 
 from __future__ import annotations

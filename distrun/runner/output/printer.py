@@ -207,7 +207,7 @@ class Printer:
         self._write(stream, self._consoles[stream].compose(key, self._stamp() + tag, pieces))
 
     def _paint(self, only_news: bool = False) -> None:
-        """Paint the panel anew; or only if what ranks wrote has changed it."""
+        """Paint the panel again; or only if what ranks wrote has changed it."""
         if self._panel is None or (only_news and not self._panel.has_news):
             return
         for stream in ("stderr", "stdout"):

@@ -91,7 +91,7 @@ class ElasticPlanner:
         return replace(part, room=room, ports=ports, environ={**part.environ, **marks})
 
     def add(self, host: str, info: HostInfo, has_others: bool = True) -> None:
-        """Take note of what the agent of a host says of it.
+        """Note what the agent of a host says of it.
 
         Args:
             host: its name.
@@ -118,7 +118,7 @@ class ElasticPlanner:
         self._infos[host] = info
 
     def remove(self, host: str) -> None:
-        """Take note that a host's agent is gone."""
+        """Note that a host's agent is gone."""
         self._infos.pop(host, None)
 
     def world(self, places: Sequence[Place], number: int) -> World:

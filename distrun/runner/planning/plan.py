@@ -113,9 +113,9 @@ class LaunchPlan:
     servers: frozenset[int] = frozenset()
     """The ranks, and parameter servers of ours, that never end by themselves: the job is over when all others are."""
     server_restarts: int = 0
-    """How often parameter servers of ours are started anew, in all."""
+    """How often parameter servers of ours are started again, in all."""
     server_copies: str = ""
-    """The folder of the job where servers keep copies, with which one whose host is lost is started anew on another
+    """The folder of the job where servers keep copies, with which one whose host is lost is started again on another
     host. Empty = servers do not move."""
     ps: int | None = None
     """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""

@@ -74,7 +74,7 @@ class LaunchRequest:
     servers: int = 0
     """The number of parameter servers of ours, which are no ranks."""
     server_restarts: int = 0
-    """How often servers that fail are started anew, in all."""
+    """How often servers that fail are started again, in all."""
     server_hosts: tuple[Host, ...] = ()
     """The hosts of the servers, which need have no ranks; none = those of the ranks."""
     server_copies: str = ""

@@ -45,8 +45,7 @@ class FrameKind(IntEnum):
     RESUME = 7
     """The launcher goes on, and so do the ranks."""
     START = 8
-    """One more process of an elastic job, or a server that is gone anew; payload: a `RankPlan`, JSON. PLAN came before.
-    """
+    """One more process of an elastic job, or a server that was lost, again; payload: a `RankPlan`, JSON, after PLAN."""
     END = 9
     """End a process, and all that it has started; payload: seconds of grace."""
     RELEASE = 15

@@ -18,7 +18,7 @@ class Keepalive:
         self._is_excused = False
 
     def heard(self) -> None:
-        """Take note that something has come from the other end."""
+        """Note that something has come from the other end."""
         self._last_heard = time.monotonic()
 
     def excuse(self) -> None:

@@ -154,7 +154,7 @@ def discard_unused(place: str) -> None:
 
 
 def hold(place: str) -> None:
-    """Take note that a folder is used now, and have no process of this host delete it while this one lives, whichever
+    """Note that a folder is used now, and have no process of this host delete it while this one lives, whichever
     program it becomes."""
     touch(place)
     with suppress(OSError):  # where there are no locks nothing that is old is deleted
@@ -164,7 +164,7 @@ def hold(place: str) -> None:
 
 
 def touch(place: str) -> None:
-    """Take note that something is used now."""
+    """Note that something is used now."""
     with suppress(OSError):
         os.utime(place)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 FILE = ".gitignore"
 
 _ALWAYS = frozenset({".git", ".hg", ".svn", "__pycache__"})
-"""Names that never travel: histories, and what Python makes anew."""
+"""Names that never travel: histories, and what Python makes again."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: 
         def write(half: str) -> None:
             _unpack(packed, name, half)
             if os.path.lexists(place) and not is_intact(folder, wanted):
-                discard(place)  # at the last moment: whoever works with the damaged one finds the new in its place
+                discard(place)  # at the last moment: a process that uses the damaged one finds the new in its place
 
         fill(place, write)
         if not is_intact(folder, wanted):

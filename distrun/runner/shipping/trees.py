@@ -235,7 +235,7 @@ def _is_same(entry: FileEntry, target: str) -> bool:
 
 
 def _replace(target: str, write: Callable[[str], None]) -> None:
-    """Put something new in a place, whole; whoever has the old open keeps it."""
+    """Put something new in a place, whole; a process that has the old one open keeps it."""
     half = os.path.join(os.path.dirname(target), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
     try:
         write(half)

@@ -58,7 +58,7 @@ def _reducescatter(backend: Backend, handle: Handle, what: str) -> Iterator[Flat
 
 
 def _rooms(handle: Handle) -> Sequence[Flat | None]:
-    """Return where the results are formed, if whoever made the handle has said so."""
+    """Return where the results are formed, if the maker of the handle has said so."""
     return handle.outputs or [None] * len(handle.inputs)
 
 

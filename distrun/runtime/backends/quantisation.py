@@ -11,8 +11,8 @@ For its sake they are rounded up not from halfway between two powers on, 1.5 tim
 squares of equally spread values keep their mean, to which halfway would add 7 %, and steps would get shorter.
 (D. Miyashita, E. H. Lee, B. Murmann: Convolutional Neural Networks using Logarithmic Data Representation, 2016.)
 
-A block with a value that is not finite comes back with none that is: whoever looks for infinities and NaNs in sums, as
-a gradient scaler does, finds them.
+A block with a value that is not finite comes back with none that is: code that looks for infinities and NaNs in sums,
+as a gradient scaler does, finds them.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _request(terms: Terms, dtype: np.dtype[Any], shapes: tuple[Shape, ...]) -> R
     """Return the request for arrays of a dtype; None if that is not numpy's own."""
     name, op, prescale, postscale, process_set = terms
     # A number such as 1 is equal to an operator and is none; a factor may be an object that changes; and the number of
-    # a process set stands for another one in the next world. Their requests are made anew each time.
+    # a process set stands for another one in the next world. Their requests are made again each time.
     if (op is Average or op is Sum) and process_set is global_process_set and prescale == 1.0 == postscale:
         known = _known_request if len(shapes) == 1 else _known_group
         try:

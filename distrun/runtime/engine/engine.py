@@ -270,7 +270,7 @@ class ProgressEngine:
         self._recorder.cycle(len(operations.finished) + len(operations.decided))
         if operations.finished:
             self._executor.complete(operations.finished)
-            operations.finished.clear()  # only now: if we are interrupted, whoever fails the rest finds them
+            operations.finished.clear()  # only now: if we are interrupted, the thread that fails the rest finds them
         while operations.decided:
             failure = self._state.failure
             if failure is not None:  # meanwhile, by a signal handler, say: nothing new is begun
@@ -288,7 +288,7 @@ class ProgressEngine:
         return self._state.failure is not None or self._gpu_monitor.trouble is not None
 
     def _sleep(self, handle: Awaited | None) -> None:
-        """Wait until there is news, something to look after, or whoever waits for `handle` gives up."""
+        """Wait until there is news, something to look after, or the thread that waits for `handle` gives up."""
         negotiator, now = self._negotiator, self._clock()
         until = negotiator.next_look(now)
         if handle is not None:

@@ -93,7 +93,7 @@ class FusionTuner:
     def _begin_step(self, now: float) -> Iterator[Retune]:
         seconds, self._since = now - self._since, now
         if turns.is_taken():
-            if self._policy is not None:  # we begin anew when the other tuner is done
+            if self._policy is not None:  # we begin again when the other tuner is done
                 self._policy = None
                 yield Retune(self._default)
             return

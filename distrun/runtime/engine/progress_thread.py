@@ -79,7 +79,7 @@ class ProgressThread:
         if self._gpu_monitor.is_busy and self._gpu_monitor.check() is not None:
             self._local_group.bell.force()  # for the thread that has the turn; if none has, we take it, and abort
         if not state.is_leaving and self._negotiator.hear_alarms():
-            state.is_turn_due = True  # whoever has the turn may have looked at the messages already
+            state.is_turn_due = True  # the thread that has the turn may have looked at the messages already
         if self.wakes_on_submit:
             self._linger()
         if state.failure is None and state.take(PROGRESS_THREAD):

@@ -48,8 +48,8 @@ class ProgressState:
     The two are independent, and three rules join them:
 
     1. Any thread, and any signal handler, may enter an operation. Only the thread that has the turn takes one out.
-    2. Whoever sets the failure, or enters an operation and then sees one, takes the turn to fail what is under way. If
-       it is another thread's, that one does so once it has given the turn back.
+    2. A thread that sets the failure, or enters an operation and then sees one, takes the turn to fail what is under
+       way. If it is another thread's, that one does so once it has given the turn back.
     3. A signal handler that has interrupted the thread that has the turn does not get it, and must not wait for it: it
        may submit, and it may shut down, which the interrupted thread completes. A child that is forked there keeps the
        turn, and ends it by the failure.
@@ -107,9 +107,9 @@ class ProgressState:
         with self._changed:
             self.waiters += 1
             try:
-                # Whoever has the turn sets `done`, or gives the turn back, before it looks whether anybody waits. So
-                # either we see that here, or it sees us, and cannot notify before we sleep: that takes `_changed`,
-                # which we hold.
+                # The thread that has the turn sets `done`, or gives the turn back, before it looks whether anybody
+                # waits. So either we see that here, or it sees us, and cannot notify before we sleep: that takes
+                # `_changed`, which we hold.
                 if handle.done or self.turn is IDLE:
                     return True
                 return self._changed.wait(RECHECK)

@@ -15,7 +15,7 @@ comes. An operation on a GPU, step by step:
    `quantised`. What NCCL cannot do, `staging` does through page-locked memory and the host backend.
 5. A second event, `finished`, is recorded behind it. For the host the operation is done; `in_flight` keeps its memory
    alive.
-6. The stream of whoever waits for the handle waits for `finished`. The host does not wait for the device.
+6. The stream of the thread that waits for the handle waits for `finished`. The host does not wait for the device.
 7. While anything is in flight, the engine's own thread has the `monitor` check it: for a rank that is gone, an error of
    NCCL or the device, a stall. Then everything is aborted, and the reason is raised by later calls.
 

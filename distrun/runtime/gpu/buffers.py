@@ -1,4 +1,4 @@
-"""Buffers in a GPU's memory, where new ones come from, and how much communication holds, noted by whoever allocates
+"""Buffers in a GPU's memory, where new ones come from, and how much communication holds, noted by the allocating code
 it."""
 
 from __future__ import annotations

@@ -22,5 +22,5 @@ class GpuConfig:
     transport: str = "auto"
     """How tensors are to travel between GPUs: auto, nccl or staged; that of a group's first rank counts."""
     is_elastic: bool = False
-    """Whether the rank may survive the end of its world. Then whoever waits for an operation waits for the device too,
-    so that a step which has failed there does not go on here, and change the weights."""
+    """Whether the rank may survive the end of its world. Then a thread that waits for an operation waits for the device
+    too, so that a step which has failed there does not go on here, and change the weights."""

@@ -1,8 +1,8 @@
 """This rank's GPU: executes the operations on GPU buffers, in the order in which the ranks have agreed.
 
 Operations are queued on a communication stream. It waits for the event behind each operation's inputs, and the stream
-of whoever waits for an operation waits for the event behind that: the host waits for neither. In a world of one,
-operations are queued on the stream from which they were submitted.
+of the thread that waits for an operation waits for the event behind that: the host waits for neither. In a world of
+one, operations are queued on the stream from which they were submitted.
 """
 
 from __future__ import annotations

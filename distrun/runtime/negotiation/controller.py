@@ -77,7 +77,7 @@ class Controller:
         self._odd_sites: dict[tuple[int, int], str] = {}  # (rank, cache id) -> call site, where that differs
         self._queue = DecisionQueue()
         self.questions = self._queue.questions
-        """Ranks to be asked where they submitted what: see `site_told`. Whoever asks them empties the list."""
+        """Ranks to be asked where they submitted what: see `site_told`. The code that asks them empties the list."""
 
     # Process sets ---------------------------------------------------------------------------------------------------
 

@@ -232,7 +232,7 @@ class FollowerStallMonitor:
     is_busy = False
 
     def heard(self) -> None:
-        """The coordinator decided something: whatever is waited for now is waited for anew."""
+        """The coordinator decided something: whatever is waited for now is waited for again."""
         self._quiet_since = None
 
     def _times(self, since: float) -> list[float]:

@@ -59,7 +59,7 @@ class Handle:
     """The losses by quantisation, if they are to be made up for the next time."""
     when_done: Callable[[Handle], None] | None = None
     """Called by the thread that has completed the operation, right after `done` was set; it must not raise, nor wait.
-    Whoever sets it on a handle that is under way looks at `done` afterwards, and may see the call made twice."""
+    A caller that sets it on a handle that is under way looks at `done` afterwards, and may see the call made twice."""
     _is_collected = False
     _result: Any = None
 

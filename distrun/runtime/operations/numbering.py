@@ -4,7 +4,7 @@ Operations are matched by name, and names of things that a script makes without 
 optimizer's, say. All ranks run the same script, so all count alike. When a new generation begins, a rank that was there
 before goes on inside `elastic.run`, while a newcomer has run the script up to there. So the survivors' counters go back
 to where they were when they came there: what was made before keeps its number, which is the one that the newcomer's has
-too, and what is made inside is numbered anew on all of them.
+too, and what is made inside is numbered again on all of them.
 """
 
 from __future__ import annotations

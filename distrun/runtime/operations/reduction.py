@@ -1,7 +1,7 @@
 """The arithmetic of a reduction: how the ranks' elements at one place become one element.
 
-A `Reduction` combines flat arrays, one per rank, in rank order. Whoever computes a given element therefore computes the
-same bits: that is what makes the result identical on all ranks however the work is divided.
+A `Reduction` combines flat arrays, one per rank, in rank order. Every rank that computes a given element therefore
+computes the same bits: that is what makes the result identical on all ranks however the work is divided.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from __future__ import annotations
 class UnreportedError:
     """An error that has ended operations for which the script may never ask.
 
-    Whoever finds it notes it here; the first call that raises an error marks it as reported. What is left is raised by
-    `distrun.shutdown()`; at the interpreter's exit it makes the exit status 1.
+    The thread that finds it notes it here; the first call that raises an error marks it as reported. What is left is
+    raised by `distrun.shutdown()`; at the interpreter's exit it makes the exit status 1.
     """
 
     text: str | None = None

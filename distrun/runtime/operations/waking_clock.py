@@ -1,8 +1,8 @@
 """The waking clock: monotonic seconds, without those in which this process was stopped, as by Ctrl-Z.
 
 Nothing tells a process that it was stopped. But a sleep that ends long after its time tells, and a stretch of code that
-takes far longer than it can; so whoever sleeps for a limited time, or goes through such a stretch between two readings
-of this clock, says so here. What was waited for while everybody was stopped must not count as late.
+takes far longer than it can; so code that sleeps for a limited time, or goes through such a stretch between two
+readings of this clock, says so here. What was waited for while everybody was stopped must not count as late.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def now() -> float:
 
 
 def note_sleep(began: float, seconds: float) -> float:
-    """Take note that a sleep, or a stretch of code, is over, perhaps long after it was to end.
+    """Note that a sleep, or a stretch of code, is over, perhaps long after it was to end.
 
     Args:
         began: when it began, as `time.monotonic()`.

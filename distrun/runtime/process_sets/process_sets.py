@@ -198,7 +198,7 @@ def _note(kind: str, process_set: ProcessSet) -> None:
 def _forget() -> None:
     """The world was left: no set is registered any more."""
     # Before a new generation the numberings have been rewound to `elastic.run`. If that generation ended before all was
-    # done anew, there is less of it than there should be.
+    # done again, there is less of it than there should be.
     if len(_history) >= _places.count:
         _kept[:] = _history[: _places.count]
     _history.clear()

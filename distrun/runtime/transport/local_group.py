@@ -98,10 +98,10 @@ class LocalGroup(LocalRanks):
         self._ended: dict[int, str] = {}
         self._left_at: dict[int, float] = {}  # when we saw that a peer had left
         self.stop_reason: str | None = None
-        """Why whoever waits for a peer is to stop waiting: set by another thread, that shuts us down, say, before it
-        rings our own bell."""
+        """Why a thread that waits for a peer is to stop waiting: set by another thread, that shuts us down, say, before
+        it rings our own bell."""
         self.before_sleep: Callable[[], None] | None = None
-        """Called before whoever waits is put to sleep, in vain perhaps."""
+        """Called before a waiting thread is put to sleep, in vain perhaps."""
         self.area_bytes = 0
         """Bytes of our areas, through which we exchange with some of the peers only."""
         self.spare_cores = _usable_cores(peers) - self.size

@@ -74,10 +74,10 @@ class LocalRanks(ABC):
     # again two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has
     # read it. The same holds for the two staging buffers, which are used in step with the lines.
     #
-    # A few ranks wake each other as they arrive: whoever was woken too soon looks again, and is awake when the last one
-    # comes. Of many, the last to arrive wakes the others, and nobody else does: each of them would be woken by all that
-    # come before. Whoever publishes its number looks at all others after that, with a fence between; of those that
-    # arrive at the same time, one at least sees that all have come.
+    # A few ranks wake each other as they arrive: a rank that was woken too soon looks again, and is awake when the last
+    # one comes. Of many, the last to arrive wakes the others, and nobody else does: each of them would be woken by all
+    # that come before. A rank that publishes its number looks at all others after that, with a fence between; of those
+    # that arrive at the same time, one at least sees that all have come.
 
     @property
     def parity(self) -> int:
@@ -87,7 +87,7 @@ class LocalRanks(ABC):
     def exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
         """Show `words` (64-bit integers, at most `Layout.line_words`) to all; everybody's, by position.
 
-        `what` names the operation for whoever has to be told that it waits.
+        `what` names the operation in stall reports.
 
         Raises:
             JobAbortedError: one of these ranks ended, left or failed before it arrived.

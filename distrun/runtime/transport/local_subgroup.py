@@ -96,5 +96,5 @@ class LocalSubgroups:
         area = self._areas.pop(key)
         if self._made.pop(key, None) is not None:
             layout = self._whole.mine.layout
-            self._whole.mine.free(layout.area(area), layout.area_size)  # zeros, for whoever has the area next
+            self._whole.mine.free(layout.area(area), layout.area_size)  # zeros, for the next user of the area
             self._whole.area_bytes -= layout.area_size

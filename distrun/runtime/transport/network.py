@@ -49,7 +49,7 @@ class Companion(Protocol):
 
 
 class Line(NamedTuple):
-    """The connection for messages with one rank, for whoever waits for nothing else."""
+    """The connection for messages with one rank, for callers that wait for nothing else."""
 
     look: Callable[[], None]
     """Takes what has come from the rank."""
@@ -229,7 +229,7 @@ class Network:
                     self.alarm(peer)
 
     def note_departure(self, why: str) -> None:
-        """Take note that some rank of another host has left: we hear it from a peer."""
+        """Note that some rank of another host has left: we hear it from a peer."""
         self._left.setdefault(-1, why)  # of no rank by its number: the sentence names it
         self.is_over = True
 

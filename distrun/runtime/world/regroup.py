@@ -23,7 +23,7 @@ def is_elastic() -> bool:
 def enroll() -> None:
     """Tell the launcher that this process can go on in the next generation. Once per process; later calls do nothing.
 
-    Numberings are marked here: what the script makes later is numbered anew in each generation.
+    Numberings are marked here: what the script makes later is numbered again in each generation.
 
     Raises:
         UsageError: the job is not elastic.
@@ -55,7 +55,7 @@ def planned() -> str | None:
 def rejoin(reason: str) -> None:
     """Leave the present generation, in whatever state it is, and join the next; returns when all its ranks have met.
 
-    Operations under way fail. Numberings go back to where they were at `enroll`, process sets are made anew.
+    Operations under way fail. Numberings go back to where they were at `enroll`, process sets are made again.
 
     Args:
         reason: why: the text of the error that this rank has met, or of `planned`.

@@ -1,4 +1,4 @@
-"""How often the ranks of this job have been started anew."""
+"""How often the ranks of this job have been started again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ counts."""
 
 
 def restart_count() -> int:
-    """Return how often the job, or its ranks, were started anew before this process; 0 in the first run.
+    """Return how often the job, or its ranks, were started again before this process; 0 in the first run.
 
-    It is known before `init`. A rank that goes on through a regrouping of an elastic job was not started anew.
+    It is known before `init`. A rank that goes on through a regrouping of an elastic job was not started again.
 
     Raises:
         UsageError: the launcher's variable is not a whole number.

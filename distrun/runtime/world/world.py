@@ -162,7 +162,7 @@ def _join(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str,
 
 
 def _fail_if_over(channel: Channel) -> None:
-    """Have whoever waits for other ranks know that this generation is over, if it is."""
+    """Tell threads that wait for other ranks that this generation is over, if it is."""
     with _fail_lock:
         reason = channel.interruption
         if _world is not None and reason is not None:
@@ -310,7 +310,7 @@ def topology() -> Topology:
 def generation() -> int:
     """Return which world of its job this is, counted from 1: in an elastic job a new one begins when ranks come or go.
 
-    It is 1 in jobs that are not elastic, but for those whose ranks were all started anew by the launcher.
+    It is 1 in jobs that are not elastic, but for those whose ranks were all started again by the launcher.
     """
     return current().generation
 

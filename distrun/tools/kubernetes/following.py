@@ -70,7 +70,7 @@ class _Signals:
 def run(client: Client, name: str, made: Sequence[Manifest]) -> int:
     """Create a job, show what it prints, and return its exit status.
 
-    The job is created first, suspended, and owns the rest: whoever deletes it deletes all. When it is over it stays, as
+    The job is created first, suspended, and owns the rest: deleting it deletes all. When it is over it stays, as
     its pods have the logs, and the rest is deleted. The job is deleted if a signal ends us, or its pods cannot run; it
     goes on if the cluster cannot be asked any more.
 

@@ -131,7 +131,7 @@ class TrialOutput:
                 self._keep(frame.process, stream, frame.kind, stream.lines(frame.kind, frame.payload))
 
     def exited(self, process: int) -> None:
-        """Take note that a process is gone, with all its output."""
+        """Note that a process is gone, with all its output."""
         with self._lock:
             if (stream := self._streams.pop(process, None)) is not None:
                 for kind in (FrameKind.STDOUT, FrameKind.STDERR):

@@ -34,7 +34,7 @@ class Reporter:
         self._pids: dict[int, int] = {}
 
     def started(self, process: int, pid: int) -> None:
-        """Take note of a process's number on its host."""
+        """Note a process's number on its host."""
         self._pids[process] = pid
 
     def began(self, trial: Trial) -> list[str]:

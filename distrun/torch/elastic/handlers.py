@@ -134,7 +134,7 @@ class ObjectStateHandler(StateHandler):
         return without_tensors(self.value.state_dict(), [])
 
     def adopt(self, description: Any) -> None:
-        """Take note of the donor's skeleton."""
+        """Note the donor's skeleton."""
         self._description = description
         self._received = None
 

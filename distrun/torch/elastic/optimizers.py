@@ -73,7 +73,7 @@ class OptimizerStateHandler(ObjectStateHandler):
         self._watch()
 
     def advance(self) -> None:
-        """Take note that all steps so far belong to the past."""
+        """Note that all steps so far belong to the past."""
         self._has_stepped = self._can_undo = False
 
     mark = advance

@@ -15,10 +15,10 @@ class RandomNumbers(Part):
     """The state of torch's generators, so that ranks draw what they would have drawn.
 
     Which is it: do all ranks draw the same numbers, or each rank its own? The seeds tell. Ranks that were seeded alike
-    (`torch.manual_seed(1)` on all) share a sequence: whoever takes the donor's state takes its generators too. A rank
-    with a seed of its own (`torch.manual_seed(1 + rank)`, or none) keeps a sequence of its own: a newcomer goes on with
-    a seed made of its own and of the generation, since from its own alone it would draw once more what the rank before
-    it has drawn. At the start of a job nothing is changed.
+    (`torch.manual_seed(1)` on all) share a sequence: a rank that takes the donor's state takes its generators too. A
+    rank with a seed of its own (`torch.manual_seed(1 + rank)`, or none) keeps a sequence of its own: a newcomer goes on
+    with a seed made of its own and of the generation, since from its own alone it would draw once more what the rank
+    before it has drawn. At the start of a job nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class RandomNumbers(Part):
         """Draw on."""
 
     def mark(self) -> None:
-        """Take note that the training has begun."""
+        """Note that the training has begun."""
         self._is_under_way = True
 
     def describe(self) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ class DenseBucket(BufferBucket):
     """Gradients of one dtype on the CPU, in one buffer, reduced in place; nothing is copied back.
 
     A large gradient is copied into its place in the buffer as soon as it is complete, and let go of: so its memory is
-    still in cache when it is read, and serves again for the next gradient instead of being fetched anew from the
+    still in cache when it is read, and serves again for the next gradient instead of being fetched again from the
     system. Small ones are copied together, with one call, when the bucket is sent. After the reduction the gradients
     are views of the buffer. One that still is when the next is added to it (`zero_grad` with `set_to_none=False`, or
     accumulation) lies in its place already and is not copied at all.

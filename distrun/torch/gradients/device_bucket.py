@@ -81,7 +81,7 @@ class _Buffer(GradientBuffer):
 class DeviceBucket(BufferBucket):
     """Gradients of one dtype on this rank's GPU, in one buffer, reduced in place.
 
-    `send` queues one kernel, on the stream of whoever sends, that copies the gradients into the buffer, and submits the
+    `send` queues one kernel, on the sender's stream, that copies the gradients into the buffer, and submits the
     reduction. A gradient that still is a view of the buffer (`zero_grad` with `set_to_none=False`, or accumulation) is
     not copied. `receive` lets the calling thread's stream wait for the results. The host does not wait, unless a
     parameter had no gradient on this rank: then it has to know whether another rank had one.

@@ -44,7 +44,7 @@ class TrackedParameters:
         weakref.finalize(self, _remove, self._hooks)
 
     def follow(self) -> bool:
-        """Take note of parameters added, unfrozen or taken away since the last call; return whether there are any."""
+        """Note parameters added, unfrozen or taken away since the last call; return whether there are any."""
         optimizer = self._optimizer()
         if optimizer is None:
             return False

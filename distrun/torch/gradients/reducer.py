@@ -92,7 +92,7 @@ class GradientReducer:
         _reducers.add(self)
 
     def follow_parameters(self) -> None:
-        """Take note of parameters added, unfrozen or taken away since the last call."""
+        """Note parameters added, unfrozen or taken away since the last call."""
         with self._lock:
             if self._parameters.follow():
                 self._buckets.forget()
@@ -104,7 +104,7 @@ class GradientReducer:
         return process_set.included() is False or process_set.size() == 1
 
     def begin_generation(self) -> None:
-        """Forget the last generation: the ranks have to agree anew, and what gradients there are belong to a step that
+        """Forget the last generation: the ranks have to agree again, and what gradients there are belong to a step that
         is done, or will be done again."""
         with self._lock:
             self._pass.fail()

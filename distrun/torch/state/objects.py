@@ -80,7 +80,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
     """A cloudpickle pickler that takes the memory of tensors on the GPU to the host."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, UntypedStorage):  # of uint16 and other late types, whose tensors are made anew of typed ones
+        if isinstance(obj, UntypedStorage):  # of uint16 and other late types, whose tensors are made of typed ones
             return _same, (_typed(obj, uint8),)
         if isinstance(obj, TypedStorage) and _is_on_gpu(obj):
             return _unpack, (_moved(obj, device(cuda.CPU)),)

@@ -70,7 +70,7 @@ def merge(folder: Path, options: TimelineOptions, but: frozenset[int] = frozense
     if parts:
         whole = folder / Path(options.file).name
         _write(parts, replace(options, file=str(whole)))
-        whole.replace(options.file)  # only now: whoever is killed meanwhile leaves the parts as they were
+        whole.replace(options.file)  # only now: a process that is killed meanwhile leaves the parts as they were
     shutil.rmtree(folder, ignore_errors=True)
     return sorted(part.header.rank for part in parts)
 

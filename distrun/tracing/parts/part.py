@@ -51,7 +51,7 @@ class PartWriter:
         self._file.write(json.dumps(asdict(header)).encode() + b"\n")
         self._file.flush()
         # Nobody sees it before it is locked, and takes it for that of a rank which is gone. It may replace an earlier
-        # job's: whoever looks at that sees another inode now.
+        # job's: a process that looks at that sees another inode now.
         beginning.replace(self.path)
 
     def write(self, names: bytes, records: bytes) -> None:

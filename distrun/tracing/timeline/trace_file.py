@@ -44,7 +44,7 @@ class TraceFile:
         self._put_end()
 
     def close(self) -> None:
-        """Write the end anew, as `end` is now, and close the file."""
+        """Write the end again, as `end` is now, and close the file."""
         with self._file:
             self._put(b"")
             self._put_end()

@@ -192,7 +192,7 @@ def test_tasks_that_find_no_room_beside_other_jobs_are_given_up_in_time(spark, n
     occupant = threading.Thread(target=occupy)
     occupant.start()
     told.read_text()  # until a rank steps
-    # Spark may take note of the second job only when that time is over.
+    # Spark may note the second job only when that time is over.
     with pytest.raises(LaunchError, match=r"^2 tasks could not start in 0.1 s \(start_timeout\), since other jobs"):
         distrun.spark.run(print, num_proc=2, verbose=0, start_timeout=0.1)
     spark.sparkContext.cancelAllJobs()  # the other one was left alone

@@ -40,7 +40,7 @@ def test_steps_that_one_rank_has_compiled_go_on_with_two_and_with_the_other_alon
     # The weights are what the sizes of all steps make them: the program has seen to that.
     assert result["step"] == 24
     assert result["sizes"] == [1] * 8 + [2] * 7 + [1] * 9
-    assert result["traces"] == {"step": [2, 3], "rows": [2, 3]}  # a shape that holds the size has all made anew
+    assert result["traces"] == {"step": [2, 3], "rows": [2, 3]}  # a shape that holds the size has all made again
     assert result["looped"] == 24.0 * 1
 
 

@@ -46,7 +46,7 @@ def test_scripts_of_torch_distributed_have_checkpoints_too(tmp_path, mode):
 
 
 def restarting(*arguments: str, **environ: str) -> str:
-    """Run a script on two ranks that may be started anew; return its output."""
+    """Run a script on two ranks that may be started again; return its output."""
     done = subprocess.run(
         [*DISTRUN, "2", "--max-restarts", "2", sys.executable, *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environ},

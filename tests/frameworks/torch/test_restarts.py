@@ -1,4 +1,4 @@
-"""A script of torch.distributed, without a line of distrun, whose ranks are started anew."""
+"""A script of torch.distributed, without a line of distrun, whose ranks are started again."""
 
 from __future__ import annotations
 

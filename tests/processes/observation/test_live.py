@@ -228,7 +228,7 @@ def test_top_shows_a_job_that_runs_and_leaves_no_trace(terminal):
     other.type("C-c")
     wait_until(lambda: not other.family())
     wait_until(lambda: launcher.num_threads() == threads)
-    other.run([*LAUNCHER, "top", str(launcher.pid)])  # the names of operations are told anew
+    other.run([*LAUNCHER, "top", str(launcher.pid)])  # the names of operations are told again
     other.wait_for(r"slow now: rank 1 on localhost")
     job.type("C-c")
     other.wait_for(r"job \w+ is over, with exit status 130")

@@ -21,7 +21,7 @@ class Barring:
         """Slots that failed at the start when they failed last."""
 
     def failed(self, host: str, slot: int | None, now: float, *, at_start: bool = False) -> None:
-        """Take note of the failure of a slot, or of a host's agent if there is no slot.
+        """Note the failure of a slot, or of a host's agent if there is no slot.
 
         Args:
             host, slot: where.

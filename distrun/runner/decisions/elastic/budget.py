@@ -80,7 +80,7 @@ class Rounds:
         """Where the last one failed; empty: it is not known, or there are several places."""
 
     def failed(self, place: str | None) -> None:
-        """Take note that a member of the present generation has failed.
+        """Note that a member of the present generation has failed.
 
         Args:
             place: see `Failure.place`; None: nothing in the script has made it fail.
@@ -88,7 +88,7 @@ class Rounds:
         self._places.add(place)
 
     def close(self, begun: float) -> float:
-        """Take note that none of the present generation has survived, once per generation; return when the next may
+        """Note that none of the present generation has survived, once per generation; return when the next may
         begin.
 
         Args:
@@ -105,7 +105,7 @@ class Rounds:
         return begun if self.count == 1 else begun + min(LONGEST_PAUSE, 2.0 ** min(self.count - 1, 10))
 
     def forget(self) -> None:
-        """Take note that a generation has survivors, or did not end by failures of its own."""
+        """Note that a generation has survivors, or did not end by failures of its own."""
         self.count, self._same, self._place = 0, 0, ""
         self._places.clear()
 

@@ -236,7 +236,7 @@ class Decisions(Regrouping):
         have = newcomers + len(self._workforce.free_places(room, needed, now))
         if have >= options.min_np:
             if have < options.max_np and self._places.connecting and now < self._regroup_at + PATIENCE:
-                return []  # ranks that are all started anew cannot be joined later unless they enrol
+                return []  # ranks that are all started again cannot be joined later unless they enrol
             return self._begin_anew(now)
         return self._await_capacity(have, options.min_np, now)
 

@@ -27,7 +27,7 @@ UNKNOWN_SILENCE = 30.0  # seconds after which an agent without keepalives has su
 
 
 class Failures(Decisions):
-    """Takes note of failures, and draws their consequences."""
+    """Notes failures, and draws their consequences."""
 
     def _refused(self, host: str, reason: str, now: float, is_final: bool = False) -> list[Action]:
         said = (self._places.over, self._places.away[host].reason if host in self._places.away else "")
@@ -120,7 +120,7 @@ class Failures(Decisions):
         return []
 
     def _complain(self, process: Process, why: str, now: float) -> None:
-        """Take note that a member has left, and wait for a while to learn whose failure it was."""
+        """Note that a member has left, and wait for a while to learn whose failure it was."""
         assert process.rank is not None
         self._complaints.setdefault(process.rank, why)
         if self.state is State.RUNNING:
@@ -130,7 +130,7 @@ class Failures(Decisions):
                 self._settle_by += 2 * self._options.keepalive / PER_SILENCE
 
     def _ended_well(self, process: Process, now: float) -> list[Action]:
-        """End the job as any job ends: whoever has done its work is never replaced. Others must not wait for it."""
+        """End the job as any job ends: a rank that has done its work is never replaced. Others must not wait for it."""
         if self.state in (State.RUNNING, State.PREPARING) and not self._processes.waiting:
             return self._close(now)
         if self._cause is not None:

@@ -53,7 +53,7 @@ class Hosts:
         return host in self.ready and host in self.slots and host not in self.releasing
 
     def found(self, slots: Mapping[str, int]) -> bool:
-        """Take note of the hosts that are listed now; return whether that is a change."""
+        """Note the hosts that are listed now; return whether that is a change."""
         if self.slots == slots:
             return False
         for host in slots.keys() - self.slots.keys():
@@ -64,7 +64,7 @@ class Hosts:
         return True
 
     def to_connect(self, slots: int, now: float) -> list[str]:
-        """Return the hosts that are to be connected to, so that there are so many slots, and take note of it.
+        """Return the hosts that are to be connected to, so that there are so many slots, and note it.
 
         Those that never failed are taken first. Those that did do not count until they are ready: others are tried
         beside them.
@@ -98,12 +98,12 @@ class Hosts:
         return {h: away.reason for h, away in self.away.items() if h in self.slots and h not in self.ready}
 
     def is_ready(self, host: str) -> None:
-        """Take note that a host has an agent."""
+        """Note that a host has an agent."""
         self.connecting.pop(host, None)
         self.ready[host] = None
 
     def refused(self, host: str, reason: str, now: float) -> float:
-        """Take note that a host cannot be used now; return when it is to be tried again."""
+        """Note that a host cannot be used now; return when it is to be tried again."""
         self.connecting.pop(host, None)
         self.left(host)
         failures = self._failures(host) + 1
@@ -112,17 +112,17 @@ class Hosts:
         return retry
 
     def works(self, host: str) -> None:
-        """Take note that processes run well on a host, so that earlier failures to reach it count no more."""
+        """Note that processes run well on a host, so that earlier failures to reach it count no more."""
         self.away.pop(host, None)
 
     def lost(self, host: str, reason: str, until: float, now: float) -> None:
-        """Take note that a host's agent is lost, and that something may still run there, until a time at most."""
+        """Note that a host's agent is lost, and that something may still run there, until a time at most."""
         self.refused(host, reason, now)
         self.uncertain[host] = until
         self.away[host].retry = None
 
     def certain(self, host: str, now: float) -> None:
-        """Take note that nothing of the job runs any more on a host whose agent was lost."""
+        """Note that nothing of the job runs any more on a host whose agent was lost."""
         self.uncertain.pop(host, None)
         away = self.away.get(host)
         if away is not None and away.retry is None:
@@ -131,7 +131,7 @@ class Hosts:
             )
 
     def left(self, host: str) -> None:
-        """Take note that a host's agent has left."""
+        """Note that a host's agent has left."""
         self.ready.pop(host, None)
         self.releasing.discard(host)
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class ElasticPolicy(Failures):
     """The state machine of one elastic job, with the interface of any job's.
 
-    What differs for whoever executes its actions:
+    What differs for the code that executes its actions:
 
     - Numbers are of processes, not of ranks, wherever events, actions of any job (`SignalRanks`) and `Failure` have a
       rank. Processes are numbered as they are started; a spare has its number before it has a rank.
@@ -85,13 +85,13 @@ class ElasticPolicy(Failures):
         return str(self._processes.known[process])
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Take note of an event; return what is to be done."""
+        """Note an event; return what is to be done."""
         if self._ends_as_any_job:
             return self._handle_at_the_end(event, now)
         return [*self._note(event, now), *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Take note of the time; return what is to be done if the deadline has passed."""
+        """Note the time; return what is to be done if the deadline has passed."""
         if self._ends_as_any_job:
             return super().tick(now)
         if self.deadline is None or now < self.deadline:

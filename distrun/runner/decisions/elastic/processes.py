@@ -115,12 +115,12 @@ class Processes:
         return process
 
     def arrive(self, number: int) -> None:
-        """Take note that a newcomer waits for a place."""
+        """Note that a newcomer waits for a place."""
         if number in self.arriving:
             self.arrived[number] = self.arriving.pop(number)
 
     def enroll(self, number: int) -> None:
-        """Take note that a process survives the end of its generation from now on."""
+        """Note that a process survives the end of its generation from now on."""
         if self.alive[number].role in (Role.NEWCOMER, Role.MEMBER):
             self.enrolled.add(number)
             self.unenrolled.discard(number)
@@ -141,7 +141,7 @@ class Processes:
         self.unenrolled = set(self.members) - self.enrolled
 
     def end(self, numbers: Iterable[int], give_up: float) -> frozenset[int]:
-        """Take note that these are being ended; return those that were not yet."""
+        """Note that these are being ended; return those that were not yet."""
         ended = []
         for number in list(numbers):
             process = self.alive[number]
@@ -154,12 +154,12 @@ class Processes:
         return frozenset(ended)
 
     def fail(self, number: int, end_by: float) -> None:
-        """Take note that the script of a member has failed: it takes part in nothing any more, and exits by itself."""
+        """Note that the script of a member has failed: it takes part in nothing any more, and exits by itself."""
         self._dismiss(self.alive[number])
         self.failing[number] = end_by
 
     def gone(self, number: int) -> Process | None:
-        """Take note that a process is dead; return it, None if it was dead already."""
+        """Note that a process is dead; return it, None if it was dead already."""
         process = self.alive.pop(number, None)
         if process is None:
             return None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
 
 GATHER_TIME = 0.01  # seconds in which the deaths of several processes, reported one after the other, become one regroup
-FUTILE_GENERATIONS = 3  # in a row: all ranks started anew, and one failed by itself before any had joined
+FUTILE_GENERATIONS = 3  # in a row: all ranks started again, and one failed by itself before any had joined
 FUTILE_TIME = 30.0  # seconds; a script that never joins may fail later than that without being hopeless
 _FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)  # ends that are hardly the script's own doing
 _STILL_WORKING = (State.RUNNING, State.SETTLING)
@@ -224,7 +224,7 @@ class Regrouping(Policy):
         return self._failed_as_a_whole(replace(failure, what=f"{failure.what}; {why}"), now)
 
     def _at_the_end_already(self, process: Process, now: float) -> list[Action]:
-        """Fail because of a rank that was lost when another one had done its work: to start anew would repeat that."""
+        """Fail because of a rank that was lost when another one had done its work: to start again would repeat that."""
         assert self._cause is not None
         why = f"nothing is started anew, since {wording.described(process)} has come to the end of its work"
         return self._fail_for_good(self._cause, why, now)

@@ -8,6 +8,6 @@ same.
 
 Only processes that know the same key are listened to (`admission`), and TLS encrypts what they say: plans hold
 environment variables and the key of the ranks. `messages` is what travels, `roster` decides who may join, `planning`
-makes the plan of what has come. A host that is started anew, after an eviction for instance, calls with the index that
+makes the plan of what has come. A host that is started again, after an eviction for instance, calls with the index that
 it had before.
 """

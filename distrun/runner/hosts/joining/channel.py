@@ -22,7 +22,7 @@ class Channel:
     """An agent behind a connection; see `distrun.runner.hosts.program.Program` for the interface.
 
     The other host may be frozen, and take and say nothing though its kernel answers. So the connection does not block:
-    whoever waits does it by a poll, with a limit of its own.
+    callers wait by a poll, with a limit of its own.
     """
 
     def __init__(self, connection: socket.socket, python: str) -> None:

@@ -1,4 +1,5 @@
-"""The signals that end a process which has joined, or is about to: as a descriptor, for whoever waits for something."""
+"""The signals that end a process which has joined, or is about to: as a descriptor, for code that waits for
+something."""
 
 from __future__ import annotations
 

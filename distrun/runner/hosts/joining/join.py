@@ -21,7 +21,7 @@ from distrun.runner.hosts.joining.relay import Relay
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system import descendants
 
-_PATIENCE = 5.0  # seconds of looking for the launcher; then its name is looked up anew, as it may have moved
+_PATIENCE = 5.0  # seconds of looking for the launcher; then its name is looked up again, as it may have moved
 _TELL_INTERVAL = 30.0  # seconds after which the user is told again what is waited for
 _RETRY = 1.0  # seconds after which an index is asked for again that another process has
 _ANSWER_TIMEOUT = 10.0  # seconds in which the launcher says whether we may join

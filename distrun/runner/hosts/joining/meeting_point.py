@@ -20,7 +20,7 @@ class MeetingPoint:
     listeners: tuple[socket.socket, ...] = ()
     """On host 0, sockets that listen at the endpoint already; none = it listens at the port on all addresses."""
     rejoins: bool = True
-    """Whether a host calls again when its launcher is gone without a word, as it may be started anew."""
+    """Whether a host calls again when its launcher is gone without a word, as it may be started again."""
 
     @property
     def secret(self) -> bytes:

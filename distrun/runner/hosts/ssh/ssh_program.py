@@ -48,7 +48,7 @@ class SshProgram:
     def _send(self, text: bytes) -> None:
         """Send the beginning of its input; a program that has ended by then, for want of a Python, is no error here.
 
-        Whoever reads comes to its end, and `explain_start` says why.
+        A reader comes to its end, and `explain_start` says why.
         """
         try:
             self._channel.sendall(text)

@@ -49,7 +49,7 @@ class Metrics:
         """Output is no part of the metrics."""
 
     def tick(self, now: int) -> None:
-        """Take note of the time."""
+        """Note the time."""
         self._model.tick(now)
         if now >= self._due:
             self._due = now + SECOND

@@ -24,7 +24,7 @@ _BACKLOG = 64
 
 
 class Server:
-    """Gives whoever asks for /metrics the page of the moment."""
+    """Gives clients that ask for /metrics the latest page."""
 
     def __init__(self, host: str, port: int) -> None:
         """Listen at once, so that an address that cannot be used is known before the job starts.
@@ -37,7 +37,7 @@ class Server:
             UsageError: it cannot be used.
         """
         self.page = b""
-        """The page of the moment; whoever makes pages puts them here."""
+        """The latest page; the maker of pages puts them here."""
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._listener = _listener(family, (str(address[0]), int(address[1])))

@@ -97,7 +97,7 @@ class Profiler:
 
     def _joined(self, rank: int, generation: int, steps: RankSteps) -> None:
         steps.begin_generation(generation)
-        if generation > self._generation or self._counts[rank]:  # its number may be the same when all begin anew
+        if generation > self._generation or self._counts[rank]:  # its number may be the same when all begin again
             self._begin_generation()
         self._generation = max(self._generation, generation)
 

@@ -65,11 +65,11 @@ class Report:
         """Output is no part of the report."""
 
     def tick(self, now: int) -> None:
-        """Take note of the time."""
+        """Note the time."""
         self._gathering.tick(now)
 
     def ended(self, ending: Ending) -> None:
-        """Take note of how the job has ended."""
+        """Note how the job has ended."""
         self._ending = ending
 
     def close(self, status: int) -> None:
@@ -151,7 +151,7 @@ def check_path(path: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file as a whole: whoever reads it sees what was there before, or all of this.
+    """Write a file as a whole: a reader sees what was there before, or all of this.
 
     Raises:
         OSError: it cannot be written.

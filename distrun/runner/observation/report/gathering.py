@@ -139,11 +139,11 @@ class Gathering:
         self._hosts.setdefault(host, HostTotal()).add(self._model.hosts[host])
 
     def tick(self, now: int) -> None:
-        """Take note of the time."""
+        """Note the time."""
         self._model.tick(now)
 
     def close(self, status: int) -> None:
-        """Take note of the end."""
+        """Note the end."""
         self._model.close(status)
 
     def _take_second(self, second: Second) -> None:

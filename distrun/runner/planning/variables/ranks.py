@@ -50,7 +50,7 @@ class RankVariables:
     elastic: bool = False
     max_restarts: int = 0
     restarts: int = 0
-    """How often the whole job was started anew, by a batch scheduler."""
+    """How often the whole job was started again, by a batch scheduler."""
 
     def contracts(self, places: Sequence[Place], meeting: Meeting, generation: int = 1) -> list[LaunchContract]:
         """Return the contracts of a world's ranks.

@@ -1,6 +1,6 @@
 """Frames: what travels between two ranks on a connection for messages.
 
-Each begins with a header of 64 bytes. Whoever sends a message gives it a number, by which both sides know it:
+Each begins with a header of 64 bytes. The sender of a message gives it a number, by which both sides know it:
 
     MESSAGE     a small message, whose bytes follow; it was paid for from the sender's credit
     OFFER       a message that is sent when the receiver asks for it

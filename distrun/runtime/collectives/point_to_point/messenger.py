@@ -1,4 +1,4 @@
-"""The messenger of a rank: one thread reads what others send, and whoever sends or receives waits for it.
+"""The messenger of a rank: one thread reads what others send, and the threads that send or receive wait for it.
 
 The thread starts with the first message or receive. It sleeps in one poll, on all connections; while something is
 waited for it also looks, a few times a second, who is gone.
@@ -47,7 +47,7 @@ class Messenger:
         local_group = engine.local_group
         self._timeouts = local_group.timeouts
         self._condition = threading.Condition(threading.RLock())
-        """Held by whoever changes anything; notified when a transfer has ended."""
+        """Held to change anything; notified when a transfer has ended."""
         self._ended: list[Transfer] = []
         self._failure: str | None = None
         self._until = float("inf")
@@ -306,7 +306,7 @@ class Messenger:
         os.close(self._stop_fd)
         for end in self._wakers:
             end.close()
-        # Whoever still has a transfer must not keep the memory of a world that is over.
+        # A caller that still has a transfer must not keep the memory of a world that is over.
         self._delivery.forget_names()
         del self._engine, self._departures
 

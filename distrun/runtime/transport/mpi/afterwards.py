@@ -30,7 +30,7 @@ class Afterwards:
     """Calls MPI at times of which the network knows, after its last use."""
 
     def __init__(self, comm: MPI.Intracomm, bell: Doorbell) -> None:
-        """`bell` wakes the progress thread of this rank, so that it takes note of a new time."""
+        """`bell` wakes the progress thread of this rank, so that it notes a new time."""
         from mpi4py import MPI
 
         self._probe = comm.Iprobe

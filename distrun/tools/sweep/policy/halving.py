@@ -46,7 +46,7 @@ class Halving:
             rung.pop(trial, None)
 
     def remember(self, trial: int, values: Iterable[float]) -> None:
-        """Take note of the values of a trial of an earlier run."""
+        """Note the values of a trial of an earlier run."""
         for reports, value in enumerate(values, start=1):
             self.judge(trial, reports, value)
 

@@ -39,13 +39,13 @@ class Hosts:
         return min(self._again.values(), default=None)
 
     def ready(self, host: str) -> None:
-        """Take note that a host can be used."""
+        """Note that a host can be used."""
         self.connecting.discard(host)
         self.refusals.pop(host, None)
         self.free[host] = set(range(self.slots[host]))
 
     def away(self, host: str, reason: str, now: float) -> float:
-        """Take note that a host cannot be used at present; return the seconds until it is tried again."""
+        """Note that a host cannot be used at present; return the seconds until it is tried again."""
         self.connecting.discard(host)
         self.free.pop(host, None)
         self.refusals[host] = reason
@@ -55,7 +55,7 @@ class Hosts:
         return delay
 
     def proved(self, hosts: Iterable[str]) -> None:
-        """Take note that a trial came to its end on hosts: one that is lost later is tried again soon."""
+        """Note that a trial came to its end on hosts: one that is lost later is tried again soon."""
         for host in hosts:
             self._delays.pop(host, None)
 
@@ -73,7 +73,7 @@ class Hosts:
             self.free[host].discard(slot)
 
     def give_back(self, places: Iterable[tuple[str, int]]) -> None:
-        """Take note that slots are free again, as far as their hosts are still there."""
+        """Note that slots are free again, as far as their hosts are still there."""
         for host, slot in places:
             if host in self.free:
                 self.free[host].add(slot)

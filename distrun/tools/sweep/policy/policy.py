@@ -107,7 +107,7 @@ class Policy:
         return [ConnectHosts(tuple(self._hosts.slots))]
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Take note of an event; return what is to be done."""
+        """Note an event; return what is to be done."""
         match event:
             case events.HostReady(host):
                 return self._host_ready(host, now)
@@ -137,7 +137,7 @@ class Policy:
                 return []
 
     def tick(self, now: float) -> list[Action]:
-        """Take note of the time; return what is due."""
+        """Note the time; return what is due."""
         if self.phase is Phase.FINISHING and self._leave_by is not None and now >= self._leave_by:
             self.phase = Phase.OVER
             return [KillAgents()]

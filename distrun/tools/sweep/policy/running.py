@@ -42,12 +42,12 @@ class Running:
         return min((trial.end_at for trial in self if trial.end_at is not None), default=None)
 
     def add(self, trial: Trial) -> None:
-        """Take note that a trial has begun."""
+        """Note that a trial has begun."""
         self._trials[trial.number] = trial
         self._of_process |= {member.process: (trial, member) for member in trial.members}
 
     def remove(self, trial: Trial) -> None:
-        """Take note that no rank of a trial is left."""
+        """Note that no rank of a trial is left."""
         del self._trials[trial.number]
 
     def due(self, now: float) -> list[Action]:
@@ -60,7 +60,7 @@ class Running:
         return actions
 
     def host_lost(self, host: str, reason: str) -> list[Trial]:
-        """Take note that the ranks on a host are lost; return their trials."""
+        """Note that the ranks on a host are lost; return their trials."""
         struck = [trial for trial in self if host in trial.hosts]
         for trial in struck:
             trial.lost = reason
@@ -71,14 +71,14 @@ class Running:
         return struck
 
     def pop(self, process: int) -> tuple[Trial, Member] | None:
-        """Take note that a process is gone; return its trial, and its place there; None: it is no rank."""
+        """Note that a process is gone; return its trial, and its place there; None: it is no rank."""
         found = self._of_process.pop(process, None)
         if found is not None:
             found[0].alive.discard(process)
         return found
 
     def activated(self, process: int) -> None:
-        """Take note that a process that was a spare runs the script."""
+        """Note that a process that was a spare runs the script."""
         if process in self._of_process:
             self._of_process[process][0].unheard.discard(process)
 
@@ -114,7 +114,7 @@ class Running:
         return actions
 
     def reported(self, trial: Trial, report: Report) -> list[Action]:
-        """Take note of a value of a trial, and judge whether it goes on."""
+        """Note a value of a trial, and judge whether it goes on."""
         if not report.number:
             trial.printed = report.value
             return []

@@ -31,14 +31,14 @@ class Spares:
         return min(self._begin.values(), default=None)
 
     def trial_began(self, hosts: Iterable[str], now: float) -> None:
-        """Take note that a trial has begun on hosts."""
+        """Note that a trial has begun on hosts."""
         if self._per_host:
             for host in hosts:
                 self._waiting.setdefault(host, [])
                 self._begin[host] = max(now, self._settle_at.setdefault(host, now + _QUIET))
 
     def trial_advanced(self, hosts: Iterable[str], now: float) -> None:
-        """Take note that a trial on hosts has done its imports: it has reported something, or ended."""
+        """Note that a trial on hosts has done its imports: it has reported something, or ended."""
         for host in hosts:
             self._settle_at[host] = now
             if host in self._begin:
@@ -67,7 +67,7 @@ class Spares:
         return number
 
     def died(self, process: int) -> bool:
-        """Take note that a process has died; return whether it was a spare."""
+        """Note that a process has died; return whether it was a spare."""
         host = self._hosts.pop(process, None)
         if host is None:
             return False
@@ -76,7 +76,7 @@ class Spares:
         return True
 
     def died_unseen(self, host: str) -> None:
-        """Take note that a spare of a host had died when it was taken."""
+        """Note that a spare of a host had died when it was taken."""
         self._deaths[host] = self._deaths.get(host, 0) + 1
 
     def host_lost(self, host: str) -> None:

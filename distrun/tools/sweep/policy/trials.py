@@ -93,7 +93,7 @@ class Trial:
         return Result(self.number, self.values, value, self.state is State.PRUNED, tuple(self.reports))
 
     def begin(self, members: tuple[Member, ...], now: float) -> None:
-        """Take note that it begins, perhaps once more."""
+        """Note that it begins, perhaps once more."""
         self.state = State.RUNNING
         self.attempts += 1
         self.members, self.alive = members, {member.process for member in members}
@@ -106,7 +106,7 @@ class Trial:
         self.began = now
 
     def note_failure(self, failure: Failure, is_consequence: bool) -> None:
-        """Take note of a rank's failure: the first counts that is no consequence of another."""
+        """Note a rank's failure: the first counts that is no consequence of another."""
         if self.failure is None or (self.is_consequence and not is_consequence):
             self.failure, self.is_consequence = failure, is_consequence
 

@@ -45,6 +45,6 @@ class Upcoming:
         return trial
 
     def put_back(self, trial: Trial) -> None:
-        """Take note that a trial is to be tried again, before new ones."""
+        """Note that a trial is to be tried again, before new ones."""
         trial.state = State.WAITING
         self._again.append(trial)

@@ -204,7 +204,7 @@ def is_there(folder: Path) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file in one step: whoever is killed meanwhile, or finds the disk full, leaves the one that was there.
+    """Write a file in one step: if that fails, or the process is killed meanwhile, the old one stays.
 
     Raises:
         OSError: it cannot be written.

@@ -41,7 +41,7 @@ class Listed:
         return self._left.popleft() if self._left else None
 
     def tell(self, result: Result) -> None:
-        """Take note of nothing: the order is fixed."""
+        """Note nothing: the order is fixed."""
 
     def export(self, path: Path) -> None:
         """Write nothing: there is nothing that was learnt."""

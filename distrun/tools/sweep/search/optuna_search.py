@@ -72,7 +72,7 @@ class OptunaSearch:
         return dict(trial.params)
 
     def tell(self, result: Result) -> None:
-        """Take note of the end of a trial. One that diverged counts as pruned: as worse than all others."""
+        """Note the end of a trial. One that diverged counts as pruned: as worse than all others."""
         trial = self._running.pop(result.number)
         for number, value in _kept(result).items():
             trial.report(value, number)

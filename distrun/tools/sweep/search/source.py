@@ -44,7 +44,7 @@ class Source(Protocol):
         """Return the values of the trial of this number; None: there are no more."""
 
     def tell(self, result: Result) -> None:
-        """Take note of the end of a trial."""
+        """Note the end of a trial."""
 
     def export(self, path: Path) -> None:
         """Write what it has learnt for tools of others, if there is something."""

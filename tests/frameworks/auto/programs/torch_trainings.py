@@ -374,7 +374,7 @@ def learned_weights_of_losses():
 
 
 def two_loaders():
-    """One of them begins anew in the middle of the other's epoch."""
+    """One of them begins again in the middle of the other's epoch."""
     net, few, many = classifier(), DataLoader(data(30), 10, shuffle=True), DataLoader(data(), 20, shuffle=True)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     labelled = iter(few)

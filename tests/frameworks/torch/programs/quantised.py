@@ -77,7 +77,7 @@ def gradients_with(compression, unused=False, odd=None):
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)
     torch.manual_seed(RANK)
-    for _ in range(3):  # buckets are planned anew after the first
+    for _ in range(3):  # buckets are planned again after the first
         optimizer.zero_grad()
         out = torch.randn(16, 64)
         for place, layer in enumerate(model):

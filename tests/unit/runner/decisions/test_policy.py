@@ -383,7 +383,7 @@ def test_one_that_should_never_end_may_do_so_and_may_fail():
     assert policy.status == 7
 
 
-# Two ranks and the servers 2 and 3, one of which may be started anew.
+# Two ranks and the servers 2 and 3, one of which may be started again.
 WITH_SERVERS = {
     "the servers end when all ranks have": (
         [(1, ended(0), []), (2, ended(1), [TERM]), (2, ended(2, -15), []), (2, ended(3, -15), [FinishAgents(GRACE)])],

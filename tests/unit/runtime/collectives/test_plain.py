@@ -1,4 +1,4 @@
-"""Requests of plain arrays are remembered where that is right, and made anew where it is not."""
+"""Requests of plain arrays are remembered where that is right, and made again where it is not."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Numberings that go back when a generation begins, and process sets that are made anew by their rules."""
+"""Numberings that go back when a generation begins, and process sets that are made again by their rules."""
 
 from __future__ import annotations
 
