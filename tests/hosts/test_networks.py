@@ -112,7 +112,7 @@ def test_a_host_without_a_free_port_is_refused_with_the_range(distrun, alpha):
 
 SPREAD = """
 import numpy, distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 distrun.init()
 assert (distrun.allreduce(numpy.full(1_000_000, distrun.rank()), op=distrun.Sum) == 6).all()
 backend = world.engine().backend

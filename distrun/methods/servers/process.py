@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-sys.path[0] = str(Path(__file__).resolve().parents[2])  # and not this folder, whose modules are distrun's
+sys.path[0] = str(Path(__file__).resolve().parents[3])  # and not this folder, whose modules are distrun's
 
 from distrun.contract.launch import (  # noqa: E402
     PREFIX,

@@ -14,7 +14,7 @@ from distrun.runner.agent.rank_process import RankProcess
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 
-_PROGRAM = str(Path(distrun.__file__).with_name("servers") / "process.py")
+_PROGRAM = str(Path(distrun.__file__).with_name("methods") / "servers" / "process.py")
 
 
 class Servers:

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 # Sentences about the command line: "-np 3 asks for more ranks than", "--hosts-from 'a b' cannot be executed".
 _OPTION = re.compile(r"(?<![\w-])(?<!distrun doctor )--?([a-zA-Z][a-z-]*)(?: (\d[\d.]*|'[^']*'))?")
-_WORKER = Path(__file__).with_name("agent") / "function_worker.py"
+_WORKER = Path(__file__).parents[1] / "agent" / "function_worker.py"
 
 
 def run(

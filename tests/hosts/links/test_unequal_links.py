@@ -6,7 +6,7 @@ import pytest
 
 PROGRAM = """
 import numpy, distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 distrun.init()
 for count in (1000, 300_000, 300_000):
     total = distrun.allreduce(numpy.full(count, distrun.rank()), op=distrun.Sum)

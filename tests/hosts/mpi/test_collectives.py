@@ -49,7 +49,7 @@ LEFT_INSIDE = """
 import sys, threading
 import numpy as np
 import distrun
-from distrun.runtime import world
+from distrun.runtime.world import world
 left, heard = sys.argv[1:]
 distrun.init()
 rank, backend = distrun.rank(), world.engine().backend
