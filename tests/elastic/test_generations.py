@@ -207,7 +207,7 @@ def test_a_script_that_leaves_and_joins_by_itself_meets_the_others_again(supervi
 
 @pytest.mark.gate
 def test_a_process_whose_channel_was_closed_on_the_way_is_an_ordinary_rank(tmp_path):
-    program = "import distrun; from distrun.runtime import regroup; distrun.init(); print(regroup.is_elastic())"
+    program = "import distrun; from distrun.runtime.world import regroup; distrun.init(); print(regroup.is_elastic())"
     wrapper = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     with Supervisor([*python("-c"), wrapper, program], tmp_path) as supervisor:
         supervisor.begin(1)
@@ -219,7 +219,7 @@ def test_a_process_whose_channel_was_closed_on_the_way_is_an_ordinary_rank(tmp_p
 def test_a_forked_child_has_no_channel(tmp_path):
     program = """
 import os, distrun
-from distrun.runtime import regroup
+from distrun.runtime.world import regroup
 distrun.init()
 held = len(os.listdir("/proc/self/fd"))
 if not os.fork():
