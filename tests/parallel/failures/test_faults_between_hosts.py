@@ -106,7 +106,7 @@ def test_an_idle_job_over_hosts_costs_nothing(ranks):
     ],
 )
 def test_a_rank_that_never_comes_is_named_in_time(ranks, absent, said):
-    """That those which have come are all told is shown in tests/unit/runtime/rendezvous."""
+    """That those which have come are all told is shown in tests/unit/runtime/transport/rendezvous."""
     everybody = ranks("late", str(absent), hosts=(1, 1), DISTRUN_START_TIMEOUT="0.5")
     assert everybody[1 - absent].end() == 1
     assert re.search(f"BootstrapError: .*{said}", everybody[1 - absent].stderr.text), everybody[1 - absent].stderr.text

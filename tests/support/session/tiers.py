@@ -65,7 +65,7 @@ FOLDERS = (
     Folder("frameworks/jax", "full", "frameworks", 105, ("jax", "graphs")),
     Folder("frameworks/keras", "full", "frameworks", 165, ("keras", "graphs")),
     Folder("frameworks/reports", "full", "frameworks", 5, ("torch_distributed", "torch", "elastic", "auto")),
-    Folder("frameworks/servers", "full", "frameworks", 25, ("methods.servers", "torch", "keras")),
+    Folder("frameworks/servers", "full", "frameworks", 40, ("methods.servers", "torch", "keras")),
     Folder("frameworks/tensorflow", "full", "frameworks", 135, ("tensorflow", "graphs")),
     Folder("frameworks/torch", "full", "frameworks", 255, ("torch", "methods.diloco", "checkpoint")),
     Folder("frameworks/torch_distributed", "full", "frameworks", 190, ("torch_distributed",)),
