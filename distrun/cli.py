@@ -168,5 +168,5 @@ def _with_own_options(command: click.Command, name: str, arguments: list[str]) -
 
 def tell_ignored(translation: Translation) -> None:
     """Print which flags of another launcher were ignored, if any, and why."""
-    if (told := translation.told()) and not {"-q", "--quiet"} & set(translation.options):
-        click.echo(f"distrun: {told}", err=True)
+    if (description := translation.description()) and not {"-q", "--quiet"} & set(translation.options):
+        click.echo(f"distrun: {description}", err=True)

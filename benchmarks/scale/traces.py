@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Scratch, Share
+from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Scratch
 from distrun.runtime.backends.algorithms.choice import EQUAL, WHOLE, LinkFacts, arranged
 from distrun.runtime.backends.algorithms.direct import Direct
 from distrun.runtime.backends.algorithms.halving_doubling import HalvingDoubling
@@ -103,7 +103,7 @@ class _Recorder(Links):
         self.compute((len(sources) + len(targets)) * targets[0].nbytes)
 
 
-class _Share(Share):
+class _Share(RailShare):
     """A share of arrays without memory, of so many ranks of a host."""
 
     def __init__(self, recorder: _Recorder, elements: int, ranks: int) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from distrun.errors import DistrunError, UsageError
 
-_PATIENCE = "600"  # seconds that ranks wait for one that does something else, unless the user says how long
+_STALL_TIMEOUT = "600"  # seconds that ranks wait for one that does something else, unless the user says how long
 _USAGE = "usage: distrun --auto[=global|scale|explain] [OPTIONS] python script.py [ARGS] (or python -m module [ARGS])"
 
 
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     job.current.mode = mode
     job.current.script = program[1] if program[0] == "-m" else program[0]
     if not os.environ.get(STALL_TIMEOUT):
-        os.environ[STALL_TIMEOUT] = _PATIENCE
+        os.environ[STALL_TIMEOUT] = _STALL_TIMEOUT
     _begin(program)
     try:
         _run(program)
@@ -73,7 +73,7 @@ def _begin(program: list[str]) -> None:
             device = distrun.device()
             forked.begin(rehearsal.Beginning(randomness.common_seed(), device.index if device.name == "cuda" else None))
     if job.current.is_silent:
-        output.silence()
+        output.mute()
         files.keep_private()
     frameworks.watch()
 

@@ -73,7 +73,7 @@ def _of_all_ranks(
 # Places in the training loop ------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class LoopPosition(NamedTuple):
     """A place in a training loop; all numbers count from 1."""
 
     iteration: int
@@ -89,7 +89,7 @@ class Place(NamedTuple):
         return f"{what} {batch} of iteration {self.iteration}"
 
 
-def announce(place: Place) -> Callable[[], None]:
+def announce(place: LoopPosition) -> Callable[[], None]:
     """Tell the other ranks where this one is.
 
     Returns:
@@ -98,7 +98,7 @@ def announce(place: Place) -> Callable[[], None]:
     handle = distrun.allgather_async(np.array([place], np.int64), name="auto.place")
 
     def check() -> None:
-        places = [Place(*row) for row in handle.wait().tolist()]
+        places = [LoopPosition(*row) for row in handle.wait().tolist()]
         other = next((rank for rank, each in enumerate(places) if each != places[0]), 0)
         if other:
             refuse(f"rank 0 {places[0]}, and rank {other} {places[other]}. {_WHY}", _IN_STEP)

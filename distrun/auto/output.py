@@ -14,7 +14,7 @@ from distrun.auto import job
 _real_stderr: TextIO | None = None  # of a silenced rank
 
 
-def silence() -> None:
+def mute() -> None:
     """Drop what this process prints from now on. What C libraries print to the standard error stays: they report
     crashes there."""
     global _real_stderr

@@ -16,7 +16,7 @@ from distrun.errors import DistrunError
 
 STATUS = 2
 """The exit status of a refused script, that of other wrong usage."""
-_PATIENCE = 10.0  # seconds in which all ranks should come to the same refusal
+_TIMEOUT = 10.0  # seconds in which all ranks should come to the same refusal
 
 
 class Refusal(SystemExit):
@@ -62,7 +62,7 @@ def _meet() -> bool:
         return True
     try:
         handle = distrun.allreduce_async(np.zeros(1), name="auto.refusal")
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _TIMEOUT
         while not handle.poll():
             if time.monotonic() > deadline:
                 return False

@@ -30,9 +30,9 @@ from typing import Any
 from distrun.checkpoint import jax_arrays, keras_objects, numpy_arrays, torch_tensors
 from distrun.checkpoint.numpy_arrays import Bytes, Capture
 from distrun.errors import CheckpointError, UsageError
-from distrun.runtime.collectives.losses import warn_of_dropped
+from distrun.runtime.collectives.residuals import warn_of_dropped
 
-_LOSSES = "losses"
+_RESIDUALS = "losses"
 Form = Any
 """The JSON of a value."""
 _ARRAYS: dict[str, ModuleType] = {"torch": torch_tensors, "jax": jax_arrays, "numpy": numpy_arrays}
@@ -106,10 +106,10 @@ class Builder:
         if keras_objects.is_model(value):
             found = keras_objects.model_variables(value)
             form: Form = {"keras": {part: self._variables(found[part], f"{path}.{part}") for part in found}}
-            return self._with_losses(form, value, path)
+            return self._with_residuals(form, value, path)
         if keras_objects.is_optimizer(value):
             form = {"variables": self._variables(keras_objects.optimizer_variables(value), path)}
-            return self._with_losses(form, value, path)
+            return self._with_residuals(form, value, path)
         if keras_objects.is_variable(value):
             return {"variable": self.form(keras_objects.array_of(value), path)}
         if _is_stateful(value):
@@ -122,9 +122,9 @@ class Builder:
             "tuples and dicts of them, or objects with state_dict and load_state_dict"
         )
 
-    def _with_losses(self, form: Form, value: Any, path: str) -> Form:
+    def _with_residuals(self, form: Form, value: Any, path: str) -> Form:
         feedback = keras_objects.feedback_of(value)
-        return form if feedback is None else {**form, _LOSSES: self.form(feedback, f"{path}.{_LOSSES}")}
+        return form if feedback is None else {**form, _RESIDUALS: self.form(feedback, f"{path}.{_RESIDUALS}")}
 
     def _variables(self, variables: Sequence[Any], path: str) -> list[Form]:
         return [
@@ -170,12 +170,12 @@ def restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> Any
     if tag in _MADE_ANEW:
         return _MADE_ANEW[tag](content)
     value = _OVERWRITTEN[tag](content, data, like, path)
-    if _LOSSES in form:
-        _losses_restored(form[_LOSSES], data, like, f"{path}.{_LOSSES}")
+    if _RESIDUALS in form:
+        _residuals_restored(form[_RESIDUALS], data, like, f"{path}.{_RESIDUALS}")
     return value
 
 
-def _losses_restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> None:
+def _residuals_restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> None:
     feedback = keras_objects.feedback_of(like)
     if feedback is not None:
         restored(form, data, feedback, path)

@@ -17,7 +17,7 @@ NEW = -1
 
 
 @dataclass(frozen=True)
-class Standing:
+class DonorCandidate:
     """The standing of a rank: what it says about its state."""
 
     boundaries: int
@@ -39,7 +39,7 @@ class Election:
     """Whether the donor's state is that of a step boundary."""
 
 
-def elect(standings: Sequence[Standing]) -> Election:
+def elect(standings: Sequence[DonorCandidate]) -> Election:
     """Return whose state the ranks take, given the standing of each rank.
 
     The clean rank with the most boundaries; if none is clean, the rank with the most boundaries, in the state it is in.

@@ -13,7 +13,7 @@ from distrun.elastic.donor import NEW
 from distrun.elastic.objects import ObjectState
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
-from distrun.graphs import losses
+from distrun.graphs import residuals as residuals
 from distrun.runtime.world import regroup, world
 
 _ABORT = re.compile(r"\b(JobAborted|Bootstrap)Error: (?P<sentence>[^\n]*)")
@@ -62,7 +62,7 @@ class GraphState(ObjectState):
     that is gone owed is gone with it, and a newcomer owes nothing.
     """
 
-    _losses: losses.Losses | None = None  # as of the last `save`
+    _residuals: residuals.Residuals | None = None  # as of the last `save`
 
     lookahead: Lookahead | None = None
     ahead: Sequence[str] = ()
@@ -72,21 +72,21 @@ class GraphState(ObjectState):
         """Note a step boundary."""
         super().mark()
         self._look()
-        is_kept = losses.are_kept()
+        is_kept = residuals.are_kept()
         if self.lookahead is not None and (is_kept or regroup.planned() is not None):
             self.lookahead.wait()  # the others need all of our steps; and nobody knows what is lost before it is
         if is_kept:
-            losses.settle()
+            residuals.settle()
 
     def save(self) -> None:
         """Keep a copy of every part, and what compression has taken from this rank's gradients."""
         super().save()
-        self._losses = losses.losses()
+        self._residuals = residuals.residuals()
 
     def restore(self) -> None:
         """Go back to the copy that `commit` has kept or, in Horovod's mode, `sync`."""
         super().restore()
-        losses.load(self._losses or {})
+        residuals.load(self._residuals or {})
 
     def recover(self, is_aborted: bool) -> None:
         """Go back to the last boundary that is computed, or to the last commit if that has to be."""
@@ -103,8 +103,8 @@ class GraphState(ObjectState):
         is_new = self._boundaries == NEW
         super().sync()
         if is_new and self._boundaries > 0:
-            losses.load({})  # such as those of a checkpoint, which the others have made up for
-            self._losses = None
+            residuals.load({})  # such as those of a checkpoint, which the others have made up for
+            self._residuals = None
         if self.lookahead is not None:
             self.lookahead.clear()
             self._look()
@@ -123,7 +123,7 @@ class GraphState(ObjectState):
             self._parts[name].adopt(description)
             self._parts[name].complete()
         if self._boundaries == self._committed:  # steps may have been made since, without a boundary
-            losses.load(self._losses or {})
+            residuals.load(self._residuals or {})
 
     def is_abort(self, error: Exception) -> bool:
         """Return whether an exception of the training function says that a rank is lost; see `State.is_abort`.

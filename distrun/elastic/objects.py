@@ -12,7 +12,7 @@ import numpy as np
 
 from distrun.contract import horovod
 from distrun.elastic.arrays import broadcast_arrays
-from distrun.elastic.donor import NEW, Election, Standing, elect
+from distrun.elastic.donor import NEW, DonorCandidate, Election, elect
 from distrun.elastic.part import Part
 from distrun.elastic.state import State
 from distrun.elastic.stateful import StatefulPart, is_stateful
@@ -136,7 +136,7 @@ class ObjectState(State):
         """Agree with the other ranks on the one whose state all take in `sync`."""
         own = np.array([[self._boundaries, self._is_clean]], np.int64)
         rows = collectives.allgather(own, "elastic.standings").tolist()
-        self._election = election = elect([Standing(boundaries, bool(clean)) for boundaries, clean in rows])
+        self._election = election = elect([DonorCandidate(boundaries, bool(clean)) for boundaries, clean in rows])
         is_known = election.is_certain or all(part.is_usable() for part in self._parts.values())
         if not is_known and world.rank() == election.donor:
             log.warning(_UNCERTAIN, election.donor)

@@ -8,6 +8,7 @@ thread must not wait, `completion` does.
 
 `gradients` fuses a list of gradients into few calls by the plan of `tensor_fusion.graph_calls`, `signatures` numbers
 lists of variables that all ranks have compared, and `compression` names the types in which tensors travel between
-hosts; `low_rank` is PowerSGD. `losses` are what compression takes from gradients, and `error_feedback` is their form in
+hosts. `low_rank` is PowerSGD. `residuals` are the parts of gradients that compression drops, and `error_feedback` is
+their form in
 checkpoints.
 """

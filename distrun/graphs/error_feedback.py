@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.graphs import losses
-from distrun.graphs.losses import Losses
+from distrun.graphs import residuals as residuals
 from distrun.graphs.prepared import prepare
+from distrun.graphs.residuals import Residuals
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.collectives.losses import Loss
 from distrun.runtime.collectives.objects import allgather_object
+from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.world import world
 
 _NAME = "error_feedback"
@@ -43,12 +43,12 @@ class ErrorFeedback:
         Raises:
             CollectiveError: as `distrun.allreduce` raises.
         """
-        losses.finish()
-        merged = _merged(losses.losses())
+        residuals.finish()
+        merged = _merged(residuals.residuals())
         self._complete = {
             name: {
-                place: {key: value for key, value in loss._asdict().items() if value is not None}
-                for place, loss in places.items()
+                place: {key: value for key, value in residual._asdict().items() if value is not None}
+                for place, residual in places.items()
             }
             for name, places in merged.items()
         }
@@ -73,24 +73,26 @@ class ErrorFeedback:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Make up for what `state_dict` has returned, and for nothing else."""
-        losses.finish()
-        losses.load(
+        residuals.finish()
+        residuals.load(
             {
-                name: {int(place): Loss(loss.get("lost"), loss.get("q")) for place, loss in places.items()}
+                name: {
+                    int(place): Residual(residual.get("lost"), residual.get("q")) for place, residual in places.items()
+                }
                 for name, places in state_dict.items()
             }
         )
 
 
-def _merged(own: Losses) -> Losses:
+def _merged(own: Residuals) -> Residuals:
     """Return the average over the ranks, of whatever any of them has."""
     if not world.is_initialized() or world.size() == 1:
         return own
     mine = {
-        (name, place): (loss.lost.shape, loss.q is not None)
+        (name, place): (residual.lost.shape, residual.q is not None)
         for name, places in own.items()
-        for place, loss in places.items()
-        if loss.lost is not None
+        for place, residual in places.items()
+        if residual.lost is not None
     }
     everybody = allgather_object(mine, f"{_NAME}.losses")
     shapes = {key: shape for ranks in everybody for key, (shape, _) in ranks.items()}
@@ -103,10 +105,10 @@ def _merged(own: Losses) -> Losses:
     ]
     call = Call("allreduce", f"{_NAME}.average", wire="bfloat16")
     prepare(call, ("float32",) * len(keys), tuple([shapes[key] for key in keys])).reduce(arrays, arrays)
-    merged: Losses = {}
+    merged: Residuals = {}
     for (name, place), array in zip(keys, arrays, strict=True):
         # Where a rank has none yet, since it is new, all begin again: they have to save the same.
         has_q = all(ranks.get((name, place), (None, False))[1] for ranks in everybody)
         q = own[name][place].q if has_q else None
-        merged.setdefault(name, {})[place] = Loss(array.reshape(shapes[name, place]), q)
+        merged.setdefault(name, {})[place] = Residual(array.reshape(shapes[name, place]), q)
     return merged

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.operations.request import Request, Shape
@@ -77,23 +77,23 @@ class LowRankMatrices:
         for approximation in self._approximations:
             approximation.discard()
 
-    def losses(self) -> dict[int, Loss]:
+    def residuals(self) -> dict[int, Residual]:
         """Return what is to be made up for, by place in the call. The arrays are not changed later."""
-        losses = {}
+        residuals = {}
         for place, shape, approximation in zip(self.places, self._shapes, self._approximations, strict=True):
             q, lost = approximation.state()
             if lost is not None:
-                losses[place] = Loss(lost.reshape(shape), q)
-        return losses
+                residuals[place] = Residual(lost.reshape(shape), q)
+        return residuals
 
-    def load_losses(self, losses: Mapping[int, Loss]) -> None:
+    def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
         """Make up for these, by place, and for nothing else."""
         for place, approximation in zip(self.places, self._approximations, strict=True):
-            loss = losses.get(place, Loss())
-            q = loss.q
+            residual = residuals.get(place, Residual())
+            q = residual.q
             if q is not None and q.shape != approximation.state()[0].shape:
                 q = None  # of another rank
-            approximation.load(q, loss.lost)
+            approximation.load(q, residual.lost)
 
     def _handle(self, request: Request, matrices: Sequence[Flat]) -> Handle:
         arrays = [np.ascontiguousarray(matrix, np.float32).reshape(-1) for matrix in matrices]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.graphs import losses
+from distrun.graphs import residuals as residuals
 from distrun.graphs.low_rank import LowRankMatrices
 from distrun.runtime.collectives.call import Call, rows_per_rank
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
@@ -55,9 +55,9 @@ class Prepared:
             ((call.named(dtype) if number else call).request(dtype, tuple([shapes[place] for place in places])), places)
             for number, (dtype, places) in enumerate(groups.items())
         ]
-        self._losses: losses.CallLosses | None = None
-        if losses.are_kept_of(reduced):
-            self._losses = losses.CallLosses(reduced, dtypes, shapes, self._matrices)
+        self._residuals: residuals.CallResiduals | None = None
+        if residuals.are_kept_of(reduced):
+            self._residuals = residuals.CallResiduals(reduced, dtypes, shapes, self._matrices)
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
         """Execute an allreduce or a broadcast, and wait; see `reduction`.
@@ -70,8 +70,8 @@ class Prepared:
     def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Operations[None]:
         """The operations of an allreduce or a broadcast. The results go to `outputs`, which may be the inputs' own
         memory."""
-        if self._losses is not None:
-            inputs = self._losses.begin(inputs)
+        if self._residuals is not None:
+            inputs = self._residuals.begin(inputs)
         for request, places in self._groups:
             mine = [outputs[place] for place in places]
             if request.kind == "broadcast":
@@ -84,8 +84,8 @@ class Prepared:
                 yield self._reducing(request, places, inputs, mine)
         if self._matrices is not None:
             yield from self._matrices.reduction(inputs, outputs)
-        if self._losses is not None:
-            self._losses.end()
+        if self._residuals is not None:
+            self._residuals.end()
 
     def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
         """Execute an allreduce of tensors of one element type, and wait; return the results, which fill `room`.
@@ -100,12 +100,12 @@ class Prepared:
             self.reduce(inputs, results)
             return results
         ((request, places),) = self._groups
-        if self._losses is not None:
-            inputs = self._losses.begin(inputs)
+        if self._residuals is not None:
+            inputs = self._residuals.begin(inputs)
         handle = self._reducing(request, places, inputs, [room])
         handle.engine.run(handle).wait()
-        if self._losses is not None:
-            self._losses.end()
+        if self._residuals is not None:
+            self._residuals.end()
         results = list(inputs)
         start = 0
         for place in places:
@@ -147,8 +147,8 @@ class Prepared:
         self, request: Request, places: Sequence[int], inputs: Sequence[Flat], outputs: Sequence[Flat]
     ) -> Handle:
         handle = self._handle(request, [inputs[place] for place in places], outputs)
-        if self._losses is not None:
-            handle.feedback = self._losses.feedback(request, places)
+        if self._residuals is not None:
+            handle.feedback = self._residuals.feedback(request, places)
         return handle
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from distrun.graphs import losses, signatures
+from distrun.graphs import residuals as residuals, signatures
 from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import reduce_gradients
 from distrun.jax.trees import entries
@@ -31,7 +31,7 @@ class GradientReduction(GradientSettings):
         """
         described = entries(tree)
         number = signatures.signature_id(described, what)
-        call = losses.named(self.call(f"jax.gradients.{number}", call_site()), described)
+        call = residuals.named(self.call(f"jax.gradients.{number}", call_site()), described)
         leaves, structure = jax.tree_util.tree_flatten(tree)
         return jax.tree_util.tree_unflatten(structure, reduce_gradients(leaves, call))
 

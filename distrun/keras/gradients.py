@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from distrun.errors import UsageError
-from distrun.graphs import losses, signatures
+from distrun.graphs import residuals as residuals, signatures
 from distrun.graphs.compression import Compression, Compressor, compressed
 from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.keras.library import Library, attach
@@ -18,7 +18,7 @@ from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.consistency import compare, describe
 from distrun.runtime.collectives.gradient_settings import GradientSettings
-from distrun.runtime.collectives.losses import may_need_feedback
+from distrun.runtime.collectives.residuals import may_need_feedback
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
 
@@ -178,7 +178,7 @@ def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int
     settings = optimizer.distrun_settings
     entries = [entry + " without gradient" * (place in missing) for place, entry in enumerate(_entries(variables))]
     number = signatures.signature_id(entries, _WHAT, settings.process_set)
-    result = losses.named(settings.call(f"keras.gradients.{number}", "a training step"), entries)
+    result = residuals.named(settings.call(f"keras.gradients.{number}", "a training step"), entries)
     attach(optimizer, _AGREED, (engine, identity, result))
     return result
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.graphs import losses
+from distrun.graphs import residuals as residuals
 from distrun.graphs.prepared import prepare
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.world import world
@@ -54,7 +54,7 @@ def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
 
 def _are_losses_kept(collective: Call) -> bool:
     """Return whether something is lost that is to be made up for: of int4 only where there are several hosts."""
-    if not losses.are_kept_of(collective):
+    if not residuals.are_kept_of(collective):
         return False
     topology = world.topology()
     return rank_of(collective.wire) > 0 or topology.local_size < topology.size

@@ -61,7 +61,7 @@ def collect(refs: Sequence[Any]) -> tuple[list[Any], list[Failed], list[Any]]:
                 values[ranks[ref]] = outcome[0]
                 continue
             failed.append(outcome)
-            deadline = min(deadline, time.monotonic() + _patience(outcome))
+            deadline = min(deadline, time.monotonic() + _timeout(outcome))
     failed.sort(key=lambda each: (each.is_consequence, each.lost is None))
     return [values[rank] for rank in sorted(values)], failed, waiting
 
@@ -98,7 +98,7 @@ def _cause(error: RayTaskError | RaySystemError) -> str:
     return f"{type(cause).__name__}: {cause}"
 
 
-def _patience(failed: Failed) -> float:
+def _timeout(failed: Failed) -> float:
     """Return the seconds in which others may still tell more about a failure."""
     if failed.is_consequence:
         return _CAUSE

@@ -12,7 +12,7 @@ from distrun.host.endpoints import format_endpoint
 from distrun.host.gpus import VISIBLE
 from distrun.ray.placement import WorkerFacts, node_names, visible_gpus
 from distrun.runner.planning.networks import Networks
-from distrun.runner.planning.variables.ranks import Meeting, Place, RankVariables
+from distrun.runner.planning.variables.ranks import MasterEndpoint, RankLocation, RankVariables
 
 
 def rank_environs(
@@ -35,9 +35,9 @@ def rank_environs(
     slots: Counter[str] = Counter()
     places = []
     for fact in facts:
-        places.append(Place(names[fact.node], slots[fact.node]))
+        places.append(RankLocation(names[fact.node], slots[fact.node]))
         slots[fact.node] += 1
-    contracts = made.contracts(places, _meeting(facts, names, network))
+    contracts = made.contracts(places, _master_endpoint(facts, names, network))
     nodes = list(names)
     common = {**env, **({"DISTRUN_NETWORK": network} if network else {})}
     return [
@@ -51,16 +51,16 @@ def _gpus(facts: Sequence[WorkerFacts], fact: WorkerFacts) -> dict[str, str]:
     return {VISIBLE: ",".join(visible_gpus(facts, fact.node)) if fact.gpus else ""}
 
 
-def _meeting(facts: Sequence[WorkerFacts], names: Mapping[str, str], network: str) -> Meeting:
+def _master_endpoint(facts: Sequence[WorkerFacts], names: Mapping[str, str], network: str) -> MasterEndpoint:
     first = facts[0]
     if len(names) == 1:
-        return Meeting("127.0.0.1", first.port)
+        return MasterEndpoint("127.0.0.1", first.port)
     if not network:
-        return Meeting(first.address, first.port, format_endpoint(first.address, first.rendezvous))
+        return MasterEndpoint(first.address, first.port, format_endpoint(first.address, first.rendezvous))
     networks = Networks({names[fact.node]: fact.interfaces for fact in facts}, network)
     addresses = [interface.address for interface in networks.of(names[first.node])]
     ends = [format_endpoint(address, first.rendezvous) for address in addresses]
-    return Meeting(addresses[0], first.port, ",".join(ends))
+    return MasterEndpoint(addresses[0], first.port, ",".join(ends))
 
 
 def _check_versions(facts: Sequence[WorkerFacts]) -> None:

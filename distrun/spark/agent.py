@@ -9,12 +9,12 @@ import sys
 
 import distrun
 from distrun.errors import DistrunError, UsageError
-from distrun.runner.hosts.joining.meeting_point import MeetingPoint
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.launch.joined import launch, this_host
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.request import LaunchRequest
-from distrun.spark.assignment import Assignment, Place, Report
+from distrun.spark.assignment import Assignment, Report, TaskAssignment
 
 _SHARE_BY_OPTION = "list more, lower its slots, or give --share-gpus"
 _SHARE_ON_SPARK = (
@@ -30,15 +30,15 @@ def main() -> None:
     try:
         report = _report(place, _launch(assignment, place))
     except DistrunError as error:
-        story = str(error).replace(_SHARE_BY_OPTION, _SHARE_ON_SPARK)
-        report = Report(place.index, story=story, is_usage_error=isinstance(error, UsageError))
+        failure = str(error).replace(_SHARE_BY_OPTION, _SHARE_ON_SPARK)
+        report = Report(place.index, failure=failure, is_usage_error=isinstance(error, UsageError))
     with open(place.report, "wb") as pipe:
         pickle.dump(report, pipe)
 
 
-def _launch(assignment: Assignment, place: Place) -> Outcome:
+def _launch(assignment: Assignment, place: TaskAssignment) -> Outcome:
     listeners = () if place.listener is None else (socket.socket(fileno=place.listener),)
-    point = MeetingPoint(
+    point = JoinEndpoint(
         (place.address, place.port), assignment.key, assignment.start_timeout, listeners=listeners, rejoins=False
     )
     member = this_host(place.index, assignment.size, 1, gpus=place.gpus)
@@ -59,12 +59,12 @@ def _launch(assignment: Assignment, place: Place) -> Outcome:
     return launch(point, member, request, lambda *_: options, _say)
 
 
-def _report(place: Place, outcome: Outcome) -> Report:
+def _report(place: TaskAssignment, outcome: Outcome) -> Report:
     failure = outcome.failure
     return Report(
         place.index,
         status=outcome.status,
-        story=outcome.failure_report or (failure.what if failure else ""),
+        failure=outcome.failure_report or (failure.what if failure else ""),
         failed_rank=failure.rank if failure else None,
         results=outcome.results,
         size=outcome.size,

@@ -30,7 +30,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskAssignment:
     """A task's place among the others, for its agent's process."""
 
     index: int
@@ -52,7 +52,7 @@ class Report:
     index: int
     host: str = ""
     status: int = 1
-    story: str = ""
+    failure: str = ""
     """The report of the first failure; empty if there is none."""
     failed_rank: int | None = None
     is_usage_error: bool = False

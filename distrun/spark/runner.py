@@ -99,10 +99,10 @@ def run(
 def _results(first: Report, reports: Sequence[Report]) -> list[Any]:
     if first.failed_rank is not None and first.failed_rank in first.results:
         raise_sent(first.failed_rank, first.results[first.failed_rank])
-    failed = next((report for report in (first, *reports) if report.story), None)
+    failed = next((report for report in (first, *reports) if report.failure), None)
     if failed is not None:
         kind = UsageError if failed.is_usage_error else LaunchError
-        raise kind(failed.story.removeprefix("distrun: "))
+        raise kind(failed.failure.removeprefix("distrun: "))
     return [result_of(rank, first.results) for rank in range(first.size)]
 
 

@@ -85,7 +85,7 @@ def options(bits: int) -> tuple[str, ...]:
 
 
 def quantising(
-    sources: Sequence[Source], raw: int, factor: float = 1.0, losses: tuple[int, int] = (0, 0)
+    sources: Sequence[Source], raw: int, factor: float = 1.0, residuals: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[Any], int]:
     """Plan the launch that quantises numbers which lie in up to `PIECES` places, as one array.
 
@@ -104,7 +104,7 @@ def quantising(
     table = np.zeros(1, QUANTISED)
     row = table[0]
     row["raw"], row["count"], row["factor"] = raw, stops[-1], factor
-    row["lost"], row["now"] = losses
+    row["lost"], row["now"] = residuals
     row["source"][: len(sources)] = [source.address for source in sources]
     row["stop"] = stops[-1]
     row["stop"][: len(sources)] = stops

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.graphs import losses, signatures
+from distrun.graphs import residuals as residuals, signatures
 from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
 from distrun.graphs.local_variables import LocalVariables
 from distrun.graphs.tensorflow import reduce_gradients
@@ -62,7 +62,7 @@ class GradientReduction(GradientSettings):
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
         number = signatures.signature_id(entries, "the variables that have gradients", self.process_set)
-        call = losses.named(self.call(f"gradients.{number}"), entries)
+        call = residuals.named(self.call(f"gradients.{number}"), entries)
         return compressed(
             self.compression, gradients, lambda tensors: reduce_gradients(tensors, call, self.sparse_as_dense)
         )

@@ -13,7 +13,7 @@ from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.request import CPU, CUDA
 from distrun.runtime.world import world
 
-__all__ = ["CPU", "CUDA", "Moment", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
+__all__ = ["CPU", "CUDA", "StreamPoint", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the time, and asked for every gradient
 
@@ -81,9 +81,9 @@ class TorchArena:
         """Make the GPU the current one of the calling thread."""
         bind(self._index)
 
-    def moment(self) -> Moment:
+    def moment(self) -> StreamPoint:
         """Return the moment when the current stream has done what is queued there by now."""
-        return Moment(self, torch.cuda.current_stream(self._index).record_event())
+        return StreamPoint(self, torch.cuda.current_stream(self._index).record_event())
 
     def wait_for(self, event: torch.cuda.Event) -> None:
         """Let what is queued on the current stream from now on come after an event."""
@@ -111,7 +111,7 @@ class TorchArena:
         return torch.cuda.ExternalStream(stream, self._index)  # type: ignore[no-untyped-call]
 
 
-class Moment:
+class StreamPoint:
     """A moment in the order of one stream, after which other streams may go on."""
 
     def __init__(self, arena: TorchArena, event: torch.cuda.Event) -> None:

@@ -87,13 +87,13 @@ def _start() -> None:
 
 
 def expect(
-    work: Dated, future: Future[Any], assist: Callable[[], None] | None = None, patience: float = math.inf
+    work: Dated, future: Future[Any], assist: Callable[[], None] | None = None, assist_after: float = math.inf
 ) -> None:
     """Note that a future is to be completed when `complete` is called for its work, or the work's deadline is over.
 
-    `assist` is called after `patience` seconds if it is not completed by then; it must not wait.
+    `assist` is called after `assist_after` seconds if it is not completed by then; it must not wait.
     """
-    expected = _Expected(future, assist, math.inf if assist is None else waking_clock.now() + patience)
+    expected = _Expected(future, assist, math.inf if assist is None else waking_clock.now() + assist_after)
     _expected[work] = expected
     if _thread is None:
         with _starting:

@@ -16,7 +16,7 @@ from torch import Tensor
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
-from distrun.torch.cuda import Moment, TorchArena
+from distrun.torch.cuda import StreamPoint, TorchArena
 
 
 def arena_of(handles: Sequence[Handle]) -> TorchArena | None:
@@ -34,7 +34,7 @@ def bind(handles: Sequence[Handle]) -> None:
         arena.bind()
 
 
-def note_fetched(handles: Sequence[Handle], tensors: Any) -> Moment | None:
+def note_fetched(handles: Sequence[Handle], tensors: Any) -> StreamPoint | None:
     """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences.
 
     Returns:

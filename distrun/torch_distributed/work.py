@@ -19,8 +19,8 @@ from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch_distributed import completion, on_gpu
+from distrun.torch_distributed.group_health import GroupHealth
 from distrun.torch_distributed.interface.native_work import PythonWork
-from distrun.torch_distributed.standing import Standing
 
 Timeout = float
 """Seconds; infinite for none."""
@@ -29,7 +29,7 @@ Finish = Callable[[], object]
 """Makes a result of those of several operations."""
 
 _NOTHING = timedelta(0)
-_PATIENCE = 0.05
+_ASSIST_AFTER = 0.05
 """Seconds that a backward gets to reduce at its end, before another thread does it."""
 _collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
 
@@ -42,7 +42,12 @@ class DistrunWork(PythonWork):
     """
 
     def __init__(
-        self, handles: Sequence[Handle], tensors: Any, timeout: Timeout, group: Standing, finish: Finish | None = None
+        self,
+        handles: Sequence[Handle],
+        tensors: Any,
+        timeout: Timeout,
+        group: GroupHealth,
+        finish: Finish | None = None,
     ) -> None:
         """
         Args:
@@ -60,7 +65,7 @@ class DistrunWork(PythonWork):
         self._group = group
         self._future: Future[Any] | None = None
         self._error: Exception | None = None
-        self._fetched: cuda.Moment | None = None
+        self._fetched: cuda.StreamPoint | None = None
         """When the results of operations on a GPU are in the tensors, once that is queued."""
         self.deadline = waking_clock.now() + timeout
 
@@ -139,7 +144,7 @@ class DistrunWork(PythonWork):
         completion.before_waiting()  # a callback of another future may ask, and wait for this one
         if is_asked_by_backward and not self._handles[0].engine.is_served_at_once:
             # Every core computes. So the thread that asks reduces when it has done so, before DDP waits for the future.
-            completion.expect(self, begun, self._have_completed, _PATIENCE)
+            completion.expect(self, begun, self._have_completed, _ASSIST_AFTER)
             backward.at_end_of_task(self._complete_here)
         else:
             completion.expect(self, begun)
@@ -200,7 +205,7 @@ class DistrunWork(PythonWork):
         self._fetched = on_gpu.note_fetched(self._handles, self._tensors)
 
 
-def collect(handles: Sequence[Handle], group: Standing) -> None:
+def collect(handles: Sequence[Handle], group: GroupHealth) -> None:
     """Fetch the results of handles that are done; raises the error of one that has failed."""
     for handle in handles:
         try:
@@ -236,7 +241,7 @@ class _TimedWait:
         return self.handle.title
 
 
-def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: Standing) -> None:
+def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: GroupHealth) -> None:
     """Return when an operation is done; if that is not so at `deadline`, after `timeout` seconds, it is given up."""
     if not handle.done:
         completion.before_waiting()

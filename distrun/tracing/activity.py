@@ -51,7 +51,7 @@ class Activity:
     last_done: str
     """The operation that was done last; empty: none is known."""
 
-    def told(self, now: int) -> Told | None:
+    def describe(self, now: int) -> ActivityDescription | None:
         """Return it in words, at a time of the same clock; None: nothing is known."""
         if self.waits_for:
             what = f"waiting for {self.waits_for}"
@@ -59,11 +59,11 @@ class Activity:
             what = _WORDS[self.state]
         else:
             return None
-        return Told(what, max(0.0, (now - self.since) / 1e9), self.step)
+        return ActivityDescription(what, max(0.0, (now - self.since) / 1e9), self.step)
 
 
 @dataclass(frozen=True)
-class Told:
+class ActivityDescription:
     """The activity of a rank at a moment, in words."""
 
     what: str
@@ -85,7 +85,7 @@ class Told:
         return json.dumps(vars(self)).encode("ascii")
 
     @classmethod
-    def from_json(cls, payload: bytes) -> Told:
+    def from_json(cls, payload: bytes) -> ActivityDescription:
         """Return what `to_json` wrote."""
         return cls(**json.loads(payload))
 

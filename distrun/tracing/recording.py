@@ -75,7 +75,7 @@ def own_activity() -> str:
     is known."""
     if ring is None:
         return ""
-    told = activity_in(RingReader(ring.memory)).told(time.monotonic_ns())
+    told = activity_in(RingReader(ring.memory)).describe(time.monotonic_ns())
     return "" if told is None else told.sentence
 
 

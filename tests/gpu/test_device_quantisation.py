@@ -139,7 +139,10 @@ def test_a_block_that_is_not_finite_comes_back_without_finite_numbers_and_loses_
     values[BLOCK + 9] = odd
     raw, out = np.zeros(QUANTISERS[bits]().nbytes(values.size), np.uint8), np.empty(values.size, np.float32)
     source = Source(values.ctypes.data, values.size)
-    run(library.run_quantise, device.quantising([source], raw.ctypes.data, losses=(lost.ctypes.data, now.ctypes.data)))
+    run(
+        library.run_quantise,
+        device.quantising([source], raw.ctypes.data, residuals=(lost.ctypes.data, now.ctypes.data)),
+    )
     QUANTISERS[bits]().restore(raw, out)
     assert not np.isfinite(out[BLOCK : 2 * BLOCK]).any()
     assert (out[:BLOCK] == 2).all()

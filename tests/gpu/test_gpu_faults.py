@@ -34,7 +34,7 @@ def test_a_rank_that_is_killed_inside_an_allreduce_does_not_hang_the_others(gpu_
             id="at once",
         ),
         pytest.param(
-            {"SIMULATED_NCCL_HANG": "allReduce:2@1", "GPU_PATIENCE": "1"},
+            {"SIMULATED_NCCL_HANG": "allReduce:2@1", "GPU_TIMEOUT": "1"},
             r"gave up after \d+ s: allreduce 'second'",
             id="never",
         ),
@@ -57,7 +57,7 @@ def test_an_error_of_nccl_is_told_on_all_ranks(gpu_job, fault, expected):
             id="at once",
         ),
         pytest.param(
-            {"SIMULATED_NCCL_HANG": "recv:3@1", "GPU_PATIENCE": "1"},
+            {"SIMULATED_NCCL_HANG": "recv:3@1", "GPU_TIMEOUT": "1"},
             r"gave up after \d+ s: allreduce 'second'",
             id="never",
         ),
@@ -69,7 +69,7 @@ def test_an_error_in_an_exchange_of_quantised_arrays_is_told_on_all_ranks(gpu_jo
     assert said.count("was told") == 2
 
 
-NEVER = {"SIMULATED_NCCL_HANG": "allReduce:2@1", "GPU_PATIENCE": "1"}
+NEVER = {"SIMULATED_NCCL_HANG": "allReduce:2@1", "GPU_TIMEOUT": "1"}
 LOST = r"results of operations on the GPU are lost: .*gave up after \d+ s: allreduce 'second'"
 
 
@@ -93,5 +93,5 @@ def test_a_device_that_fails_is_told_on_all_ranks(gpu_job):
 @pytest.mark.gate
 @pytest.mark.parametrize("who", one_in_gate("main", "engine", "leave", chosen=1))
 def test_a_call_of_nccl_that_does_not_return_ends(gpu_job, who):
-    environ = {"DISTRUN_STALL_TIMEOUT": "0"} if who == "leave" else {"GPU_PATIENCE": "1"}
+    environ = {"DISTRUN_STALL_TIMEOUT": "0"} if who == "leave" else {"GPU_TIMEOUT": "1"}
     assert gpu_job(STUCK, 2, who, **environ).count("was told") == 2

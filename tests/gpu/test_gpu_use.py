@@ -31,7 +31,7 @@ REFUSES = "ranks 0, 1 share a GPU, which NCCL 2.27.5 refuses: update it to 2.30.
             ),
             pytest.param(
                 *("never connected", r"gave up after \d+ s: NCCL on rank \d connects the GPUs of 2 ranks"),
-                {"GPU_PATIENCE": "1"},
+                {"GPU_TIMEOUT": "1"},
             ),
             pytest.param("leaving", "", {}),
         ),

@@ -144,7 +144,7 @@ print("RESULT", f"{model.evaluate(x, y, verbose=0):.4f}", flush=True)
 _NO_NAMES = ("-x", "RES_OPTIONS=timeout:1 attempts:1")
 
 
-_PATIENCE = 240.0  # seconds; importing TensorFlow four times on two busy cores takes a minute
+_TIMEOUT = 240.0  # seconds; importing TensorFlow four times on two busy cores takes a minute
 
 
 def needs(module):
@@ -158,7 +158,7 @@ def results(distrun, alpha, beta):
 
     def run(*arguments):
         job = distrun("-H", "alpha:2,beta:2", "--no-tag-output", *_NO_NAMES, *arguments)
-        job.process.wait(_PATIENCE)
+        job.process.wait(_TIMEOUT)
         status = job.wait()
         assert status == 0, job.stderr.data.decode()[-5000:]
         found = re.findall(r"^RESULT (.*)$", job.stdout.data.decode(), re.MULTILINE)

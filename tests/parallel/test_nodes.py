@@ -56,10 +56,10 @@ def two():
     started = []
 
     def start(program: str, *options: str, **environ: str) -> list[Launcher]:
-        meeting = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{_free_range(1, 12000)}", *options)
+        rendezvous = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{_free_range(1, 12000)}", *options)
         script = (sys.executable, str(PROGRAMS / f"{program}.py"))
         for ranks in ("1", "2"):
-            started.append(Launcher("distrun.runner", *meeting, "--nproc-per-node", ranks, *script, **environ))
+            started.append(Launcher("distrun.runner", *rendezvous, "--nproc-per-node", ranks, *script, **environ))
         return started
 
     yield start

@@ -29,7 +29,7 @@ _SAMPLES = 64  # elements of each array that go into a digest
 _ROWS = ("model.fit(dataset.batch(32))  # batches, whose first dimension counts the samples",)
 
 
-class Ledger:
+class BatchRecord:
     """The parts that the data has yielded, and a digest of the batches."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -70,13 +70,13 @@ class Ledger:
 class Cut(DataAdapter):
     """Another adapter's batches, cut."""
 
-    def __init__(self, whole: Any, ledger: Ledger, batches: int = 1) -> None:
+    def __init__(self, whole: Any, record: BatchRecord, batches: int = 1) -> None:
         """`batches`: how many of its batches make up one of all ranks."""
         self._whole = whole
-        self._ledger = ledger
+        self._record = record
         self._batches = batches
         if whole.batch_size:
-            ledger.rows = int(whole.batch_size) * batches
+            record.rows = int(whole.batch_size) * batches
 
     def get_numpy_iterator(self) -> Any:
         return self._iterate(self._whole.get_numpy_iterator)
@@ -90,7 +90,7 @@ class Cut(DataAdapter):
     def get_tf_dataset(self) -> Any:
         with _own_shuffles(self._whole):
             dataset = self._whole.get_tf_dataset()
-        return cut_dataset(dataset, self._ledger, self._batches)
+        return cut_dataset(dataset, self._record, self._batches)
 
     def on_epoch_begin(self) -> None:
         self._whole.on_epoch_begin()
@@ -120,14 +120,14 @@ class Cut(DataAdapter):
         return self._cut_all(iter(source()))
 
     def _cut_all(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._ledger.begin()
+        self._record.begin()
         for batch in _joined(batches, self._batches):
             yield self.cut(batch)
 
     def cut(self, batch: Any) -> Any:
         """Return this rank's rows of a batch, and enter them."""
-        part = part_of(rows_of(batch), self._ledger.rank, self._ledger.size)
-        self._ledger.note(part, digest_of(batch))
+        part = part_of(rows_of(batch), self._record.rank, self._record.size)
+        self._record.note(part, digest_of(batch))
         return cut(batch, part)
 
 
@@ -200,7 +200,7 @@ def _concatenate(leaves: Sequence[Any]) -> Any:
 # TensorFlow -----------------------------------------------------------------------------------------------------------
 
 
-def cut_dataset(dataset: Any, ledger: Ledger, batches: int) -> Any:
+def cut_dataset(dataset: Any, record: BatchRecord, batches: int) -> Any:
     """Return a dataset of dictionaries: this rank's rows of each batch of a `tf.data.Dataset`, its part, a digest."""
     import tensorflow as tf
 
@@ -224,7 +224,7 @@ def cut_dataset(dataset: Any, ledger: Ledger, batches: int) -> Any:
             counts = [tf.cast(tf.shape(leaf)[0] if tf.is_tensor(leaf) else leaf.nrows(), tf.int32) for leaf in leaves]
             with tf.control_dependencies([tf.debugging.assert_equal(count, counts[0]) for count in counts[1:]]):
                 total = tf.identity(counts[0])
-        part = _part_in_graph(total, ledger.rank, ledger.size)
+        part = _part_in_graph(total, record.rank, record.size)
         mine = tf.nest.map_structure(
             lambda leaf: leaf if isinstance(leaf, tf.experimental.Optional) else leaf[part.start : part.stop], element
         )

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from distrun.auto.keras import metrics, start, steps
-from distrun.auto.keras.data import DATA, PART, SEEN, Ledger, digest_in_graph, last_in_graph
+from distrun.auto.keras.data import DATA, PART, SEEN, BatchRecord, digest_in_graph, last_in_graph
 from distrun.auto.keras.parts import Part, counts
 from distrun.auto.keras.trial import Trial
 from distrun.keras.choice import CHOSEN
@@ -27,7 +27,7 @@ _ANYTHING = tuple(
 )
 """The layers of Keras that do what they are given."""
 
-ledgers: list[Ledger] = []
+records: list[BatchRecord] = []
 """The books of the data of each `fit` or `train_on_batch` under way; the last one is of the innermost."""
 
 
@@ -88,7 +88,7 @@ def _jax(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., A
     def marked(batches: Iterator[Any]) -> Iterator[Marked]:
         nonlocal batch
         for batch in batches:
-            yield Marked(batch, ledgers[-1].take())
+            yield Marked(batch, records[-1].take())
 
     @functools.wraps(plain)
     def train(state: Any, iterator: Any) -> Any:
@@ -124,7 +124,7 @@ def _torch(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[...,
     @functools.wraps(plain)
     def train(data: Any) -> Any:
         nonlocal state
-        part = ledgers[-1].take()
+        part = records[-1].take()
         kept = None
         if not counts(part, world.rank(), world.size()):
             kept = [(variable, variable.value.clone()) for variable in metrics.variables_of(model)]
@@ -169,7 +169,7 @@ def _told(batches: Iterator[Any]) -> Iterator[Any]:
     import tensorflow as tf
 
     for batch in batches:
-        part = ledgers[-1].take()
+        part = records[-1].take()
         yield {DATA: batch, PART: tuple(map(tf.constant, part)), SEEN: tf.constant(0, tf.int64)}
 
 

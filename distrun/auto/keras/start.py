@@ -14,7 +14,7 @@ import numpy as np
 
 from distrun.auto import comparing
 from distrun.auto.keras import metrics
-from distrun.auto.keras.data import Ledger
+from distrun.auto.keras.data import BatchRecord
 from distrun.auto.keras.optimizers import optimizers_of
 from distrun.auto.keras.parts import Part, part_of
 from distrun.auto.refusing import refuse
@@ -86,20 +86,20 @@ def _generators(model: Any) -> list[Any]:
 class Watch:
     """The comparison of the ranks' data and weights."""
 
-    def __init__(self, model: Any, ledger: Ledger) -> None:
+    def __init__(self, model: Any, record: BatchRecord) -> None:
         self._model = model
-        self._ledger = ledger
+        self._record = record
 
     @property
     def sizes(self) -> list[int] | None:
         """The rows of each rank in a batch; None if they differ, or are not known."""
-        rows, size = self._ledger.rows, self._ledger.size
+        rows, size = self._record.rows, self._record.size
         return None if rows is None else [part_of(rows, rank, size).rows for rank in range(size)]
 
     @property
     def last(self) -> Part:
         """The part of the last step, as far as it is known."""
-        return self._ledger.last
+        return self._record.last
 
     def check(self) -> None:
         """Compare them, and try metrics that are new.
@@ -110,7 +110,7 @@ class Watch:
         if hasattr(self._model, "jax_state_sync"):
             self._model.jax_state_sync()  # in an epoch the variables are empty
         metrics.check()
-        own = np.array([self._ledger.seen(), weights_hash(self._model)], np.int64)
+        own = np.array([self._record.seen(), weights_hash(self._model)], np.int64)
         everyone = collectives.allgather(own, "auto.keras.check").reshape(-1, 2)
         if (everyone[:, 0] != everyone[0, 0]).any():
             refuse(

@@ -15,7 +15,7 @@ from distrun.auto import job, output
 from distrun.auto.keras import functions, metrics
 from distrun.auto.keras.callbacks import OF_NUMBERS, distributed_callbacks
 from distrun.auto.keras.collectives import is_alone
-from distrun.auto.keras.data import Cut, Ledger, cut, digest_of, rows_of
+from distrun.auto.keras.data import BatchRecord, Cut, cut, digest_of, rows_of
 from distrun.auto.keras.optimizers import distribute, optimizers_of
 from distrun.auto.keras.parts import part_of
 from distrun.auto.keras.start import Watch, start
@@ -33,7 +33,7 @@ class Fit:
     def __init__(self, model: Any, is_scaled: bool) -> None:
         self.model = model
         self.is_scaled = is_scaled
-        self.ledger = Ledger(world.rank(), world.size())
+        self.record = BatchRecord(world.rank(), world.size())
         self.has_data = False
         """Whether the training data has been found: what comes after it is for validation."""
 
@@ -88,14 +88,14 @@ def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict
         arguments["steps_per_epoch"] = -(-arguments["steps_per_epoch"] // world.size())
     if world.rank() > 0:
         arguments["verbose"] = 0
-    arguments["callbacks"] = distributed_callbacks(arguments.get("callbacks"), Watch(model, running.ledger))
+    arguments["callbacks"] = distributed_callbacks(arguments.get("callbacks"), Watch(model, running.record))
     _fits.append(running)
-    functions.ledgers.append(running.ledger)
+    functions.records.append(running.record)
     try:
         history = plain(model, **arguments)
     finally:
         _fits.pop()
-        functions.ledgers.pop()
+        functions.records.pop()
     collectives.barrier(name="auto.keras.fit")  # files that rank 0 has written are there
     return history
 
@@ -143,7 +143,7 @@ def _around_data(iterator: Any) -> None:
         adapter, batches = self.data_adapter, 1
         if running.is_scaled:
             batches = world.size()
-        self.data_adapter = Cut(adapter, running.ledger, batches)
+        self.data_adapter = Cut(adapter, running.record, batches)
         self._num_batches = self.data_adapter.num_batches
 
     iterator.__init__ = __init__
@@ -154,7 +154,7 @@ def _results(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -
     logs = arguments["logs"]
     if not _fits or _evaluations:
         return plain(model, logs)
-    return plain(model, metrics.combined_results(model, logs, _fits[-1].ledger.last))
+    return plain(model, metrics.combined_results(model, logs, _fits[-1].record.last))
 
 
 def _evaluate(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
@@ -175,7 +175,7 @@ def _quietly(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -
 
 # train_on_batch -------------------------------------------------------------------------------------------------------
 
-_calls: dict[int, tuple[Any, Ledger, list[int]]] = {}  # by model: itself, what it was given, and how often
+_calls: dict[int, tuple[Any, BatchRecord, list[int]]] = {}  # by model: itself, what it was given, and how often
 
 
 def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
@@ -187,26 +187,26 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     _check(model)
     for optimizer in optimizers_of(model):
         distribute(optimizer)
-    _, ledger, count = _calls.setdefault(id(model), (model, Ledger(world.rank(), world.size()), [0]))
+    _, record, count = _calls.setdefault(id(model), (model, BatchRecord(world.rank(), world.size()), [0]))
     names = ("x", "y", "sample_weight")
     batch = tuple(arguments.get(name) for name in names)
     batch = tree.map_structure(lambda leaf: leaf if leaf is None or hasattr(leaf, "shape") else np.asarray(leaf), batch)
     part = part_of(rows_of(batch), world.rank(), world.size())
-    ledger.begin()
-    ledger.rows = part.total
-    ledger.note(part, digest_of(batch))
+    record.begin()
+    record.rows = part.total
+    record.note(part, digest_of(batch))
     arguments.update(zip(names, cut(batch, part), strict=True))
-    watch = Watch(model, ledger)
+    watch = Watch(model, record)
     if not count[0]:
         _check_layers(model)
         model._symbolic_build(data_batch=tuple(arguments[name] for name in names))
         start(model)
     is_dictionary = arguments.pop("return_dict", False)
-    functions.ledgers.append(ledger)
+    functions.records.append(record)
     try:
         logs = plain(model, **arguments, return_dict=True)
     finally:
-        functions.ledgers.pop()
+        functions.records.pop()
     count[0] += 1
     output.announce(watch.sizes, OF_NUMBERS)
     if count[0] == 1 or count[0] % _CHECK_EVERY == 0:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from distrun.auto import job
-from distrun.auto.comparing import Place, announce
+from distrun.auto.comparing import LoopPosition, announce
 from distrun.auto.torch.parts import Part
 from distrun.host.instances import instances_of
 
@@ -99,7 +99,7 @@ class Session:
 
     def announce(self) -> Callable[[], None]:
         """Tell the other ranks where in the training loop this one is; see `comparing.announce`."""
-        return announce(Place(self.iteration, self.batch, self.backwards_in_batch + self.grads_in_batch))
+        return announce(LoopPosition(self.iteration, self.batch, self.backwards_in_batch + self.grads_in_batch))
 
     def other_parts(self) -> list[Part]:
         """Return the latest parts of the iterations beside the one that the script has taken a batch from last."""

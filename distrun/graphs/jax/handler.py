@@ -67,7 +67,7 @@ class _Reducing:
         return [_view(address, *array) for address, array in zip(addresses, self._arrays, strict=True)]
 
 
-class _Gathering:
+class _Allgather:
     """An allgather, alltoall or reducescatter."""
 
     def __init__(self, collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
@@ -106,10 +106,10 @@ def _view(address: int, dtype: np.dtype[Any], count: int) -> Flat:
 
 
 @lru_cache(maxsize=4096)
-def _decode(text: bytes) -> _Reducing | _Gathering:
+def _decode(text: bytes) -> _Reducing | _Allgather:
     encoded, dtypes, shapes = json.loads(text)
     collective = Call.decode(encoded)
-    kind = _Probing if collective.kind == PROBE else _Reducing if collective.kind in REDUCING else _Gathering
+    kind = _Probing if collective.kind == PROBE else _Reducing if collective.kind in REDUCING else _Allgather
     return kind(collective, dtypes, [tuple(shape) for shape in shapes])
 
 

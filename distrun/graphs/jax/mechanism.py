@@ -24,7 +24,7 @@ from distrun.contract import settings
 from distrun.contract.settings import JAX_CALL
 from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.graphs import losses
+from distrun.graphs import residuals as residuals
 from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
@@ -99,7 +99,7 @@ def _mechanism() -> Perform:
     choice = settings.current().jax_call
     _trace_anew_if_moved()
     world.on_joining(_trace_anew_if_moved)
-    losses.before_reading(finish)
+    residuals.before_reading(finish)
     atexit.register(finish)  # before world.shutdown, which was registered before
     if world.is_elastic():
         world.on_leaving(finish)  # or a program under way would be taken for one of the next generation

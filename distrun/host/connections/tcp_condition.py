@@ -60,7 +60,7 @@ class TcpCondition:
 
     def is_answered(self, within: float = RECENT) -> bool:
         """Whether all that was sent has been acknowledged, and something has come within so many seconds."""
-        return not self.info.unanswered and not self.info.retries and self.info.silence <= within
+        return not self.info.unanswered and not self.info.retries and self.info.idle <= within
 
     def describe(self, small_pass: bool = False) -> str:
         """Return a clause about the connection that follows its name; empty when it is sound.
@@ -90,9 +90,9 @@ class TcpCondition:
         sent = f"has {kilobytes(self.unacknowledged)} unacknowledged, sent again {info.resent} times"
         if small_pass and self.unacknowledged > _SMALL:
             return f"{sent}, while small packets are answered: large packets are lost on the way (an MTU black hole)"
-        if small_pass or info.silence <= RECENT:
+        if small_pass or info.idle <= RECENT:
             return f"{sent}, while packets come from there: packets are lost on the way there, large ones perhaps"
-        return f"{sent}, and nothing has come from there for {info.silence:.0f} s: packets are lost on the way"
+        return f"{sent}, and nothing has come from there for {info.idle:.0f} s: packets are lost on the way"
 
 
 def kilobytes(count: int) -> str:

@@ -23,7 +23,7 @@ class TcpInfo:
     """How often what was sent first has been sent again, or the other side's window been asked for, in vain."""
     unanswered: int
     """The packets that are sent and not acknowledged."""
-    silence: float
+    idle: float
     """Seconds since anything came, be it an acknowledgement."""
     resent: int = 0
     """How often in a row what was sent first has been sent again without an answer."""
@@ -51,13 +51,13 @@ class TcpInfo:
             bool(options & _TIMESTAMPS),
         )
 
-    def is_dead(self, silence: float) -> bool:
+    def is_dead(self, timeout: float) -> bool:
         """Whether what is sent has been unanswered for so many seconds.
 
         A host that is alive answers even when its process does not read. Before anything is sent nothing has to come,
         apart from answers to keepalives.
         """
-        return self.retries > 0 and self.silence >= silence
+        return self.retries > 0 and self.idle >= timeout
 
     def headers(self, family: int) -> int:
         """Return the bytes of headers in each packet of data of a connection of this address family."""

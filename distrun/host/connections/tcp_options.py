@@ -23,17 +23,17 @@ _NEVER = (1 << 31) - 1  # milliseconds: 24 days
 _MOST_RETRIED = 840.0  # seconds; the kernel gives up after 924 whatever the pauses are
 
 
-def keepalive_times(silence: float) -> tuple[int, int, int]:
+def keepalive_times(timeout: float) -> tuple[int, int, int]:
     """Return when to send keepalives that notice so many seconds of silence, and no shorter ones.
 
     Returns:
         Seconds until the first, seconds from one to the next, and how many must stay unanswered: 1, 1 and 15 for 15 s.
     """
-    interval = min(max(1, int(silence / _PROBES)), _LONGEST)
-    return interval, interval, min(max(1, math.ceil(silence / interval)), 127)
+    interval = min(max(1, int(timeout / _PROBES)), _LONGEST)
+    return interval, interval, min(max(1, math.ceil(timeout / interval)), 127)
 
 
-def set_tcp_options(connection: socket.socket, silence: float = DEAD_HOST_TIMEOUT, may_be_unread: bool = False) -> None:
+def set_tcp_options(connection: socket.socket, timeout: float = DEAD_HOST_TIMEOUT, may_be_unread: bool = False) -> None:
     """Let small messages leave at once, and a dead host be noticed by its silence, within a tenth more than its time.
 
     Args:
@@ -44,20 +44,20 @@ def set_tcp_options(connection: socket.socket, silence: float = DEAD_HOST_TIMEOU
             it is stopped), although the host is alive. Then the kernel gives up by its number of retries, within some
             14 s, or twice the silence where that is longer; minutes where it cannot limit the pauses between them.
     """
-    first, interval, probes = keepalive_times(silence)
-    pause = min(max(_SHORTEST_PAUSE, silence / (_RETRIES if may_be_unread else _PROBES)), _LONGEST_PAUSE)
-    if not silence or (may_be_unread and silence > _MOST_RETRIED):
-        patience = _NEVER
+    first, interval, probes = keepalive_times(timeout)
+    pause = min(max(_SHORTEST_PAUSE, timeout / (_RETRIES if may_be_unread else _PROBES)), _LONGEST_PAUSE)
+    if not timeout or (may_be_unread and timeout > _MOST_RETRIED):
+        user_timeout = _NEVER
     elif may_be_unread:
-        patience = 0
+        user_timeout = 0
     else:
-        patience = min(int((silence + pause) * 1000), _NEVER)
+        user_timeout = min(int((timeout + pause) * 1000), _NEVER)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(silence > 0))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(timeout > 0))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, first)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, probes)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout)
     limit_pauses(connection, pause)
 
 

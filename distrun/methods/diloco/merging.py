@@ -22,7 +22,7 @@ from distrun.runtime.world import world
 
 
 @dataclass(frozen=True)
-class Standing:
+class MergeState:
     """The standing of a rank."""
 
     step: int
@@ -45,7 +45,7 @@ class Plan:
     """The ranks that have learned something."""
 
 
-def plan(standings: Sequence[Standing]) -> Plan | None:
+def plan(standings: Sequence[MergeState]) -> Plan | None:
     """Return what the ranks do; None if none of them has an anchor."""
     leader = max(range(len(standings)), key=lambda rank: _newness(standings[rank]))
     best = standings[leader]
@@ -55,7 +55,7 @@ def plan(standings: Sequence[Standing]) -> Plan | None:
     return Plan(leader, max(each.step for each in standings), sends, sum(each.has_moved for each in standings))
 
 
-def _newness(standing: Standing) -> tuple[bool, int, int]:
+def _newness(standing: MergeState) -> tuple[bool, int, int]:
     return standing.has_anchor, sum(standing.versions), standing.step
 
 
@@ -68,10 +68,10 @@ def merge(outer: OuterOptimizer) -> None:
     exchange = outer.under_way
     if exchange is not None and exchange.engine is world.engine():
         outer.finish()
-    own = Standing(outer.step, outer.is_agreed, outer.has_moved and outer.is_agreed, tuple(outer.versions))
+    own = MergeState(outer.step, outer.is_agreed, outer.has_moved and outer.is_agreed, tuple(outer.versions))
     row = np.array([[own.step, own.has_anchor, own.has_moved, *own.versions]], np.int64)
     rows = collectives.allgather(row, f"{outer.name}.standings").tolist()
-    found = plan([Standing(row[0], bool(row[1]), bool(row[2]), tuple(row[3:])) for row in rows])
+    found = plan([MergeState(row[0], bool(row[1]), bool(row[2]), tuple(row[3:])) for row in rows])
     if found is None:
         if outer.anchors:
             outer.drop_anchor()  # the parameters may be another rank's now

@@ -60,7 +60,7 @@ class Peer:
     optimizer: int
     key: bytes = field(repr=False)
     is_encrypted: bool = False
-    silence: float = 0.0
+    keepalive: float = 0.0
     """Seconds of silence after which its host counts as gone; 0: never."""
     start_timeout: float = 60.0
     """Seconds in which it must answer at first, and again when it is started again."""
@@ -79,7 +79,7 @@ def dialed(peer: Peer, deadline: float) -> socket.socket:
     introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer, MEANT: peer.server}
     endpoints = [parse_endpoint(text) for text in peer.endpoints.split(",")]
     made = dial(endpoints, peer.key, introduction, deadline, is_encrypted=peer.is_encrypted).socket
-    set_tcp_options(made, peer.silence if math.isfinite(peer.silence) else 0.0, may_be_unread=True)
+    set_tcp_options(made, peer.keepalive if math.isfinite(peer.keepalive) else 0.0, may_be_unread=True)
     return made
 
 

@@ -95,7 +95,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Share:
+class ServerShard:
     """All that one server holds: first its part of the flat vector, then its tables."""
 
     start: int
@@ -119,7 +119,7 @@ class Share:
         return (*self.segments, *self.tables)
 
 
-def shares(layout: Layout, servers: int) -> list[Share]:
+def shares(layout: Layout, servers: int) -> list[ServerShard]:
     """Return the share of each of so many servers."""
     order = layout.flat_order()
     total = sum(layout.parameters[index].size for index in order)
@@ -127,7 +127,7 @@ def shares(layout: Layout, servers: int) -> list[Share]:
     return [_share(layout, order, bounds[server], bounds[server + 1], server, servers) for server in range(servers)]
 
 
-def _share(layout: Layout, order: Sequence[int], start: int, stop: int, server: int, servers: int) -> Share:
+def _share(layout: Layout, order: Sequence[int], start: int, stop: int, server: int, servers: int) -> ServerShard:
     segments = []
     begin = 0
     for index in order:
@@ -143,4 +143,4 @@ def _share(layout: Layout, order: Sequence[int], start: int, stop: int, server: 
         rows = len(range(server, parameter.shape[0], servers))
         tables.append(Table(index, parameter.group, place, rows, width := parameter.size // max(1, parameter.shape[0])))
         place += rows * width
-    return Share(start, tuple(segments), tuple(tables))
+    return ServerShard(start, tuple(segments), tuple(tables))

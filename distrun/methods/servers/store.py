@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from distrun.errors import MismatchError
 from distrun.methods.servers.clocks import LEFT, are_complete, slowest
 from distrun.methods.servers.copies import Copy
-from distrun.methods.servers.layout import Layout, Segment, Share, Table, shares
+from distrun.methods.servers.layout import Layout, Segment, ServerShard, Table, shares
 from distrun.methods.servers.memory import CHUNK, Block
 from distrun.methods.servers.rules import Array, applied, slots_of
 
@@ -47,7 +47,7 @@ class Push:
 class Store:
     """The share, and who has pushed what."""
 
-    def __init__(self, layout: Layout, servers: int, server: int, make: Callable[[Share], Block]) -> None:
+    def __init__(self, layout: Layout, servers: int, server: int, make: Callable[[ServerShard], Block]) -> None:
         """
         Args:
             layout: what there is.

@@ -8,7 +8,7 @@ from distrun.errors import MismatchError
 from distrun.methods.servers import memory
 from distrun.methods.servers.clocks import LEFT
 from distrun.methods.servers.copies import Copies, Copy
-from distrun.methods.servers.layout import Layout, Share
+from distrun.methods.servers.layout import Layout, ServerShard
 from distrun.methods.servers.store import Store
 
 
@@ -29,7 +29,7 @@ class Stores:
         for offset, optimizer, description in memory.scan(fd):
             layout = Layout.from_json(description)
 
-            def reopen(share: Share, offset: int = offset, layout: Layout = layout) -> memory.Block:
+            def reopen(share: ServerShard, offset: int = offset, layout: Layout = layout) -> memory.Block:
                 return memory.Block(fd, offset, layout.workers, len(share.parts), share.size, layout.slots)
 
             self._add(optimizer, Store(layout, servers, server, reopen))
@@ -38,7 +38,7 @@ class Stores:
         """Have the share of an optimizer as a copy has it."""
         layout = Layout.from_json(copy.description)
 
-        def make(share: Share) -> memory.Block:
+        def make(share: ServerShard) -> memory.Block:
             block = self._created(optimizer, layout, share)
             block.restore(copy.version, copy.clocks, copy.steps, copy.arrays)
             return block
@@ -69,7 +69,7 @@ class Stores:
             MismatchError: another worker has described it otherwise, or it is lost.
         """
 
-        def make(share: Share) -> memory.Block:
+        def make(share: ServerShard) -> memory.Block:
             return self._created(optimizer, layout, share)
 
         with self._lock:
@@ -85,7 +85,7 @@ class Stores:
             raise MismatchError(_difference(store.layout, layout))
         return store
 
-    def _created(self, optimizer: int, layout: Layout, share: Share) -> memory.Block:
+    def _created(self, optimizer: int, layout: Layout, share: ServerShard) -> memory.Block:
         parts, text = len(share.parts), layout.to_json()
         return memory.create(self._fd, optimizer, text, layout.workers, parts, share.size, layout.slots)
 

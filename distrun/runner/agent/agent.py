@@ -177,13 +177,13 @@ class Agent:
         """Stop the ranks. Until `_resume` the launcher says nothing, for it is stopped itself."""
         for rank in self._ranks.values():
             rank.signal(signum)
-        self._launcher.excuse_silence()
+        self._launcher.pause_keepalive()
         self._launcher.send(Frame(FrameKind.PAUSED))
 
     def _resume(self) -> None:
         for rank in self._ranks.values():
             rank.signal(signal.SIGCONT)
-        self._launcher.expect_words()
+        self._launcher.resume_keepalive()
 
     def _keep_function(self, piece: bytes) -> None:
         """Keep a piece of the function in anonymous memory that every rank can read: no file, nothing to clean up."""

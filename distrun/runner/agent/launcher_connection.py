@@ -83,18 +83,18 @@ class LauncherConnection:
         """From now on, take sealed frames only, and open them."""
         self._opener = opener
 
-    def keep_alive(self, silence: float) -> None:
+    def keep_alive(self, timeout: float) -> None:
         """From now on, give the launcher up after so many seconds of silence, and speak often enough not to be given
         up."""
-        self._keepalive = Keepalive(silence)
+        self._keepalive = Keepalive(timeout)
 
-    def excuse_silence(self) -> None:
-        """Give the launcher up no longer for its silence, until `expect_words`; the end of its connection still
+    def pause_keepalive(self) -> None:
+        """Give the launcher up no longer for its silence, until `resume_keepalive`; the end of its connection still
         counts."""
         if self._keepalive is not None:
             self._keepalive.excuse()
 
-    def expect_words(self) -> None:
+    def resume_keepalive(self) -> None:
         """Count the launcher's silence again, from now."""
         if self._keepalive is not None:
             self._keepalive.expect()

@@ -124,7 +124,7 @@ class Activities:
         self._has_told = True
         now = time.monotonic_ns()
         for rank in ranks:
-            if rank.events is not None and (told := activity_in(rank.events).told(now)):
+            if rank.events is not None and (told := activity_in(rank.events).describe(now)):
                 self._launcher.send(Frame(FrameKind.ACTIVITY, rank.number, told.to_json()))
 
 

@@ -79,7 +79,7 @@ class Translation:
         """The words of the command line."""
         return [*self.options, *self.command]
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return one line about all flags that were ignored, `ignored: --mca pml ob1 (they tune ...)`; empty if none
         was."""
         reasons: dict[str, list[str]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from distrun.host.ranks import list_ranks
 from distrun.runner.decisions.failure import Failure
-from distrun.tracing.activity import Told
+from distrun.tracing.activity import ActivityDescription
 
 LAST_LINES = 20
 _MAX_LINE = 2000  # bytes; of a longer line, only the end is reported
@@ -96,7 +96,7 @@ def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]
     ]
 
 
-def format_activities(activities: Mapping[int, Told]) -> list[str]:
+def format_activities(activities: Mapping[int, ActivityDescription]) -> list[str]:
     """Return a line for each thing that ranks were doing when the first one failed; those that few did come first."""
     groups: dict[tuple[str, int], list[int]] = {}
     for rank, told in sorted(activities.items()):

@@ -182,6 +182,6 @@ class ElasticJob(Job):
         return replace(outcome, failure=failure, results=results, size=len(members))
 
     def _failure_report(self, failure: Failure) -> str:
-        story = self._elastic.story
-        before = ["distrun: what has failed:", *(f"    {line}" for line in story)] if len(story) > 1 else []
+        history = self._elastic.failure_history
+        before = ["distrun: what has failed:", *(f"    {line}" for line in history)] if len(history) > 1 else []
         return "\n".join([*before, super()._failure_report(failure)])

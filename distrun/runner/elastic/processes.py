@@ -9,7 +9,7 @@ from distrun.runner.decisions.elastic.actions import Generation, Member
 from distrun.runner.job.agents import Agents
 from distrun.runner.planning.elastic import ElasticPlanner, World, provisional
 from distrun.runner.planning.plan import RankPlan
-from distrun.runner.planning.variables.ranks import Place
+from distrun.runner.planning.variables.ranks import RankLocation
 from distrun.runner.protocol.frames import Frame, FrameKind
 
 
@@ -112,13 +112,13 @@ class Processes:
                 self._spares.discard(process)
                 self._tell(process, Activate(environs[process]))
                 continue
-            place, defaults = Place(host, member.slot), world.defaults.get(host, {})
+            place, defaults = RankLocation(host, member.slot), world.defaults.get(host, {})
             self._send_start(host, self._planner.process(process, place, environs[process], defaults))
 
     def _world_of(self, generation: Generation) -> World:
         """Return a generation as its ranks are told of it; it is asked for several times in a row."""
         if self._world is None or self._world[0] != generation:
-            places = [Place(member.host, member.slot) for member in generation.members]
+            places = [RankLocation(member.host, member.slot) for member in generation.members]
             self._world = generation, self._planner.world(places, generation.number)
         return self._world[1]
 

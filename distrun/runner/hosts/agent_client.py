@@ -16,10 +16,10 @@ from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, FrameKind, split_payload
 from distrun.runner.protocol.handshake import HostInfo
-from distrun.runner.protocol.keepalive import PER_SILENCE
+from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
 
-class SilenceError(LaunchError):
+class UnresponsiveError(LaunchError):
     """An agent counts as gone because nothing was heard from it; `status` is the exit status that stands for that."""
 
     status = 1
@@ -49,10 +49,10 @@ class AgentProcess(Protocol):
     def write(self, data: bytes) -> None:
         """Send frames to the agent. Raises OSError when it is gone."""
 
-    def excuse_silence(self) -> None:
+    def pause_keepalive(self) -> None:
         """Take no silence for a loss from now on: the launcher is about to be stopped, and has told the agent."""
 
-    def expect_words(self) -> None:
+    def resume_keepalive(self) -> None:
         """Count the agent's silence again, from now: the launcher goes on, and tells the agent."""
 
     def end_of_life(self) -> tuple[str, int]:
@@ -152,7 +152,7 @@ class AgentClient:
     def pause(self, signum: int) -> None:
         """Have the agent stop its ranks by a signal; from now on neither side takes the other's silence for a loss."""
         self._paused.clear()
-        self.process.excuse_silence()
+        self.process.pause_keepalive()
         self.send(Frame.number(FrameKind.PAUSE, signum))
 
     def await_pause(self, timeout: float) -> bool:
@@ -162,7 +162,7 @@ class AgentClient:
     def resume(self) -> None:
         """Undo `pause`."""
         self.send(Frame(FrameKind.RESUME))
-        self.process.expect_words()
+        self.process.resume_keepalive()
 
     def kill(self) -> None:
         """End the agent at once; its descendants are the business of `clean_up`."""
@@ -190,9 +190,9 @@ class AgentClient:
 
     def _next_frame(self) -> Frame | None:
         """Wait for the next frame to send; when there is none for a while, send a sign of life."""
-        silence = self.process.keepalive
+        timeout = self.process.keepalive
         try:
-            return self._outbox.get(timeout=None if silence is None else silence / PER_SILENCE)
+            return self._outbox.get(timeout=None if timeout is None else timeout / PER_TIMEOUT)
         except Empty:
             return Frame(FrameKind.KEEPALIVE)
 
@@ -209,8 +209,8 @@ class AgentClient:
         except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
             self.process.kill()
             reason = str(error) if isinstance(error, LaunchError) else repr(error)
-            status = error.status if isinstance(error, SilenceError) else 1
-            end = events.AgentLost(self.host, reason, status, was_silent=isinstance(error, SilenceError))
+            status = error.status if isinstance(error, UnresponsiveError) else 1
+            end = events.AgentLost(self.host, reason, status, was_silent=isinstance(error, UnresponsiveError))
         self._outbox.put(None)  # not even signs of life, by which it would not notice that it was given up
         how, status = self.process.end_of_life()
         self._observer.post(end or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))

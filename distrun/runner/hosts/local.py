@@ -60,10 +60,10 @@ class LocalAgentProcess:
         """Send frames to the agent."""
         self._program.write(data)
 
-    def excuse_silence(self) -> None:
+    def pause_keepalive(self) -> None:
         """Nothing to do: it may be silent for as long as it likes."""
 
-    def expect_words(self) -> None:
+    def resume_keepalive(self) -> None:
         """So is there here."""
 
     def end_of_life(self) -> tuple[str, int]:

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from distrun.host.endpoints import PORTS
-from distrun.runner.hosts.agent_client import SilenceError
+from distrun.runner.hosts.agent_client import UnresponsiveError
 from distrun.runner.hosts.introduction import introduce
 from distrun.runner.hosts.program import SWEEP, Program
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting, HostError, HostInfo, check_compatibility
-from distrun.runner.protocol.keepalive import PER_SILENCE
+from distrun.runner.protocol.keepalive import PER_TIMEOUT
 from distrun.runner.shipping.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class RemoteAgent(ABC):
         # An agent without which the job goes on must have given us up, and ended its ranks, before we give it up: what
         # it has heard last may be younger by an interval than what we have.
         self._is_outlived = plan.room > 0 or plan.is_outlived
-        margin = keepalive / PER_SILENCE + _MARGIN if self._is_outlived else 0.0
-        self._patience = keepalive + margin if keepalive else None
+        margin = keepalive / PER_TIMEOUT + _MARGIN if self._is_outlived else 0.0
+        self._timeout = keepalive + margin if keepalive else None
         self._host = plan.host
         self._job = job
         self._program = program
@@ -101,23 +101,23 @@ class RemoteAgent(ABC):
         early, self._early = self._early, b""
         while True:
             try:
-                return early or self._program.read(self._patience)
+                return early or self._program.read(self._timeout)
             except TimeoutError:
-                assert self._patience is not None
+                assert self._timeout is not None
                 # While we are stopped time goes by, and the agent has been told that it need not speak.
-                if self._is_paused or time.monotonic() < self._resumed_at + self._patience:
+                if self._is_paused or time.monotonic() < self._resumed_at + self._timeout:
                     continue
                 self._silent = True
-                raise SilenceError(
-                    f"nothing was heard from {self._host} for {self._patience:g} s: the host or the network to it is "
+                raise UnresponsiveError(
+                    f"nothing was heard from {self._host} for {self._timeout:g} s: the host or the network to it is "
                     "gone"
                 ) from None
 
-    def excuse_silence(self) -> None:
+    def pause_keepalive(self) -> None:
         """Wait for its words without limit from now on: we are about to be stopped."""
         self._is_paused = True
 
-    def expect_words(self) -> None:
+    def resume_keepalive(self) -> None:
         """Count its silence again, from now."""
         self._resumed_at = time.monotonic()
         self._is_paused = False

@@ -32,7 +32,7 @@ from distrun.runner.planning.variables import servers
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system import descendants
-from distrun.tracing.activity import Told
+from distrun.tracing.activity import ActivityDescription
 
 if TYPE_CHECKING:
     from distrun.runner.hosts.nodes.messages import News
@@ -131,7 +131,7 @@ class Job:
         if frame.kind is not FrameKind.ACTIVITY:
             self._observing.hear(agent, frame)
             return
-        self._reporter.activities[self._rank(frame.process)] = Told.from_json(frame.payload)
+        self._reporter.activities[self._rank(frame.process)] = ActivityDescription.from_json(frame.payload)
 
     def reports_lost_peer(self, rank: int) -> bool:
         """Whether a rank that is gone says that it lost a peer (an agent's thread)."""

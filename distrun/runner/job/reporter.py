@@ -13,7 +13,7 @@ from distrun.runner.output.printer import Printer
 from distrun.runner.output.sinks import RankFiles, Sink
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.tracing.activity import Told
+from distrun.tracing.activity import ActivityDescription
 
 
 class Reporter:
@@ -39,7 +39,7 @@ class Reporter:
             post: is told when printing fails or is done, by the printing thread.
         """
         self.stderr_tails = StderrTails()
-        self.activities: dict[int, Told] = {}
+        self.activities: dict[int, ActivityDescription] = {}
         """The activities of ranks at the moment when the first one failed."""
         self._options = options
         self._files = files

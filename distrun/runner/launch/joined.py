@@ -16,12 +16,12 @@ from distrun.errors import DistrunError, LaunchError, UsageError
 from distrun.host.connections.listener import listen
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.decisions import events, signals
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.join import join
 from distrun.runner.hosts.joining.joined_agent import JoinedStarter
-from distrun.runner.hosts.joining.meeting_point import MeetingPoint
+from distrun.runner.hosts.joining.listener import InterruptedByError, JoinListener
 from distrun.runner.hosts.joining.messages import End, Member
 from distrun.runner.hosts.joining.planning import plan_of
-from distrun.runner.hosts.joining.reception import InterruptedByError, Reception
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.output.sinks import DescriptorSink, Sink
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def launch(
-    point: MeetingPoint,
+    point: JoinEndpoint,
     member: Member,
     request: LaunchRequest,
     make_options: Callable[[LaunchPlan, int], JobOptions],
@@ -78,19 +78,19 @@ def launch(
     listeners = _listeners(point) if member.hosts > 1 else []
     job = secrets.token_hex(16)
     keepalive = chosen_settings(request).keepalive
-    reception = Reception(listeners, point.secret, member, job, say, keepalive, elastic is not None)
+    join_listener = JoinListener(listeners, point.secret, member, job, say, keepalive, elastic is not None)
     end = End(1, "the launcher has failed")
     sinks = (stdout or DescriptorSink(1), stderr or DescriptorSink(2))
     try:
-        with _interrupting(reception):
+        with _interrupting(join_listener):
             request = checked(request)
-            members = reception.gather(point.timeout, None if elastic is None else elastic.min_np)
+            members = join_listener.gather(point.timeout, None if elastic is None else elastic.min_np)
             context = replace(launch_context({}), job=job)
             if elastic is None:
-                prepared = _fixed_job(reception, members, request, context, make_options, grace, sinks)
+                prepared = _fixed_job(join_listener, members, request, context, make_options, grace, sinks)
             else:
-                prepared = _elastic_job(reception, members, request, elastic, context, make_options, grace, sinks)
-        reception.check_interrupted()
+                prepared = _elastic_job(join_listener, members, request, elastic, context, make_options, grace, sinks)
+        join_listener.check_interrupted()
         outcome = prepared.run()
         end = End(outcome.status, outcome.failure_report or "")
         return outcome
@@ -101,7 +101,7 @@ def launch(
         end = End(getattr(error, "status", 2 if isinstance(error, UsageError) else 1), str(error))
         raise
     finally:
-        reception.close(end)
+        join_listener.close(end)
 
 
 def this_host(
@@ -129,12 +129,12 @@ def this_host(
 
 
 def new_key() -> bytes:
-    """Return a key for a `MeetingPoint` that nobody can guess."""
+    """Return a key for a `JoinEndpoint` that nobody can guess."""
     return secrets.token_bytes(32)
 
 
 def _fixed_job(
-    reception: Reception,
+    join_listener: JoinListener,
     members: Sequence[Member],
     request: LaunchRequest,
     context: LaunchContext,
@@ -149,11 +149,11 @@ def _fixed_job(
         settings.check_backend(len(members))
     plan = check_plan(request, plan, ())
     options = make_options(plan, plan.size)
-    return Job(plan, options, *sinks, starter=JoinedStarter(reception, options.start_timeout))
+    return Job(plan, options, *sinks, starter=JoinedStarter(join_listener, options.start_timeout))
 
 
 def _elastic_job(
-    reception: Reception,
+    join_listener: JoinListener,
     members: Sequence[Member],
     request: LaunchRequest,
     elastic: ElasticRequest,
@@ -166,25 +166,25 @@ def _elastic_job(
     from distrun.runner.elastic.job import ElasticJob
     from distrun.runner.launch.joined_elastic import plan_elastic
 
-    plan = plan_elastic(reception, members, request, elastic, context, grace)
+    plan = plan_elastic(join_listener, members, request, elastic, context, grace)
     options = make_options(plan.first, plan.options.max_np)
-    starter = JoinedStarter(reception, options.start_timeout)
+    starter = JoinedStarter(join_listener, options.start_timeout)
     return ElasticJob(plan, options, *sinks, make_starter=lambda names: starter)
 
 
 @contextmanager
-def _interrupting(reception: Reception) -> Iterator[None]:
+def _interrupting(join_listener: JoinListener) -> Iterator[None]:
     """Have signals interrupt the reception until the job begins, which has a handler of its own."""
 
     def note(event: events.Event) -> None:
         if isinstance(event, events.SignalReceived) and event.signum in signals.ENDING:
-            reception.interrupt(event.signum)
+            join_listener.interrupt(event.signum)
 
     with signals.posted(note):
         yield
 
 
-def _listeners(point: MeetingPoint) -> list[socket.socket]:
+def _listeners(point: JoinEndpoint) -> list[socket.socket]:
     """Return sockets that listen at the port of the endpoint, on all addresses of this host."""
     if point.listeners:
         return list(point.listeners)

@@ -10,9 +10,9 @@ from distrun.runner.decisions.events import Event, HostsFound
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.elastic.plan import ElasticPlan
 from distrun.runner.elastic.preparation import ElasticRequest, check_elastic, elastic_limits, plan_hosts
+from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.hosts.joining.planning import LAUNCHER
-from distrun.runner.hosts.joining.reception import Reception
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.prepare import chosen_settings
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
@@ -22,8 +22,8 @@ from distrun.runner.planning.ssh_config import Route
 class JoinedHosts:
     """The hosts that have joined; see `distrun.runner.elastic.discovery.HostSource` for the interface."""
 
-    def __init__(self, reception: Reception, listed: HostList) -> None:
-        self._reception = reception
+    def __init__(self, join_listener: JoinListener, listed: HostList) -> None:
+        self._join_listener = join_listener
         self._listed = listed
 
     def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
@@ -32,20 +32,20 @@ class JoinedHosts:
         def tell() -> None:
             post(HostsFound(self._listed.add(self.list_hosts())))
 
-        self._reception.watch(tell)
+        self._join_listener.watch(tell)
         tell()
 
     def close(self) -> None:
         """Tell of no more."""
-        self._reception.watch(lambda: None)
+        self._join_listener.watch(lambda: None)
 
     def list_hosts(self) -> list[Host]:
         """Return the hosts that are there."""
-        return _hosts(self._reception.members())
+        return _hosts(self._join_listener.members())
 
 
 def plan_elastic(
-    reception: Reception,
+    join_listener: JoinListener,
     members: Sequence[Member],
     request: LaunchRequest,
     elastic: ElasticRequest,
@@ -78,7 +78,7 @@ def plan_elastic(
     listed = HostList(resolve)
     request = replace(request, hosts=tuple(hosts))
     plan = plan_hosts(request, hosts, np, options, listed, context, grace, LAUNCHER)
-    return replace(plan, discovery=JoinedHosts(reception, listed))
+    return replace(plan, discovery=JoinedHosts(join_listener, listed))
 
 
 def _hosts(members: Sequence[Member]) -> list[Host]:

@@ -21,7 +21,7 @@ _TICK = 0.2
 _QUESTIONS, _QUESTIONS_EVERY = 8, 1.0
 """Questions for the time that are asked at once, and seconds between two times. The last has the shortest way there,
 since the first has woken everybody who passes it on, and the answer to the first has the shortest way back."""
-_IN_HURRY = 15
+_EARLY_QUESTIONS = 15
 """Ticks at the beginning, in each of which they are asked: ranks have not done enough together yet."""
 
 
@@ -47,7 +47,7 @@ class Observation:
         self._places: dict[int, tuple[AgentClient, int]] = {}  # by rank: its agent, and its number in frames
         self._stack_waiters: dict[int, list[Callable[[str], None]]] = {}
         self._ask_at = 0.0
-        self._hurry = _IN_HURRY
+        self._early_questions = _EARLY_QUESTIONS
         self._ending = Ending(0)
         self._thread = threading.Thread(target=self._work, name="distrun observation", daemon=True)
 
@@ -135,8 +135,8 @@ class Observation:
     def _look_after_clocks(self) -> None:
         if time.monotonic() < self._ask_at:
             return
-        self._hurry -= 1
-        self._ask_at = time.monotonic() + (_TICK if self._hurry > 0 else _QUESTIONS_EVERY)
+        self._early_questions -= 1
+        self._ask_at = time.monotonic() + (_TICK if self._early_questions > 0 else _QUESTIONS_EVERY)
         for host in self._clocks.remote:
             self._ask(self._agents[host])
 

@@ -13,7 +13,7 @@ from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
 from distrun.runner.decisions.elastic.options import ElasticOptions
-from distrun.runner.planning.endpoints import interface_defaults, meeting_at, no_address
+from distrun.runner.planning.endpoints import interface_defaults, master_endpoint_at, no_address
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, RankPlan
@@ -22,7 +22,7 @@ from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.planning.variables import tf_config
 from distrun.runner.planning.variables.job import common_variables, rank_variables
-from distrun.runner.planning.variables.ranks import Meeting, Place
+from distrun.runner.planning.variables.ranks import MasterEndpoint, RankLocation
 from distrun.runner.protocol.handshake import HostError, HostInfo
 
 _MASTER_PORTS = 8  # per host: each generation takes the next, as the one before may still hold its own
@@ -121,7 +121,7 @@ class ElasticPlanner:
         """Note that a host's agent is gone."""
         self._infos.pop(host, None)
 
-    def world(self, places: Sequence[Place], number: int) -> World:
+    def world(self, places: Sequence[RankLocation], number: int) -> World:
         """Return the variables of all ranks of a generation.
 
         Args:
@@ -134,8 +134,8 @@ class ElasticPlanner:
         reserved = self._rooms[hosts[0]] if self._request.tf_config else 0
         ports = (first.port, *first.ports[reserved:])
         port = self._free_port() if self._free_port and hosts[0] == self._here else ports[number % len(ports)]
-        meeting, defaults, addresses = self._meeting(hosts, port, first)
-        contracts = self._variables.contracts(places, meeting, number)
+        endpoint, defaults, addresses = self._master_endpoint(hosts, port, first)
+        contracts = self._variables.contracts(places, endpoint, number)
         environs = [self._variables.of(contract, nodes[contract.hostname], len(hosts)) for contract in contracts]
         if self._request.tf_config:
             for environ, value in zip(environs, tf_config.values(self._endpoints(places, addresses)), strict=True):
@@ -143,9 +143,9 @@ class ElasticPlanner:
                     environ["TF_CONFIG"] = value
         return World(environs, defaults)
 
-    def _meeting(
+    def _master_endpoint(
         self, hosts: Sequence[str], port: int, first: HostInfo
-    ) -> tuple[Meeting, dict[str, dict[str, str]], dict[str, str]]:
+    ) -> tuple[MasterEndpoint, dict[str, dict[str, str]], dict[str, str]]:
         """Return where the ranks of these hosts meet, the variables that are defaults on each, and their addresses.
 
         Args:
@@ -154,14 +154,14 @@ class ElasticPlanner:
             first: what its agent says of it.
         """
         if len(hosts) == 1:
-            return Meeting("127.0.0.1", port), {}, {hosts[0]: "127.0.0.1"}
+            return MasterEndpoint("127.0.0.1", port), {}, {hosts[0]: "127.0.0.1"}
         networks = Networks({host: self._infos[host].addresses for host in hosts}, self._network)
         interfaces = {host: networks.of(host) for host in hosts}
         addresses = {host: found[0].address if found else host for host, found in interfaces.items()}
         defaults = {host: interface_defaults(host, networks, self._network) for host in hosts}
-        return meeting_at(first, interfaces[hosts[0]], port, hosts[0]), defaults, addresses
+        return master_endpoint_at(first, interfaces[hosts[0]], port, hosts[0]), defaults, addresses
 
-    def _endpoints(self, places: Sequence[Place], addresses: Mapping[str, str]) -> list[str]:
+    def _endpoints(self, places: Sequence[RankLocation], addresses: Mapping[str, str]) -> list[str]:
         """Return where each rank may listen: each slot has a port of its own."""
         ports = {host: self._infos[host].ports for host in addresses}
         return [
@@ -169,7 +169,7 @@ class ElasticPlanner:
             for place in places
         ]
 
-    def process(self, number: int, place: Place, environ: dict[str, str], defaults: dict[str, str]) -> RankPlan:
+    def process(self, number: int, place: RankLocation, environ: dict[str, str], defaults: dict[str, str]) -> RankPlan:
         """Return the plan of a process.
 
         Args:

@@ -11,7 +11,7 @@ from distrun.host.interfaces import Interface
 from distrun.runner.planning.networks import Networks
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
 from distrun.runner.planning.variables import servers, tf_config
-from distrun.runner.planning.variables.ranks import Meeting
+from distrun.runner.planning.variables.ranks import MasterEndpoint
 from distrun.runner.protocol.handshake import HostInfo
 
 
@@ -34,13 +34,13 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
     if plan.launcher == "ssh" and not met:  # Slurm knows its nodes
         _check_names(plan, infos)
     if len(plan.agents) == 1:
-        found = _found(Meeting("127.0.0.1", infos[first.host].port)) if first.remote else {}
+        found = _found(MasterEndpoint("127.0.0.1", infos[first.host].port)) if first.remote else {}
         found |= _servers(plan, infos, {first.host: ["127.0.0.1"]})
         return {first.host: _with(first, found, _tf_configs(plan, infos, {first.host: "127.0.0.1"}), {})}
     networks = Networks({host: said.addresses for host, said in infos.items()}, "" if met else plan.network)
     interfaces = {host: networks.of(host) for host in infos}
     addresses = {host: items[0].address for host, items in interfaces.items() if items}
-    found = _found(meeting_at(infos[first.host], interfaces[first.host], infos[first.host].port, first.host))
+    found = _found(master_endpoint_at(infos[first.host], interfaces[first.host], infos[first.host].port, first.host))
     found |= _servers(plan, infos, {host: [item.address for item in items] for host, items in interfaces.items()})
     configs = _tf_configs(plan, infos, addresses)
     return {
@@ -49,7 +49,7 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
     }
 
 
-def meeting_at(info: HostInfo, interfaces: Sequence[Interface], port: int, host: str) -> Meeting:
+def master_endpoint_at(info: HostInfo, interfaces: Sequence[Interface], port: int, host: str) -> MasterEndpoint:
     """Return where the ranks of several hosts meet.
 
     Args:
@@ -64,7 +64,7 @@ def meeting_at(info: HostInfo, interfaces: Sequence[Interface], port: int, host:
     if not interfaces:
         raise UsageError(f"host {host!r}, where rank 0 is to run, {no_address(info)}")
     ends = [format_endpoint(item.address, info.rendezvous) for item in interfaces]
-    return Meeting(interfaces[0].address, port, ",".join(ends))
+    return MasterEndpoint(interfaces[0].address, port, ",".join(ends))
 
 
 def no_address(info: HostInfo) -> str:
@@ -86,13 +86,13 @@ def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
             )
 
 
-def _found(meeting: Meeting) -> dict[str, str]:
+def _found(endpoint: MasterEndpoint) -> dict[str, str]:
     """Return the variables that depend on where the ranks meet."""
     return {
-        **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), meeting.master_addr),
-        **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(meeting.master_port)),
-        "JAX_COORDINATOR_ADDRESS": format_endpoint(meeting.master_addr, meeting.master_port),
-        "DISTRUN_RENDEZVOUS": meeting.rendezvous,
+        **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), endpoint.master_addr),
+        **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(endpoint.master_port)),
+        "JAX_COORDINATOR_ADDRESS": format_endpoint(endpoint.master_addr, endpoint.master_port),
+        "DISTRUN_RENDEZVOUS": endpoint.rendezvous,
     }
 
 

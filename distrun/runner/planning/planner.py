@@ -11,7 +11,7 @@ from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.variables import servers, tf_config
 from distrun.runner.planning.variables.job import CommonVariables, common_variables, host_variables, rank_variables
-from distrun.runner.planning.variables.ranks import Meeting, Place, RankVariables
+from distrun.runner.planning.variables.ranks import MasterEndpoint, RankLocation, RankVariables
 
 
 def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0) -> LaunchPlan:
@@ -29,9 +29,11 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     tf_config.check(size, request.ps)
     variables = common_variables(request, context)
     notes += variables.notes
-    meeting = Meeting(master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port)
+    endpoint = MasterEndpoint(
+        master_address([(host.name, ranks) for host, ranks in placed], context), context.master_port
+    )
     made = rank_variables(request, context, variables)
-    ranks = _rank_plans(placed, made, servers.of_rank(request, context), request, meeting)
+    ranks = _rank_plans(placed, made, servers.of_rank(request, context), request, endpoint)
     own_servers = _server_plans([host.name for host, _ in placed], request, context, size)
     agents = []
     for host, local_size in placed:
@@ -128,17 +130,17 @@ def _rank_plans(
     made: RankVariables,
     servers_of_all: dict[str, str],
     request: LaunchRequest,
-    meeting: Meeting,
+    endpoint: MasterEndpoint,
 ) -> dict[str, list[RankPlan]]:
     """Return the plans of all ranks, by host and in rank order."""
     order = host_of_each_rank([ranks for _, ranks in placed], request.map_by == "node")
     slots = [0] * len(placed)
     places = []
     for node in order:
-        places.append(Place(placed[node][0].name, slots[node]))
+        places.append(RankLocation(placed[node][0].name, slots[node]))
         slots[node] += 1
     plans: dict[str, list[RankPlan]] = {host.name: [] for host, _ in placed}
-    for contract, node in zip(made.contracts(places, meeting), order, strict=True):
+    for contract, node in zip(made.contracts(places, endpoint), order, strict=True):
         plan = RankPlan(
             contract.rank,
             contract.local_rank,

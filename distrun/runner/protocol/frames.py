@@ -71,7 +71,8 @@ class FrameKind(IntEnum):
     PAUSED = 23
     """The ranks are stopped."""
     ACTIVITY = 24
-    """The activity of a rank when the first one failed or was told to end; payload: a `tracing.activity.Told`, JSON."""
+    """The activity of a rank when the first one failed or was told to end. Payload: JSON of a
+    `tracing.activity.ActivityDescription`."""
     EVENTS = 25
     """Events that a rank has recorded since the last such frame; see `agent.observation.unpack_events`."""
     SAMPLE = 26

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-PER_SILENCE = 10  # messages that each end sends within the time that counts as silence
+PER_TIMEOUT = 10  # messages that each end sends within the time that counts as silence
 
 
 class Keepalive:
     """The clock of one end."""
 
-    def __init__(self, silence: float) -> None:
+    def __init__(self, timeout: float) -> None:
         """Args: seconds without a word after which the other end counts as gone."""
-        self._silence = silence
-        self._interval = silence / PER_SILENCE
+        self._timeout = timeout
+        self._interval = timeout / PER_TIMEOUT
         self._last_heard = self._last_sent = time.monotonic()
         self._is_excused = False
 
@@ -32,7 +32,7 @@ class Keepalive:
 
     def is_lost(self) -> bool:
         """Whether the other end has been silent for too long."""
-        return not self._is_excused and time.monotonic() >= self._last_heard + self._silence
+        return not self._is_excused and time.monotonic() >= self._last_heard + self._timeout
 
     def is_due(self) -> bool:
         """Whether it is time to speak; the answer yes counts as having spoken."""
@@ -44,6 +44,6 @@ class Keepalive:
 
     def seconds_left(self) -> float:
         """Return the seconds until `is_lost` or `is_due` changes its answer."""
-        lost_at = float("inf") if self._is_excused else self._last_heard + self._silence
+        lost_at = float("inf") if self._is_excused else self._last_heard + self._timeout
         nearest = min(lost_at, self._last_sent + self._interval)
         return max(0.0, nearest - time.monotonic())

@@ -63,13 +63,13 @@ def adasum(
     bounds = [whole.size * rank // backend.size for rank in range(backend.size + 1)]
     splits = [stop - start for start, stop in itertools.pairwise(bounds)]
     slices, _ = backend.alltoall(whole, splits, what)
-    vectors = list(_widened(slices.reshape(backend.size, -1), element, request.prescale))
+    vectors = list(_decoded(slices.reshape(backend.size, -1), element, request.prescale))
     if averages_hosts:
         vectors = [np.add.reduce([vectors[rank] for rank in ranks]) / len(ranks) for ranks in backend.host_ranks]
     first = bounds[backend.rank]
     tensors = list(_pieces(counts, first, bounds[backend.rank + 1]))
     combined = _combine_all(backend, vectors, tensors, len(counts), least_square, what)
-    gathered, _ = backend.allgather(_narrowed(combined, element, request.postscale), what)
+    gathered, _ = backend.allgather(_encoded(combined, element, request.postscale), what)
     unpack(gathered, outputs)
 
 
@@ -123,17 +123,17 @@ def _pieces(counts: Sequence[int], first: int, last: int) -> Iterator[tuple[int,
         start += count
 
 
-def _widened(array: Flat, element: ElementType, factor: float) -> NDArray[Any]:
+def _decoded(array: Flat, element: ElementType, factor: float) -> NDArray[Any]:
     wide: NDArray[Any] = np.empty(array.shape, element.accumulator)
-    element.widen(array, wide)
+    element.decode(array, wide)
     if factor != 1.0:
         wide *= wide.dtype.type(factor)
     return wide
 
 
-def _narrowed(array: Flat, element: ElementType, factor: float) -> Flat:
+def _encoded(array: Flat, element: ElementType, factor: float) -> Flat:
     if factor != 1.0:
         array = array * array.dtype.type(factor)
     result = np.empty(array.shape, element.storage)
-    element.narrow(array, result)
+    element.encode(array, result)
     return result

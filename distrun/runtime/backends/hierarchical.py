@@ -23,7 +23,7 @@ from distrun.runtime.backends.wire_format import wire_format
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction
 from distrun.runtime.operations.request import Request
-from distrun.runtime.operations.wire import NARROWED, is_small
+from distrun.runtime.operations.wire import ENCODED_DTYPES, is_small
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 from distrun.runtime.transport.local_ranks import LocalRanks
@@ -75,7 +75,7 @@ class HierarchicalBackend(Backend):
         self._links.close()
 
     def wire_of(self, request: Request) -> str:
-        if request.kind not in ("allreduce", "reducescatter") or request.dtype not in NARROWED:
+        if request.kind not in ("allreduce", "reducescatter") or request.dtype not in ENCODED_DTYPES:
             return ""
         wire = request.wire or self._wire
         if wire in QUANTISED and (request.op not in (Sum, Average) or all(map(is_small, request.shapes))):
@@ -96,8 +96,8 @@ class HierarchicalBackend(Backend):
         what: str,
         feedback: Feedback | None = None,
     ) -> None:
-        if reduction.is_widened:
-            self._allreduce_widened(inputs, outputs, reduction, what)
+        if reduction.is_accumulated:
+            self._allreduce_accumulated(inputs, outputs, reduction, what)
             return
         count = sum(part.size for part in inputs)
         # All ranks must come to the same decision, so it depends on nothing but what they agree on.
@@ -109,9 +109,11 @@ class HierarchicalBackend(Backend):
         else:
             self._allreduce_shared(inputs, outputs, count, reduction, what, feedback)
 
-    def _allreduce_widened(self, inputs: Sequence[Flat], outputs: Sequence[Flat], narrow: Reduction, what: str) -> None:
+    def _allreduce_accumulated(
+        self, inputs: Sequence[Flat], outputs: Sequence[Flat], encoded: Reduction, what: str
+    ) -> None:
         """Average small integers: in a wider type, which holds their sums."""
-        wide = _widened(narrow)
+        wide = _in_accumulator(encoded)
         values = np.concatenate([part.astype(wide.element.storage) for part in inputs])
         self.allreduce([values], [values], wide, what)
         unpack(values.astype(outputs[0].dtype), outputs)
@@ -191,7 +193,7 @@ class HierarchicalBackend(Backend):
         """Write the bits that `allreduce` would give for the ranks' arrays, which are all here, in rank order, into
         `result`, which may be one of them."""
         within, between, _ = self._rail.stages(reduction)
-        if within is None or reduction.is_widened:
+        if within is None or reduction.is_accumulated:
             reduction.combine([sources[rank] for rank in self._order], [result])
             return
         shares = []
@@ -203,8 +205,8 @@ class HierarchicalBackend(Backend):
     def reducescatter(
         self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
     ) -> Flat:
-        if reduction.is_widened:
-            return self._reducescatter_widened(array, counts, reduction, what)
+        if reduction.is_accumulated:
+            return self._reducescatter_accumulated(array, counts, reduction, what)
         starts = _starts(counts)
         source, output = self._local.shown(array), self._local.empty(counts[self.rank], array.dtype)
         words = self._local.exchange((self._local.offset_of(source), self._local.offset_of(output)), what)
@@ -241,8 +243,8 @@ class HierarchicalBackend(Backend):
         self._local.exchange((), what)
         return output
 
-    def _reducescatter_widened(self, array: Flat, counts: Sequence[int], narrow: Reduction, what: str) -> Flat:
-        wide = _widened(narrow)
+    def _reducescatter_accumulated(self, array: Flat, counts: Sequence[int], encoded: Reduction, what: str) -> Flat:
+        wide = _in_accumulator(encoded)
         return self.reducescatter(array.astype(wide.element.storage), counts, wide, what).astype(array.dtype)
 
     # Copies ---------------------------------------------------------------------------------------------------------
@@ -335,10 +337,10 @@ class HierarchicalBackend(Backend):
         self._local.exchange((), what)
 
 
-def _widened(narrow: Reduction) -> Reduction:
+def _in_accumulator(encoded: Reduction) -> Reduction:
     """Return a reduction of small integers in the wider type in which it is formed."""
-    wide = narrow.element.accumulator.name
-    return reduction(wide, narrow.op, narrow.size, narrow.prescale, narrow.postscale, divisor=narrow.divisor)
+    wide = encoded.element.accumulator.name
+    return reduction(wide, encoded.op, encoded.size, encoded.prescale, encoded.postscale, divisor=encoded.divisor)
 
 
 def _source_and_target(inputs: Sequence[Flat], outputs: Sequence[Flat]) -> tuple[Flat, Flat]:

@@ -56,7 +56,7 @@ class Quantiser(ABC):
         return 4 * -(-count // BLOCK) + -(-codes // _ALIGNMENT) * _ALIGNMENT
 
     def quantise(
-        self, values: Flat, out: Flat, losses: tuple[Flat, Flat] | None = None, restored: Flat | None = None
+        self, values: Flat, out: Flat, residuals: tuple[Flat, Flat] | None = None, restored: Flat | None = None
     ) -> None:
         """Quantise flat floats into `nbytes` bytes.
 
@@ -73,9 +73,9 @@ class Quantiser(ABC):
             for first, last, width in _spans(values.size):
                 part = values[first:last].astype(np.float32, copy=False)
                 lost = None
-                if losses is not None:
-                    lost = losses[1][first:last]
-                    part = np.add(part, losses[0][first:last], out=lost)
+                if residuals is not None:
+                    lost = residuals[1][first:last]
+                    part = np.add(part, residuals[0][first:last], out=lost)
                 self._quantise_blocks(
                     part.reshape(-1, width),
                     scales[first // BLOCK : -(-last // BLOCK)],

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from distrun.contract.settings import AUTO
-from distrun.runtime.backends.algorithms.base import Algorithm, Arena, Scratch, Share
+from distrun.runtime.backends.algorithms.base import Algorithm, Arena, RailShare, Scratch
 from distrun.runtime.backends.algorithms.choice import (
     EQUAL,
     FEW_HOSTS,
@@ -218,12 +218,12 @@ class Rail:
         how: Reduction,
         first: int,
         feedback: Feedback | None,
-    ) -> Share:
+    ) -> RailShare:
         wire = wire_format(how.wire, sources[0].dtype, feedback, self._arena.begin(sources[0].nbytes))
         stages_ = self.stages(how, algorithm.is_stepwise)
         if feedback is not None:
             feedback.begin(self._place, first, sources[0].size, _units(stages_))
-        return Share(sources, targets, self._hosts.position, stages_, wire, first)
+        return RailShare(sources, targets, self._hosts.position, stages_, wire, first)
 
 
 def _units(how: Stages) -> tuple[float, float]:

@@ -37,7 +37,7 @@ class WireFormat(ABC):
         """`empty` makes the arrays that are needed until the operation is over."""
         self._empty = empty
 
-    def landing(self, start: int, count: int) -> Flat:
+    def incoming(self, start: int, count: int) -> Flat:
         """Return an array in which `count` elements from `start` on can be received."""
         return self._empty(self.length(start, count), self.dtype)
 
@@ -118,15 +118,15 @@ class Half(WireFormat):
 
     def encode(self, values: Flat, start: int) -> Flat:
         out = self._empty(values.size, self.dtype)
-        self._element.narrow(values.astype(self._element.accumulator, copy=False), out)
+        self._element.encode(values.astype(self._element.accumulator, copy=False), out)
         return out
 
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
         if out.dtype == self._element.accumulator:
-            self._element.widen(raw, out)
+            self._element.decode(raw, out)
         else:
             wide = self._empty(raw.size, self._element.accumulator)
-            self._element.widen(raw, wide)
+            self._element.decode(raw, wide)
             out[:] = wide
         return out
 
@@ -167,10 +167,10 @@ class Blocks(WireFormat):
             exact[:] = values[places]
             values = values.copy()
             values[places] = 0
-        losses = None
+        residuals = None
         if self._feedback is not None:
-            losses = self._feedback.losses(start, values.size, results is not None)
-        self._quantiser.quantise(values, out[:nbytes], losses, results)
+            residuals = self._feedback.residuals(start, values.size, results is not None)
+        self._quantiser.quantise(values, out[:nbytes], residuals, results)
         if places.size and results is not None:
             results[places] = exact
         return out

@@ -54,7 +54,7 @@ def neutral(op: ReduceOp, dtype: str, count: int) -> NDArray[Any]:
     element = ELEMENT_TYPES[dtype]
     values = np.zeros(count, element.storage)
     if op in (Min, Max, Product) and count:
-        element.narrow(np.full(count, _neutral_value(op, element.accumulator), element.accumulator), values)
+        element.encode(np.full(count, _neutral_value(op, element.accumulator), element.accumulator), values)
     return values
 
 

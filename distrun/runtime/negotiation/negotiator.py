@@ -83,7 +83,7 @@ class Negotiator:
         self._process_sets = process_sets
         self._clock = clock
         self._amend = amend
-        self._untold: deque[Decision | bytes] = deque()
+        self._pending: deque[Decision | bytes] = deque()
         """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
         sent, apart from what a mailbox did not take, and not taken in here yet."""
         self.inquiries = Inquiries()
@@ -118,7 +118,7 @@ class Negotiator:
         """Submit what a caller waits for, if nothing else is under way, and see whether the only other rank submits it
         at the same time: see `Eager.cross`."""
         eager = self._eager
-        if eager is None or not eager.is_alone(handle) or self._untold:
+        if eager is None or not eager.is_alone(handle) or self._pending:
             return False
         cache_id = self._operations.outbox[0].cache_id
         if eager.cross():
@@ -150,7 +150,7 @@ class Negotiator:
     def is_sending(self) -> bool:
         """Whether there are messages that have not left."""
         control_plane = self._control_plane
-        return control_plane.is_stuck or bool(self._untold) or (self.is_across_hosts and control_plane.is_sending)
+        return control_plane.is_stuck or bool(self._pending) or (self.is_across_hosts and control_plane.is_sending)
 
     def next_look(self, now: float) -> float:
         """The monotonic time by which to go on though nothing has come."""
@@ -162,7 +162,7 @@ class Negotiator:
         if self._control_plane.is_stuck:
             self._control_plane.push()
             return min(until, now + RETRY)
-        return min(until, now + (RETRY if self._untold else PUSH_INTERVAL))
+        return min(until, now + (RETRY if self._pending else PUSH_INTERVAL))
 
     def hear_alarms(self) -> bool:
         """Whether another host has called since the last time; by the progress thread, whoever has the turn."""
@@ -174,7 +174,7 @@ class Negotiator:
         Raises:
             JobAbortedError: one has failed or ended.
         """
-        if (trouble := self._control_plane.pass_on_losses()) is not None:
+        if (trouble := self._control_plane.report_lost_ranks()) is not None:
             raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if self._operations.pending else trouble)
 
     def check_hosts(self) -> None:
@@ -281,14 +281,14 @@ class Negotiator:
                 self._stall_monitor.answered(source, message[1:].decode(errors="replace"), now)
         if self._questions is not None and self._questions.unanswered:
             self._questions.answer(now)
-        if self._untold:
-            self._carry_down_untold()
+        if self._pending:
+            self._carry_down_pending()
         if controller.questions:
             self._ask_sites(controller)
         decisions = controller.decisions()
         for decision in decisions if self._amend is None else self._amend(decisions, now):
-            if self._untold or self._control_plane.is_stuck:
-                self._untold.append(decision)
+            if self._pending or self._control_plane.is_stuck:
+                self._pending.append(decision)
             else:
                 self._carry_down(decision)
 
@@ -302,16 +302,16 @@ class Negotiator:
                 self._control_plane.alarm(rank)
         controller.questions.clear()
 
-    def _carry_down_untold(self) -> None:
+    def _carry_down_pending(self) -> None:
         """Go on with the decisions for which there was no room.
 
         Each is executed here before those behind it have to fit: a rank that waits for us in an operation does not
         empty its mailbox, so we must never wait for room while it has heard of one that we have not executed.
         """
-        untold, control_plane = self._untold, self._control_plane
+        pending, control_plane = self._pending, self._control_plane
         control_plane.push()
-        while untold and not control_plane.is_stuck:
-            first = untold.popleft()
+        while pending and not control_plane.is_stuck:
+            first = pending.popleft()
             if isinstance(first, bytes):
                 self._intake.take_in(first)
             else:
@@ -332,7 +332,7 @@ class Negotiator:
         if self.rank in ranks:
             if self._control_plane.is_stuck:
                 # What is taken in is executed next, where we wait for the others: they must have heard of it by then.
-                self._untold.appendleft(message)
+                self._pending.appendleft(message)
             else:
                 self._intake.take_in(message)
 

@@ -17,7 +17,7 @@ from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.controller import Controller, Stall
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.inquiries import WHO
-from distrun.runtime.negotiation.whereabouts import told
+from distrun.runtime.negotiation.whereabouts import describe_stack
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.network_causes import NetworkCauses
 
@@ -177,7 +177,7 @@ class CoordinatorStallMonitor:
             if stack is None:
                 lines.append(f"{self._describe(rank)} was asked where it is, and did not answer")
             else:
-                lines.append(told(rank, stack))
+                lines.append(describe_stack(rank, stack))
         if self._causes is not None:
             lines += self._causes.among(inquiry.asked, inquiry.answers)
         log.warning("%s", "\n".join(lines))

@@ -9,11 +9,11 @@ SEPARATOR = "\0"
 
 
 def whereabouts() -> str:
-    """Return what this rank has been doing, for how long, and where its main thread is; see `told`."""
+    """Return what this rank has been doing, for how long, and where its main thread is; see `describe_stack`."""
     return f"{recording.own_activity()}{SEPARATOR}{main_stack()}"
 
 
-def told(rank: int, answer: str) -> str:
+def describe_stack(rank: int, answer: str) -> str:
     """Return the answer of a rank as text for people."""
     activity, _, stack = answer.rpartition(SEPARATOR)
     if activity:

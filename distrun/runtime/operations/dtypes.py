@@ -32,14 +32,14 @@ class ElementType:
         """Whether elements are widened before they are combined."""
         return self.storage != self.accumulator
 
-    def widen(self, source: NDArray[Any], out: NDArray[Any]) -> None:
+    def decode(self, source: NDArray[Any], out: NDArray[Any]) -> None:
         """Convert storage elements to accumulator elements."""
         if self.name != BFLOAT16:
             out[:] = source
             return
         np.left_shift(source, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
 
-    def narrow(self, source: NDArray[Any], out: NDArray[Any]) -> None:
+    def encode(self, source: NDArray[Any], out: NDArray[Any]) -> None:
         """Convert accumulator elements to storage elements, rounding to nearest even; destroys nothing but `out`."""
         if self.name != BFLOAT16:
             out[:] = source

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 Flat = NDArray[Any]
 
-Losses = Any
+Residuals = Any
 """A flat array of float32, numpy's or one in a GPU's memory: it has `size`, slices of it are whatever those who write
 losses want, and `np.asarray` makes a numpy array of it."""
 
 Spans = list[tuple[int, int]]
 
 
-def _zeros(count: int) -> Losses:
+def _zeros(count: int) -> Residuals:
     return np.zeros(count, np.float32)
 
 
@@ -31,8 +31,8 @@ class Feedback:
     """The losses of one operation on this rank, in two buffers: those of the last time, and those of now."""
 
     def __init__(self) -> None:
-        self._lost: Losses = np.empty(0, np.float32)
-        self._now: Losses = np.empty(0, np.float32)
+        self._lost: Residuals = np.empty(0, np.float32)
+        self._now: Residuals = np.empty(0, np.float32)
         self._where: tuple[object, int] = (None, 0)
         self._units = 1.0, 1.0
         self._results: Spans = []
@@ -40,7 +40,7 @@ class Feedback:
         self._has_new = False
 
     @property
-    def now(self) -> Losses:
+    def now(self) -> Residuals:
         """Where the operation that has begun writes what its elements lose."""
         return self._now
 
@@ -50,7 +50,7 @@ class Feedback:
         first: int,
         count: int,
         units: tuple[float, float],
-        zeros: Callable[[int], Losses] = _zeros,
+        zeros: Callable[[int], Residuals] = _zeros,
     ) -> None:
         """Begin an operation of which this rank quantises `count` elements, from `first` on.
 
@@ -72,7 +72,7 @@ class Feedback:
         self._new_results = []
         self._has_new = True
 
-    def losses(self, start: int, count: int, are_results: bool) -> tuple[Any, Any]:
+    def residuals(self, start: int, count: int, are_results: bool) -> tuple[Any, Any]:
         """Return what `count` elements from the operation's element `start` on lost the last time, and where to write
         what they lose now."""
         first = start - self._where[1]

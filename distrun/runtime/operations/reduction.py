@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import UsageError
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES, ElementType
-from distrun.runtime.operations.wire import AS_THEY_ARE, NARROWED, Wire
+from distrun.runtime.operations.wire import AS_THEY_ARE, ENCODED_DTYPES, Wire
 
 Flat = NDArray[Any]
 
@@ -147,7 +147,7 @@ class Reduction:
         self._direct = not element.is_converted and prescale == 1.0
 
     @property
-    def is_widened(self) -> bool:
+    def is_accumulated(self) -> bool:
         """Whether small integers are averaged: their sums are wider than they are."""
         return self.element.is_converted and self.element.accumulator.kind in "iu"
 
@@ -181,7 +181,7 @@ class Reduction:
         if self._postscale != 1.0:
             self._scale(total, self._postscale)
         if self.element.is_converted:
-            self.element.narrow(total, first)
+            self.element.encode(total, first)
         elif total is not first:
             first[:] = total
         for target in targets[1:]:
@@ -202,7 +202,7 @@ class Reduction:
         return total
 
     def _load(self, source: Flat, out: Flat) -> None:
-        self.element.widen(source, out)
+        self.element.decode(source, out)
         if self.prescale != 1.0:
             self._scale(out, self.prescale)
 
@@ -238,5 +238,5 @@ def reduction(
 ) -> Reduction:
     """The `Reduction` for these parameters, made once. Not safe for two threads at a time; the engine is one."""
     return Reduction(
-        ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, wire if dtype in NARROWED else AS_THEY_ARE
+        ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, wire if dtype in ENCODED_DTYPES else AS_THEY_ARE
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from distrun.contract.settings import QUANTISED
 
-NARROWED = ("float32", "float64")
+ENCODED_DTYPES = ("float32", "float64")
 """The types of elements that may travel as another one."""
 WITH_FEEDBACK = "int4"
 """The type that takes so much from gradients that it has to be made up for (see `Feedback`)."""

@@ -305,10 +305,10 @@ class Stream(Connection):
         except OSError:
             return None
 
-    def give_up_if_silent(self, silence: float) -> None:
+    def give_up_if_silent(self, keepalive: float) -> None:
         """Close it if what was sent has been unanswered for so many seconds."""
         info = self.info()
-        if info is not None and info.is_dead(silence):
+        if info is not None and info.is_dead(keepalive):
             self._close(SILENT)
 
     def _notify_closed(self) -> None:

@@ -23,7 +23,7 @@ def trouble_with(network: Network, rank: int) -> str:
     if not conditions:
         return ""
     worst = min(conditions, key=lambda each: _GRAVITY.index(each.finding))
-    since = max(RECENT, worst.info.silence - 1)  # an answer on another connection came while this one was silent
+    since = max(RECENT, worst.info.idle - 1)  # an answer on another connection came while this one was silent
     said = worst.describe(small_pass=any(each.is_answered(since) and not each.packets.lost for each in conditions))
     if not said:
         return ""
@@ -54,7 +54,7 @@ def answers(network: Network, rank: int) -> bool:
     return any(each.is_answered() for each in conditions) and all(each.finding in harmless for each in conditions)
 
 
-def silence(network: Network, rank: int) -> str:
+def unanswered(network: Network, rank: int) -> str:
     """Return a clause about a rank whose connection has ended in silence; empty when its host is silent altogether.
 
     Packets that are answered on another connection are small ones. If some of them were lost as well, then it is not

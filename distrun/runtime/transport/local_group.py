@@ -15,7 +15,7 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import NUDGE_AFTER, Timeouts, WaitTimer
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import REASON_TIMEOUT, Network
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting, PeerInfo
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous, PeerInfo
 from distrun.runtime.transport.shared_memory import peer_process
 from distrun.runtime.transport.shared_memory.doorbell import Doorbell, Sleeper
 from distrun.runtime.transport.shared_memory.segment import (
@@ -67,7 +67,7 @@ class LocalGroup(LocalRanks):
         network: Network | None = None,
         clock: Callable[[], float] = waking_clock.now,
         interruption: Interruption | None = None,
-        meeting: LocalMeeting | None = None,
+        rendezvous: LocalRendezvous | None = None,
     ) -> None:
         """
         Args:
@@ -82,7 +82,7 @@ class LocalGroup(LocalRanks):
         super().__init__(own, ranks, segments, Heap(segments[own]), bells, timeouts, network)
         layout = self.mine.layout
         self._open([segment.words for segment in segments], EPOCH, layout.lines // 8, layout.stage)
-        self.meeting = meeting
+        self.rendezvous = rendezvous
         self.watched_since = time.monotonic()
         """The end of the last stretch of a wait of which the waking clock knows whether we were stopped in it."""
         self._clock = clock

@@ -48,7 +48,7 @@ class Companion(Protocol):
         """Make progress, and set the next time."""
 
 
-class Line(NamedTuple):
+class DirectLink(NamedTuple):
     """The connection for messages with one rank, for callers that wait for nothing else."""
 
     look: Callable[[], None]
@@ -66,7 +66,7 @@ class Network:
         members: Sequence[Member],
         control: Mapping[int, socket.socket],
         alarms: Mapping[int, socket.socket],
-        silence: float = DEAD_HOST_TIMEOUT,
+        keepalive: float = DEAD_HOST_TIMEOUT,
     ) -> None:
         """
         Args:
@@ -80,7 +80,7 @@ class Network:
         self.rank = rank
         """Our own."""
         self._members = members
-        self._silence = silence
+        self._keepalive = keepalive
         self.addresses: Addresses | None = None
         """How to make further connections; None in tests."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -96,13 +96,13 @@ class Network:
         for connection in control.values():
             # A rank that is stopped does not read, and its host is not dead. Dead hosts are noticed by the alarms,
             # where nothing waits.
-            set_tcp_options(connection, silence, may_be_unread=True)
+            set_tcp_options(connection, keepalive, may_be_unread=True)
         self._alarms = dict(alarms)
         self._alarm_poll = select.epoll()
         self.alarm_fd = self._alarm_poll.fileno()
         """Readable when the engine's own thread should make progress."""
         for connection in self._alarms.values():
-            set_tcp_options(connection, silence)
+            set_tcp_options(connection, keepalive)
             connection.setblocking(False)
             self._alarm_poll.register(connection.fileno(), select.EPOLLIN)
         self._alarm_peers = {connection.fileno(): peer for peer, connection in alarms.items()}
@@ -119,7 +119,7 @@ class Network:
         self._suspicion: tuple[float, str] | None = None
         """When a stream that has ended is trouble, unless it is explained before, and the text of that."""
         self._streams: dict[int, Stream] = {}
-        self._interval = keepalive_times(silence)[1]
+        self._interval = keepalive_times(keepalive)[1]
         self._next_check = float("inf")
         """When to see whether data that was sent is still answered: the kernel counts retries, which takes longer."""
         self.progress = self._connections.progress
@@ -131,9 +131,9 @@ class Network:
         """Take over a connection for arrays."""
         # A peer that is stopped, or computes for a minute, does not read and is alive: the kernel must not give up on
         # what has waited for long. Dead hosts are noticed on the alarm connections.
-        set_tcp_options(connection, self._silence, may_be_unread=True)
+        set_tcp_options(connection, self._keepalive, may_be_unread=True)
         stream = self._streams[rank] = Stream(self._connections, connection, partial(self._suspect, rank))
-        if self._silence:
+        if self._keepalive:
             self._next_check = waking_clock.now() + self._interval
         return stream
 
@@ -153,7 +153,7 @@ class Network:
         self._next_check = waking_clock.now() + self._interval
         for stream in self._streams.values():
             if stream.is_sending or stream.is_receiving:
-                stream.give_up_if_silent(self._silence + self._interval)
+                stream.give_up_if_silent(self._keepalive + self._interval)
 
     @property
     def peers(self) -> list[int]:
@@ -171,9 +171,9 @@ class Network:
         """Send a message; never blocks. It is lost when the rank is gone."""
         self._channels[rank].send(message)
 
-    def line(self, rank: int) -> Line:
+    def direct_link(self, rank: int) -> DirectLink:
         """Return the line with a rank that this one exchanges messages with."""
-        return Line(self._channels[rank].look, self.inbox)
+        return DirectLink(self._channels[rank].look, self.inbox)
 
     def alarm(self, rank: int, is_complaint: bool = False) -> None:
         """Wake the thread of a rank's engine, perhaps to say that what we send to it is not acknowledged."""
@@ -247,7 +247,7 @@ class Network:
     def _ended(self, peer: int, how: str) -> str:
         """Return a sentence about a rank whose connection has ended."""
         who = self.describe(peer)
-        if how == SILENT and (why := link_health.silence(self, peer)):
+        if how == SILENT and (why := link_health.unanswered(self, peer)):
             return f"{who} cannot be reached any more: {why}"
         return f"{who} is gone: {how}"
 
@@ -259,8 +259,8 @@ class Network:
         if self._suspicion is None:
             text = self._left.get(peer) or self._ended(peer, how)
             # After so long a silence no word can be expected. The peer sees a broken connection, and has to be told.
-            patience = 0.0 if how == SILENT else REASON_TIMEOUT
-            self._suspicion = waking_clock.now() + patience, text
+            timeout = 0.0 if how == SILENT else REASON_TIMEOUT
+            self._suspicion = waking_clock.now() + timeout, text
 
     @property
     def failure(self) -> str | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 30.0  # seconds for an answer
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_SILENCE = 600.0  # seconds without a line of a log, after which its connection may be gone
+_IDLE_TIMEOUT = 600.0  # seconds without a line of a log, after which its connection may be gone
 _UNAUTHORIZED, _FORBIDDEN, NOT_FOUND, _CONFLICT, _TOO_MANY, _SERVER = 401, 403, 404, 409, 429, 500
 
 
@@ -144,7 +144,7 @@ class Client:
             follow=True,
             timestamps=True,
             _preload_content=False,
-            _request_timeout=(_TIMEOUT, _SILENCE),
+            _request_timeout=(_TIMEOUT, _IDLE_TIMEOUT),
         )
         try:
             yield from response.stream(amt=None)

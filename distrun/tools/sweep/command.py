@@ -126,7 +126,7 @@ def sweep(**options: Any) -> int:
         total = plan.source.total
         if panel is not None:
             return table.Screen(panel, plan.minimizes, total, now)
-        return table.Lines(say, plan.minimizes, total, now)
+        return table.PlainTable(say, plan.minimizes, total, now)
 
     chosen = JobOptions(
         grace=options["grace"],

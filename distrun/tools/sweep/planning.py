@@ -17,7 +17,7 @@ from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import AgentPlan, RankPlan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
-from distrun.runner.planning.variables.ranks import Place
+from distrun.runner.planning.variables.ranks import RankLocation
 from distrun.tools.sweep.policy.trials import Trial
 
 _PER_SLOT = 4  # ports: two to meet at, of which each trial takes the other, and two for other frameworks
@@ -77,13 +77,15 @@ class TrialPlanner(ElasticPlanner):
         slots = {host: [member.slot for member in trial.members if member.host == host] for host in hosts}
         nodes = {host: node for node, host in enumerate(hosts)}
         # To its ranks, the trial is alone: local ranks and slots count from 0, and so do the GPUs that they see.
-        places = [Place(member.host, slots[member.host].index(member.slot)) for member in trial.members]
+        places = [RankLocation(member.host, slots[member.host].index(member.slot)) for member in trial.members]
         master, rendezvous = self._ports(hosts[0], slots[hosts[0]][0])
         first = self._infos[hosts[0]]
-        meeting, defaults, _ = self._meeting(hosts, master, replace(first, rendezvous=rendezvous or first.rendezvous))
+        endpoint, defaults, _ = self._master_endpoint(
+            hosts, master, replace(first, rendezvous=rendezvous or first.rendezvous)
+        )
         variables = replace(self._variables, key=secrets.token_hex(32), restarts=trial.attempts - 1)
         made = []
-        for member, contract in zip(trial.members, variables.contracts(places, meeting), strict=True):
+        for member, contract in zip(trial.members, variables.contracts(places, endpoint), strict=True):
             host = member.host
             environ = {
                 **variables.of(contract, nodes[host], len(hosts)),
@@ -92,7 +94,7 @@ class TrialPlanner(ElasticPlanner):
                 **({TRIAL_PRUNES: "1"} if self._is_pruned else {}),
                 **({CPU_SLOT: str(member.slot)} if member.was_spare else {}),
             }
-            place = Place(host, member.slot)
+            place = RankLocation(host, member.slot)
             plan = self.process(member.process, place, environ, defaults.get(host, {}))
             made.append(MemberPlan(member.process, host, replace(plan, command=list(command))))
         return made

@@ -16,7 +16,7 @@ class Reporter:
     """Tells of trials as they begin and end. For the thread that decides."""
 
     def __init__(
-        self, plan: SweepPlan, output: TrialOutput, view: View, tells_stories: bool, say: Callable[[str], None]
+        self, plan: SweepPlan, output: TrialOutput, view: View, reports_failures: bool, say: Callable[[str], None]
     ) -> None:
         """
         Args:
@@ -29,7 +29,7 @@ class Reporter:
         self.view = view
         self._plan = plan
         self._output = output
-        self._tells_stories = tells_stories
+        self._reports_failures = reports_failures
         self._say = say
         self._pids: dict[int, int] = {}
 
@@ -52,14 +52,14 @@ class Reporter:
             trials: all trials.
         """
         if trial.failure is not None:
-            trial.story = self._story(trial)
+            trial.failure_text = self._failure_text(trial)
         self._output.end(trial)
         for member in trial.members:
             self._pids.pop(member.process, None)
         self._plan.record.ended(trial, self._plan.template.command(trial.values))
         self.view.ended(trial, trials)
-        if trial.state is State.FAILED and self._tells_stories:
-            self._say("\n".join(f"    {line}" for line in trial.story.split("\n")).lstrip())
+        if trial.state is State.FAILED and self._reports_failures:
+            self._say("\n".join(f"    {line}" for line in trial.failure_text.split("\n")).lstrip())
 
     def conclude(self, trials: Mapping[int, Trial], is_interrupted: bool) -> None:
         """Write the results, and tell where they are and, if the sweep was interrupted, how it goes on."""
@@ -80,7 +80,7 @@ class Reporter:
             )
         plan.record.close()
 
-    def _story(self, trial: Trial) -> str:
+    def _failure_text(self, trial: Trial) -> str:
         """Return the report of a trial's failure."""
         failure = trial.failure
         assert failure is not None

@@ -68,7 +68,7 @@ def _look_on(connection: socket.socket, job: Job) -> int:
 
     panel = Panel(1)
     above: list[str] = []
-    keys = Keys(above.append, is_guest=True)
+    keys = Keys(above.append, is_client=True)
     keys.on_stack = lambda rank: connection.sendall(json.dumps({"stack": rank}).encode() + b"\n")
     keys.on_log = lambda rank: connection.sendall(json.dumps({"log": rank}).encode() + b"\n")
     signal.signal(signal.SIGTERM, lambda *_: keys.leave())

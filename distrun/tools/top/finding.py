@@ -10,7 +10,7 @@ from distrun.errors import BootstrapError, UsageError
 from distrun.host import abstract_sockets
 from distrun.runner.observation.live.server import prefix
 
-_PATIENCE = 5.0  # seconds for a launcher to answer
+_TIMEOUT = 5.0  # seconds for a launcher to answer
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,5 @@ def connect(address: bytes) -> socket.socket:
         BootstrapError: it is another user's.
     """
     connection = abstract_sockets.connect(socket.SOCK_STREAM, address)
-    connection.settimeout(_PATIENCE)
+    connection.settimeout(_TIMEOUT)
     return connection

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.residuals import Residual
 from distrun.torch.elastic.handlers import ObjectStateHandler, copied
 from distrun.torch.optimizer.distributed import Distributed
 
@@ -36,8 +36,8 @@ class OptimizerStateHandler(ObjectStateHandler):
         """All optimizers of the state."""
         self._is_followed = False
         self._before: Any = None
-        self._losses_before: dict[Tensor, Loss] | None = None
-        self._losses: dict[Tensor, Loss] | None = None  # as of the last `save`
+        self._residuals_before: dict[Tensor, Residual] | None = None
+        self._residuals: dict[Tensor, Residual] | None = None  # as of the last `save`
         self._watch()
 
     def _watch(self) -> None:
@@ -56,7 +56,7 @@ class OptimizerStateHandler(ObjectStateHandler):
     def _note_step(self, *_: object) -> None:
         if self._is_followed and not self._has_stepped and not all(other._is_followed for other in self.others):
             self._before = copied([self._parameters(), self.value.state_dict()], self._before)
-            self._losses_before = _losses(self.value)
+            self._residuals_before = _residuals(self.value)
             self._can_undo = True
         self._has_stepped = True
 
@@ -95,30 +95,30 @@ class OptimizerStateHandler(ObjectStateHandler):
                 for parameter, kept in zip(self._parameters(), parameters, strict=True):
                     parameter.copy_(kept)
             self._load(copy.deepcopy(state))
-            _load_losses(self.value, self._losses_before)
+            _load_residuals(self.value, self._residuals_before)
             self.advance()
 
     def save(self) -> None:
         """Keep a copy of its state_dict, and what compression has taken from this rank's gradients."""
         super().save()
-        self._losses = _losses(self.value)
+        self._residuals = _residuals(self.value)
 
     def restore(self) -> None:
         """Go back to the copy."""
         super().restore()
-        _load_losses(self.value, self._losses)
+        _load_residuals(self.value, self._residuals)
 
     def abandon(self) -> None:
         """Drop the gradients of the step that failed."""
         self.value.zero_grad()
 
 
-def _losses(optimizer: torch.optim.Optimizer) -> dict[Tensor, Loss] | None:
+def _residuals(optimizer: torch.optim.Optimizer) -> dict[Tensor, Residual] | None:
     """Return what is to be made up for of an optimizer's gradients; None for a plain one."""
     reducer = optimizer._reducer if isinstance(optimizer, Distributed) else None
-    return None if reducer is None else reducer.losses()
+    return None if reducer is None else reducer.residuals()
 
 
-def _load_losses(optimizer: torch.optim.Optimizer, losses: dict[Tensor, Loss] | None) -> None:
-    if isinstance(optimizer, Distributed) and optimizer._reducer is not None and losses is not None:
-        optimizer._reducer.load_losses(losses)
+def _load_residuals(optimizer: torch.optim.Optimizer, residuals: dict[Tensor, Residual] | None) -> None:
+    if isinstance(optimizer, Distributed) and optimizer._reducer is not None and residuals is not None:
+        optimizer._reducer.load_residuals(residuals)

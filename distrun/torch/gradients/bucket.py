@@ -17,7 +17,7 @@ from torch import Tensor
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
@@ -82,11 +82,11 @@ class Bucket(ABC):
     def keep(self) -> None:  # noqa: B027 - most kinds lose nothing
         """The gradients that were received are used: what they have lost is made up for by the next ones."""
 
-    def losses(self) -> dict[int, Loss]:
+    def residuals(self) -> dict[int, Residual]:
         """Return what is to be made up for, by index."""
         return {}
 
-    def load_losses(self, losses: Mapping[int, Loss]) -> None:  # noqa: B027
+    def load_residuals(self, residuals: Mapping[int, Residual]) -> None:  # noqa: B027
         """Make up for these, by index, which another bucket has had, and for nothing else."""
 
     def to_dense(self, gradient: Tensor, index: int) -> Tensor:
@@ -243,22 +243,22 @@ class BufferBucket(Bucket):
             self._feedback.discard()
         self._given = []
 
-    def losses(self) -> dict[int, Loss]:
-        """See `Bucket.losses`."""
-        losses = dict(self._loaded)
+    def residuals(self) -> dict[int, Residual]:
+        """See `Bucket.residuals`."""
+        residuals = dict(self._loaded)
         owed = None if self._feedback is None else self._feedback.owed(self._buffer.whole.numel())
         if owed is not None:
             lost = self._buffer.cut(torch.from_numpy(owed).div_(self._scale))
             for index, (parameter, part) in enumerate(zip(self.parameters, lost, strict=True)):
                 if not is_small(parameter.shape):
-                    losses[index] = part + losses[index] if index in losses else part
-        return {index: Loss(lost) for index, lost in losses.items()}
+                    residuals[index] = part + residuals[index] if index in residuals else part
+        return {index: Residual(lost) for index, lost in residuals.items()}
 
-    def load_losses(self, losses: Mapping[int, Loss]) -> None:
-        """See `Bucket.load_losses`."""
+    def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
+        """See `Bucket.load_residuals`."""
         if self._feedback is not None:
             self._feedback = Feedback()
-        self._loaded = {index: loss.lost for index, loss in losses.items() if loss.lost is not None}
+        self._loaded = {index: residual.lost for index, residual in residuals.items() if residual.lost is not None}
 
     def _wait(self) -> bool:
         """Wait for the reduction if one was started; return whether there was one."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from torch import Tensor
 
 from distrun.errors import CollectiveError
-from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.residuals import Residual
 from distrun.torch.gradients.bucket import Bucket, Start
 
 
@@ -23,23 +23,23 @@ class BucketSet:
         self.home: list[Bucket] = []
         """The buckets that parameters belong to, by place."""
         self._buckets: Sequence[Bucket] = ()
-        self._losses: dict[Tensor, Loss] = {}  # while there are no buckets that have them
+        self._residuals: dict[Tensor, Residual] = {}  # while there are no buckets that have them
 
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self._buckets)
 
     def use(self, buckets: Sequence[Bucket]) -> None:
         """Take these, to which what was lost in others goes over."""
-        losses, self._losses = self.losses(), {}
+        residuals, self._residuals = self.residuals(), {}
         self.is_agreed, self.unsent, self._buckets = True, len(buckets), buckets
         homes = {place: bucket for bucket in buckets for place in bucket.places}
         self.home = [homes[place] for place in range(len(homes))]
-        if losses:
-            self._hand_out(losses)
+        if residuals:
+            self._hand_out(residuals)
 
     def forget(self) -> None:
         """Let the buckets go, but not what was lost in them."""
-        self._losses = self.losses()
+        self._residuals = self.residuals()
         self.is_agreed, self.unsent, self._buckets, self.home = False, 0, (), []
 
     def reset(self) -> None:
@@ -86,20 +86,22 @@ class BucketSet:
 
     # What was lost ----------------------------------------------------------------------------------------------------
 
-    def losses(self) -> dict[Tensor, Loss]:
+    def residuals(self) -> dict[Tensor, Residual]:
         """Return what is to be made up for, by parameter. The tensors are not changed later."""
-        losses = dict(self._losses)
+        residuals = dict(self._residuals)
         for bucket in self._buckets:
-            losses |= {bucket.parameters[index]: loss for index, loss in bucket.losses().items()}
-        return losses
+            residuals |= {bucket.parameters[index]: residual for index, residual in bucket.residuals().items()}
+        return residuals
 
-    def load_losses(self, losses: Mapping[Tensor, Loss]) -> None:
+    def load_residuals(self, residuals: Mapping[Tensor, Residual]) -> None:
         """Make up for these, instead of what was lost here."""
         if self.is_agreed:
-            self._hand_out(losses)
+            self._hand_out(residuals)
         else:
-            self._losses = dict(losses)
+            self._residuals = dict(residuals)
 
-    def _hand_out(self, losses: Mapping[Tensor, Loss]) -> None:
+    def _hand_out(self, residuals: Mapping[Tensor, Residual]) -> None:
         for bucket in self._buckets:
-            bucket.load_losses({index: losses[each] for index, each in enumerate(bucket.parameters) if each in losses})
+            bucket.load_residuals(
+                {index: residuals[each] for index, each in enumerate(bucket.parameters) if each in residuals}
+            )

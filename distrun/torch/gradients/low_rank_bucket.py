@@ -11,7 +11,7 @@ from torch import Tensor
 
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.compressors import NoneCompressor
-from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.operations.reduction import Sum
 from distrun.tensor_fusion.low_rank import LowRank, is_worthwhile
 from distrun.torch import operations
@@ -53,19 +53,19 @@ class LowRankBucket(CompressedBucket):
         """See `Bucket.holds`."""
         return any(reference() is gradient for reference in self._given)
 
-    def losses(self) -> dict[int, Loss]:
-        """See `Bucket.losses`."""
-        losses = {}
+    def residuals(self) -> dict[int, Residual]:
+        """See `Bucket.residuals`."""
+        residuals = {}
         for index, approximation in self._approximations.items():
             q, lost = approximation.state()
-            losses[index] = Loss(None if lost is None else lost.reshape(self.parameters[index].shape), q)
-        return losses
+            residuals[index] = Residual(None if lost is None else lost.reshape(self.parameters[index].shape), q)
+        return residuals
 
-    def load_losses(self, losses: Mapping[int, Loss]) -> None:
-        """See `Bucket.load_losses`."""
+    def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
+        """See `Bucket.load_residuals`."""
         for index, approximation in self._approximations.items():
-            device, loss = self.parameters[index].device, losses.get(index, Loss())
-            lost, q = loss.lost, loss.q
+            device, residual = self.parameters[index].device, residuals.get(index, Residual())
+            lost, q = residual.lost, residual.q
             if q is not None and q.shape != approximation.state()[0].shape:
                 q = None  # of another rank
             approximation.load(None if q is None else q.to(device), None if lost is None else lost.to(device))

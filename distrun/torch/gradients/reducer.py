@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
-from distrun.runtime.collectives.losses import Loss, is_made_up_for
+from distrun.runtime.collectives.residuals import Residual, has_error_feedback
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.reduction import Average
 from distrun.runtime.process_sets.process_set import ProcessSet
@@ -41,9 +41,9 @@ from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.bucket_set import BucketSet
-from distrun.torch.gradients.losses import merged
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
+from distrun.torch.gradients.residuals import merged
 from distrun.torch.operations import run, submit
 from distrun.torch.reductions import allreduce_
 from distrun.torch.tensors import dtype_name
@@ -340,16 +340,16 @@ class GradientReducer:
 
     # What was lost ---------------------------------------------------------------------------------------------------
 
-    def losses(self) -> dict[Tensor, Loss]:
+    def residuals(self) -> dict[Tensor, Residual]:
         """Return what is to be made up for, by parameter. The tensors are not changed later."""
-        return self._buckets.losses()
+        return self._buckets.residuals()
 
-    def load_losses(self, losses: Mapping[Tensor, Loss]) -> None:
+    def load_residuals(self, residuals: Mapping[Tensor, Residual]) -> None:
         """Make up for these, instead of what was lost here."""
         with self._lock:
-            self._buckets.load_losses(losses)
+            self._buckets.load_residuals(residuals)
 
-    def merged_losses(self) -> dict[Tensor, Loss]:
+    def merged_residuals(self) -> dict[Tensor, Residual]:
         """Return what every rank of any number may load for the ranks to make up together for what they have lost:
         their average. All ranks of the process set call this. Empty where nothing is made up for.
 
@@ -360,8 +360,8 @@ class GradientReducer:
             return {}
         self.abandon()  # other ranks may still wait for the rest of a pass
         wire = self._settings.wire
-        kept = [each for each in self._parameters.tensors if is_made_up_for(wire, dtype_name(each), each.shape)]
-        return merged(kept, self.losses(), f"{self._name}.losses", self._settings.process_set)
+        kept = [each for each in self._parameters.tensors if has_error_feedback(wire, dtype_name(each), each.shape)]
+        return merged(kept, self.residuals(), f"{self._name}.losses", self._settings.process_set)
 
     # Helping the optimizer -------------------------------------------------------------------------------------------
 

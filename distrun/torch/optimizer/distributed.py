@@ -16,12 +16,12 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.gradient_settings import check_passes
-from distrun.runtime.collectives.losses import Loss
+from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.process_sets.process_set import ProcessSet
 from distrun.torch.gradients.adasum import StepCombiner
 from distrun.torch.gradients.reducer import GradientReducer
 
-_LOSSES = "losses"  # in a state_dict
+_RESIDUALS = "losses"  # in a state_dict
 _SYNCHRONIZED_TWICE = (
     "step() after synchronize(), and not within skip_synchronize(): distrun reduces gradients once all the same, "
     "Horovod a second time; write `with optimizer.skip_synchronize(): optimizer.step()`"
@@ -116,11 +116,11 @@ class Distributed(torch.optim.Optimizer):
         Raises:
             CollectiveError: as `distrun.torch.allreduce` raises.
         """
-        losses = {} if self._reducer is None else self._reducer.merged_losses()
+        residuals = {} if self._reducer is None else self._reducer.merged_residuals()
         self._complete = {
-            number: {key: value for key, value in losses[parameter]._asdict().items() if value is not None}
+            number: {key: value for key, value in residuals[parameter]._asdict().items() if value is not None}
             for number, parameter in enumerate(parameters_of(self))
-            if parameter in losses
+            if parameter in residuals
         }
         try:
             yield
@@ -130,15 +130,17 @@ class Distributed(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Return the plain optimizer's; see also `complete_state`."""
         state: dict[str, Any] = super().state_dict()
-        return {**state, _LOSSES: self._complete} if self._complete else state
+        return {**state, _RESIDUALS: self._complete} if self._complete else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` of this or of the plain optimizer has returned."""
-        losses = state_dict.get(_LOSSES)
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != _LOSSES})
-        if losses is not None and self._reducer is not None:
+        residuals = state_dict.get(_RESIDUALS)
+        super().load_state_dict({key: value for key, value in state_dict.items() if key != _RESIDUALS})
+        if residuals is not None and self._reducer is not None:
             parameters = list(parameters_of(self))
-            self._reducer.load_losses({parameters[number]: Loss(**loss) for number, loss in losses.items()})
+            self._reducer.load_residuals(
+                {parameters[number]: Residual(**residual) for number, residual in residuals.items()}
+            )
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Reduce at the end of every so many backward passes."""

@@ -14,7 +14,7 @@ from distrun.torch.tensors import empty
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorSlot:
     """The place of a tensor in a state_dict."""
 
     index: int
@@ -29,10 +29,10 @@ class Place:
 
 
 def without_tensors(value: Any, tensors: list[Tensor]) -> Any:
-    """Return `value` with a `Place` for each tensor, and append the tensors to `tensors`."""
+    """Return `value` with a `TensorSlot` for each tensor, and append the tensors to `tensors`."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        return Place(len(tensors) - 1, tuple(value.shape), value.dtype, cuda.kind(value))
+        return TensorSlot(len(tensors) - 1, tuple(value.shape), value.dtype, cuda.kind(value))
     if isinstance(value, dict):
         return {key: without_tensors(entry, tensors) for key, entry in value.items()}
     if type(value) in (list, tuple):
@@ -42,7 +42,7 @@ def without_tensors(value: Any, tensors: list[Tensor]) -> Any:
 
 def with_tensors(value: Any, tensors: list[Tensor]) -> Any:
     """Return what `without_tensors` was given, or the same with other tensors."""
-    if isinstance(value, Place):
+    if isinstance(value, TensorSlot):
         return tensors[value.index]
     if isinstance(value, dict):
         return {key: with_tensors(entry, tensors) for key, entry in value.items()}
@@ -51,9 +51,9 @@ def with_tensors(value: Any, tensors: list[Tensor]) -> Any:
     return value
 
 
-def places(value: Any) -> list[Place]:
+def places(value: Any) -> list[TensorSlot]:
     """Return the places in a skeleton, in the order of their index."""
-    if isinstance(value, Place):
+    if isinstance(value, TensorSlot):
         return [value]
     entries = value.values() if isinstance(value, dict) else value if type(value) in (list, tuple) else ()
     return [place for entry in entries for place in places(entry)]

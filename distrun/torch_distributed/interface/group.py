@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 from distrun.errors import NotOfferedError
 from distrun.runtime.operations.request import CUDA
 from distrun.runtime.world import world
-from distrun.torch_distributed.standing import Standing
+from distrun.torch_distributed.group_health import GroupHealth
 
 
 class NamedGroup(ProcessGroup):
@@ -36,7 +36,7 @@ class NamedGroup(ProcessGroup):
         self._timeout = timeout.total_seconds()
         self._name = name
         self._description = "undefined"
-        self._standing = Standing(name)
+        self._standing = GroupHealth(name)
         self._sequence = 0  # of the last operation; the first one is 1
         self._splits = 0
 

@@ -21,7 +21,7 @@ log = logging.getLogger("distrun")
 
 _EVERY = 0.25
 """Seconds between two looks at the ring, which holds some seconds at least."""
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds for which the rank that puts the parts together waits for the others to complete theirs."""
 _STOP = "stop"
 _SAME = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/time")
@@ -122,7 +122,7 @@ def _is_dead(path: Path) -> bool:
 
 
 def _wait_for(parts: list[Path]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline and not all(map(Part.is_over, parts)):
         time.sleep(0.02)
 

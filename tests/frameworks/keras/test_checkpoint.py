@@ -22,6 +22,6 @@ def test_models_and_optimizers_come_back(launch, tmp_path, backend):
 @pytest.mark.backends("torch")
 def test_what_compression_has_taken_from_gradients_comes_back(run_ranks, rank_environment, tmp_path, backend):
     pytest.importorskip(backend)
-    program = [sys.executable, str(PROGRAM.with_name("losses.py")), str(tmp_path)]
+    program = [sys.executable, str(PROGRAM.with_name("residuals.py")), str(tmp_path)]
     done = run_ranks(program, (1, 1), rank_environment(backend))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-5000:]}"

@@ -37,7 +37,7 @@ def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("size", "program"), [((1, 1), "quantised"), ((1, 2), "losses")], ids=str)
+@pytest.mark.parametrize(("size", "program"), [((1, 1), "quantised"), ((1, 2), "residuals")], ids=str)
 def test_gradients_travel_quantised_between_hosts_and_what_they_lose_is_made_up_for(gpu_job, size, program, tmp_path):
     gpu_job(PROGRAMS / "on_gpu.py", size, f"{program}:{tmp_path}", SIMULATED_GPU_JITTER="0")
 

@@ -18,4 +18,4 @@ def test_every_large_reduction_is_quantised_where_the_job_is_told_to(job):
 @pytest.mark.gate
 @pytest.mark.parametrize("size", one_in_gate((1, 2), 2), ids=str)
 def test_what_compression_takes_from_gradients_is_made_up_for(job, size, tmp_path):
-    job("losses", size, str(tmp_path))
+    job("residuals", size, str(tmp_path))

@@ -53,7 +53,7 @@ class Arena(cuda.TorchArena):
         self.kept.append((self.current, tensor))
 
     def moment(self):
-        return cuda.Moment(self, f"fetched on {self.current}")
+        return cuda.StreamPoint(self, f"fetched on {self.current}")
 
     def wait_for(self, event):
         self.waits.append((self.current, event))

@@ -15,7 +15,7 @@ import sys
 import cupy
 import numpy as np
 import simulator
-from impatience import give_up_soon
+from short_timeout import give_up_soon
 
 import distrun
 

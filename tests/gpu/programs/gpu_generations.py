@@ -20,7 +20,7 @@ import distrun
 from distrun.errors import CollectiveError
 from distrun.runtime.world import regroup, world
 
-PATIENCE = 10.0  # seconds
+SETTLE_TIMEOUT = 10.0  # seconds
 distrun.init()
 regroup.enroll()
 gc.disable()
@@ -45,7 +45,7 @@ def held_in_the_end(generation: int) -> list[int]:
     Threads of the generation before have said that they are done, and may be about to end. The first two generations
     differ from the others.
     """
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + SETTLE_TIMEOUT
     while (now := held()) and least and any(map(operator.gt, now, least)) and time.monotonic() < deadline:
         time.sleep(0.01)
     if generation > 2:

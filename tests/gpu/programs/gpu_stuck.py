@@ -12,7 +12,7 @@ import threading
 
 import cupy
 import numpy as np
-from impatience import give_up_soon
+from short_timeout import give_up_soon
 
 import distrun
 from distrun.runtime.engine import engine

@@ -13,7 +13,7 @@ import time
 
 import cupy
 import numpy as np
-from impatience import give_up_soon
+from short_timeout import give_up_soon
 
 import distrun
 

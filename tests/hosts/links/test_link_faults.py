@@ -81,7 +81,7 @@ distrun.init()
 """
 
 
-def silence(host, other):
+def block_path(host, other):
     """Drop packets from `host` to `other` from now on; the other machines still receive from both."""
     for address in (other.address, other.address6):
         astray = ("lladdr", "02:00:00:00:00:01", "dev", "eth0", "nud", "permanent")
@@ -146,7 +146,7 @@ def test_a_host_with_a_leader_is_lost_in_one_sentence_where_reductions_are_quant
 def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(distrun, python, alpha, beta, code):
     job = distrun("-H", "alpha:1,beta:1", "--keepalive", "5", *python(code))
     job.stdout.wait_for(b"going", 2)
-    silence(alpha, beta)
+    block_path(alpha, beta)
     try:
         assert job.process.wait(DEADLINE) == 1
     finally:
@@ -165,7 +165,7 @@ def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(dis
 
 
 def test_hosts_that_never_hear_each_other_are_told_where_it_was_tried(distrun, alpha, beta):
-    silence(alpha, beta)
+    block_path(alpha, beta)
     try:
         soon = ("env", "DISTRUN_START_TIMEOUT=3")  # for the ranks; the agents have as long as usual
         job = distrun("-H", "alpha:1,beta:1", *soon, sys.executable, LATE, "-1")
@@ -259,8 +259,8 @@ def test_ranks_that_only_exchange_data_notice_a_dead_link_in_the_middle(distrun,
     """Rank 0, on this machine, reaches both: nobody's alarms end, and the kernel goes on trying for longer."""
     job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "3", *python(code))
     job.stdout.wait_for(sign, 3)
-    silence(alpha, beta)
-    silence(beta, alpha)
+    block_path(alpha, beta)
+    block_path(beta, alpha)
     started = time.monotonic()
     try:
         assert job.process.wait(DEADLINE) == 1

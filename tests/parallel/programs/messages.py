@@ -9,7 +9,7 @@ import distrun
 from distrun.runtime.collectives.point_to_point import messages
 
 SIZES = [0, 1, 3, 1000, 65_536, 65_537, 300_000, 20_000_000]
-PATIENCE = 200.0  # seconds
+SETTLE_TIMEOUT = 200.0  # seconds
 distrun.init()
 messages.prepare()
 me, size = distrun.rank(), distrun.size()
@@ -51,7 +51,7 @@ def exchange(seed: int, group: str, tags: range, most: int) -> None:
             under_way.append((messages.receive(into.data, [other], group, tag), expected, into))
     for place in generator.permutation(len(under_way)):
         transfer, expected, memory = under_way[place]
-        transfer.wait(PATIENCE)
+        transfer.wait(SETTLE_TIMEOUT)
         if expected is not None:
             assert (memory == expected).all()
 
@@ -81,7 +81,7 @@ def test_tags_in_any_order() -> None:
         for tag in reversed(range(10)):
             for count in (1, 100_000):
                 into = np.zeros(count, np.uint8)
-                messages.receive(into.data, [other], "tags", tag).wait(PATIENCE)
+                messages.receive(into.data, [other], "tags", tag).wait(SETTLE_TIMEOUT)
                 assert (into == tag).all()
 
 
@@ -93,14 +93,14 @@ def test_any_source() -> None:
         for _ in range(each * len(others)):
             into = np.zeros(20_000, np.int32)
             transfer = messages.receive(into.data, others, "any", 1, "int32")
-            transfer.wait(PATIENCE)
+            transfer.wait(SETTLE_TIMEOUT)
             assert into[0] // each == transfer.source
             assert (into == into[0]).all()
             seen[transfer.source].append(int(into[0]) % each)
         assert all(numbers == list(range(each)) for numbers in seen.values())
     else:
         for number in range(each):
-            messages.send(np.full(20_000, each * me + number, np.int32).data, 0, "any", 1, "int32").wait(PATIENCE)
+            messages.send(np.full(20_000, each * me + number, np.int32).data, 0, "any", 1, "int32").wait(SETTLE_TIMEOUT)
 
 
 def test_small_ones_that_nobody_asks_for_wait_at_the_sender() -> None:
@@ -111,14 +111,14 @@ def test_small_ones_that_nobody_asks_for_wait_at_the_sender() -> None:
     transfers = [messages.send(data.data, other, "credit") for _ in range(200)]
     assert 50 < sum(transfer.done for transfer in transfers) < 72  # 3 to 4 MiB: the credit of before may be owed
     said = messages.send(data.data, other, "said")
-    messages.receive(np.empty(60_000, np.uint8).data, [other], "said").wait(PATIENCE)
-    said.wait(PATIENCE)
+    messages.receive(np.empty(60_000, np.uint8).data, [other], "said").wait(SETTLE_TIMEOUT)
+    said.wait(SETTLE_TIMEOUT)
     for _ in range(200):
         into = np.zeros(60_000, np.uint8)
-        messages.receive(into.data, [other], "credit").wait(PATIENCE)
+        messages.receive(into.data, [other], "credit").wait(SETTLE_TIMEOUT)
         assert into.all()
     for transfer in transfers:
-        transfer.wait(PATIENCE)
+        transfer.wait(SETTLE_TIMEOUT)
 
 
 def test_callbacks() -> None:
@@ -128,7 +128,7 @@ def test_callbacks() -> None:
         transfer = messages.receive(into.data, [other], "callbacks")
         transfer.when_done(heard.set)
         messages.send(np.ones(100, np.uint8).data, other, "callbacks")
-        assert heard.wait(PATIENCE)
+        assert heard.wait(SETTLE_TIMEOUT)
         assert transfer.done
         assert into.all()
 

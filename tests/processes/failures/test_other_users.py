@@ -16,7 +16,7 @@ from session.tiers import one_in_gate
 from shell import wait_until
 
 from distrun.host.endpoints import free_port
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 DEADLINE = 120.0  # seconds; far more than anything takes, so that a busy machine fails no test
 NOBODY = 65534
@@ -76,8 +76,8 @@ def squat() -> Iterator[Callable[..., None]]:
 def test_ranks_meet_though_another_user_has_taken_all_their_names(squat, how):
     """Without a key, as here, everybody can tell the names beforehand."""
     port = str(free_port())
-    meeting = LocalMeeting(f"env.127.0.0.1:{port}:1.1", None)
-    squat(how, meeting.address(), meeting.address("messages to 0"), meeting.address("messages to 1"))
+    rendezvous = LocalRendezvous(f"env.127.0.0.1:{port}:1.1", None)
+    squat(how, rendezvous.address(), rendezvous.address("messages to 0"), rendezvous.address("messages to 1"))
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(

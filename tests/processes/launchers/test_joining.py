@@ -17,7 +17,7 @@ from shell import wait_until
 from distrun.contract.settings import Settings
 from distrun.host.connections.dialer import dial
 from distrun.host.endpoints import parse_endpoint
-from distrun.runner.hosts.joining.meeting_point import MeetingPoint
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.messages import Member, MessageDecoder, MessageKind
 
 DEADLINE = 60.0  # seconds; as in the conftest.py above
@@ -50,7 +50,7 @@ class Hosts:
 
     def join_by_hand(self, member: Member, last: MessageKind) -> socket.socket:
         """Join as a host without an agent; returns the connection once a message of that kind has come."""
-        point = MeetingPoint(parse_endpoint(self.endpoint), Settings.of({"DISTRUN_KEY": KEY}).key or b"")
+        point = JoinEndpoint(parse_endpoint(self.endpoint), Settings.of({"DISTRUN_KEY": KEY}).key or b"")
         deadline = time.monotonic() + DEADLINE
         peer = dial([point.endpoint], point.secret, member.to_json(), deadline, is_encrypted=True)
         peer.socket.settimeout(DEADLINE)
@@ -313,7 +313,7 @@ import os, pickle, sys
 from distrun.runner.launch.function import _pickled
 from distrun.runner.job.options import JobOptions
 from distrun.runner.launch.joined import launch, this_host
-from distrun.runner.hosts.joining.meeting_point import MeetingPoint
+from distrun.runner.hosts.joining.endpoint import MeetingPoint
 from distrun.runner.planning.request import LaunchRequest
 
 index, port, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]

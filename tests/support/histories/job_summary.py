@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distrun.runner.observation.report.histogram import Histogram
-from distrun.runner.observation.report.summary import Host, Moment, RankSummary, Scale, Scaling, Summary
+from distrun.runner.observation.report.summary import Host, Interval, RankSummary, Scale, Scaling, Summary
 
 BALANCED = {"input": 0.002, "forward": 0.012, "backward": 0.018, "optimizer": 0.002, "other": 0.001, "moving": 0.005}
 """Seconds of a step that has nothing remarkable."""
@@ -35,7 +35,7 @@ def summary_of(*ranks: RankSummary) -> Summary:
         ranks=ranks,
         hosts=[Host(rank.host, [rank.rank], 35.0, 60.0, 12e6, 12e6) for rank in ranks],
         steps=steps,
-        moments=[Moment(float(second), 1.0, 25.0, shares) for second in range(60)],
+        moments=[Interval(float(second), 1.0, 25.0, shares) for second in range(60)],
         scaling=Scaling(
             scales=[Scale(1, 2, 2, 0.05, 0.8), Scale(2, 4, 4, 0.054, 0.74, 0.04), Scale(4, 8, 8, 0.058, 0.69, 0.07)],
             said="Taken are links as fast as those of this job, 1 Gbit/s.",

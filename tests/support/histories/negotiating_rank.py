@@ -17,7 +17,7 @@ from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import Timeouts
-from distrun.runtime.transport.network import Line
+from distrun.runtime.transport.network import DirectLink
 
 
 class FakeControlPlane:
@@ -39,8 +39,8 @@ class FakeControlPlane:
         self.unsent: deque[tuple[int, bytes]] = deque()
         self.alarmed: list[int] = []
 
-    def line(self, rank: int) -> Line:
-        return Line(lambda: self.look(), self.inbox)  # tests replace it
+    def direct_link(self, rank: int) -> DirectLink:
+        return DirectLink(lambda: self.look(), self.inbox)  # tests replace it
 
     def look(self) -> None:
         """Called by a rank that looks for what has come."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-PATIENCE = 120.0  # seconds in which the last processes may still go; far more than that takes
+SETTLE_TIMEOUT = 120.0  # seconds in which the last processes may still go; far more than that takes
 SHARED_MEMORY = Path("/dev/shm")
 OTHERS = (
     *("ompi.", "prte.", "sm_segment."),  # what Open MPI itself leaves when its ranks are killed
@@ -36,7 +36,7 @@ class Leftovers:
         os.environ.update([self._mark.split("=")], TMPDIR=str(self._folder), **shared)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + SETTLE_TIMEOUT
         while (found := self._found()) and time.monotonic() < deadline:
             psutil.wait_procs(self._processes(), timeout=0.2)
         if found:

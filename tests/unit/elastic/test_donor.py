@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.elastic.donor import NEW, Election, Standing, elect
+from distrun.elastic.donor import NEW, DonorCandidate, Election, elect
 
-STANDINGS = st.lists(st.builds(Standing, st.integers(NEW, 9), st.booleans()), min_size=1)
-NEWCOMER = Standing(NEW)
+STANDINGS = st.lists(st.builds(DonorCandidate, st.integers(NEW, 9), st.booleans()), min_size=1)
+NEWCOMER = DonorCandidate(NEW)
 
 
 @pytest.mark.parametrize(
     ("standings", "election"),
     [
         ([NEWCOMER] * 3, Election(0, 0, sends=True)),
-        ([Standing(5), Standing(5)], Election(0, 5, sends=False)),
-        ([Standing(4), Standing(5), Standing(5)], Election(1, 5, sends=True)),
-        ([NEWCOMER, Standing(5)], Election(1, 5, sends=True)),
-        ([Standing(5, False), Standing(4)], Election(1, 4, sends=True)),
-        ([Standing(5, False), Standing(3), NEWCOMER], Election(1, 3, sends=True)),
-        ([NEWCOMER, Standing(5, False), Standing(6, False)], Election(2, 6, sends=True, is_certain=False)),
-        ([Standing(NEW, False), NEWCOMER], Election(1, 0, sends=True)),
+        ([DonorCandidate(5), DonorCandidate(5)], Election(0, 5, sends=False)),
+        ([DonorCandidate(4), DonorCandidate(5), DonorCandidate(5)], Election(1, 5, sends=True)),
+        ([NEWCOMER, DonorCandidate(5)], Election(1, 5, sends=True)),
+        ([DonorCandidate(5, False), DonorCandidate(4)], Election(1, 4, sends=True)),
+        ([DonorCandidate(5, False), DonorCandidate(3), NEWCOMER], Election(1, 3, sends=True)),
+        ([NEWCOMER, DonorCandidate(5, False), DonorCandidate(6, False)], Election(2, 6, sends=True, is_certain=False)),
+        ([DonorCandidate(NEW, False), NEWCOMER], Election(1, 0, sends=True)),
     ],
 )
 def test_the_donor_is_the_clean_rank_with_the_most_boundaries(standings, election):

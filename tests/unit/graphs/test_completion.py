@@ -13,7 +13,7 @@ from distrun.graphs.completion import CompletionThread
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import Request
 
-PATIENCE = 60.0
+SETTLE_TIMEOUT = 60.0
 
 
 class Engine:
@@ -35,7 +35,7 @@ class Engine:
 
     def wait(self, awaited):
         with self.changed:
-            assert self.changed.wait_for(lambda: awaited.done, PATIENCE)
+            assert self.changed.wait_for(lambda: awaited.done, SETTLE_TIMEOUT)
 
     def error_reported(self):
         pass
@@ -71,7 +71,7 @@ def test_what_is_done_first_is_finished_first(engine, ended):
         start(thread, ended, handle.request.name, [handle])
     for place in (2, 0, 1):
         engine.end(handles[place])
-        assert ended.get(timeout=PATIENCE) == ("abc"[place], None)
+        assert ended.get(timeout=SETTLE_TIMEOUT) == ("abc"[place], None)
 
 
 def test_the_second_operation_begins_when_the_first_is_done(engine, ended):
@@ -80,7 +80,7 @@ def test_the_second_operation_begins_when_the_first_is_done(engine, ended):
     assert engine.begun == ["first"]
     engine.end(first)
     engine.end(second)
-    assert ended.get(timeout=PATIENCE) == ("both", None)
+    assert ended.get(timeout=SETTLE_TIMEOUT) == ("both", None)
     assert engine.begun == ["first", "second"]
 
 
@@ -88,7 +88,7 @@ def test_after_one_that_fails_no_other_begins(engine, ended):
     first, second = engine.handle("first"), engine.handle("second")
     start(CompletionThread(), ended, "both", [first, second])
     engine.end(first, MismatchError("the ranks disagree"))
-    _, error = ended.get(timeout=PATIENCE)
+    _, error = ended.get(timeout=SETTLE_TIMEOUT)
     assert isinstance(error, MismatchError)
     assert engine.begun == ["first"]
 
@@ -100,4 +100,4 @@ def test_one_that_cannot_begin_fails_at_once_and_the_others_go_on(engine, ended)
     start(thread, ended, "taken", [engine.handle("taken")])
     assert isinstance(ended.get_nowait()[1], UsageError)
     engine.end(other)
-    assert ended.get(timeout=PATIENCE) == ("other", None)
+    assert ended.get(timeout=SETTLE_TIMEOUT) == ("other", None)

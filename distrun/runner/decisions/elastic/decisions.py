@@ -16,9 +16,9 @@ from distrun.runner.decisions.policy import State
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
 
-SPARES_PATIENCE = 10.0  # seconds after which ranks that have joined and not enrolled are taken never to do so
+SPARES_TIMEOUT = 10.0  # seconds after which ranks that have joined and not enrolled are taken never to do so
 REMINDER = 60.0  # seconds after which the user is told of members that come to no step boundary
-PATIENCE = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once
+SETTLE_TIMEOUT = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once
 
 
 class Decisions(Regrouping):
@@ -38,27 +38,27 @@ class Decisions(Regrouping):
         """Return the time at which something is to be decided though nothing has happened."""
         processes, timeout = self._processes, self._options.elastic_timeout
         times = [*self._places.uncertain.values(), self._look_again]
-        patience = [self._regroup_at] if self.state is State.REGROUPING else []
+        timers = [self._regroup_at] if self.state is State.REGROUPING else []
         for deadlines in (self._places.connecting, processes.starting, processes.leaving):
             times += list(islice(deadlines.values(), 1))  # the first is the earliest
         times += [newcomer.born + timeout for newcomer in islice(processes.arriving.values(), 1)]
         if self._lacking_since is not None:
             times.append(self._lacking_since + timeout)
-            patience += [] if self._is_told else [self._lacking_since + PATIENCE]
+            timers += [] if self._is_told else [self._lacking_since + SETTLE_TIMEOUT]
         if self.state is State.SETTLING:
             times.append(self._settle_by)
         if self.state is State.PREPARING:
             times.append(self._remind_at)
         times += islice(processes.failing.values(), 1)
         if self.state is State.REGROUPING and self._places.connecting:
-            patience.append(self._regroup_at + PATIENCE)
+            timers.append(self._regroup_at + SETTLE_TIMEOUT)
         if self.state is State.REGROUPING and processes.ending:
-            patience.append(self._regroup_at + PATIENCE)
+            timers.append(self._regroup_at + SETTLE_TIMEOUT)
         if self.state is State.REGROUPING and self._is_closed:
-            patience.append(self._start_at)
+            timers.append(self._start_at)
         if self._planned_since is not None:
-            patience.append(self._planned_since + PATIENCE)
-        times += [time for time in patience if time > now]
+            timers.append(self._planned_since + SETTLE_TIMEOUT)
+        times += [time for time in timers if time > now]
         nearest = min(times)
         return None if nearest == float("inf") else nearest
 
@@ -72,11 +72,11 @@ class Decisions(Regrouping):
         actions: list[Action] = [*self._workforce.connect(now), *self._workforce.let_go(now)]
         if self._processes.members and not self._processes.unenrolled:
             actions += self._start_newcomers(now)
-        patience = self._met + SPARES_PATIENCE if self._options.spares else now
-        has_come_far = self._has_met and (not self._processes.unenrolled or now >= patience)
+        timers = self._met + SPARES_TIMEOUT if self._options.spares else now
+        has_come_far = self._has_met and (not self._processes.unenrolled or now >= timers)
         if has_come_far or (self._is_training and self.state is State.RUNNING):
             actions += self._workforce.keep_spares(now)
-        times = (self._places.next_retry(now), self._workforce.barring.next_end(now), patience)
+        times = (self._places.next_retry(now), self._workforce.barring.next_end(now), timers)
         self._look_again = min((time for time in times if time is not None and time > now), default=float("inf"))
         return actions
 
@@ -158,7 +158,7 @@ class Decisions(Regrouping):
             return []
         if self._planned_since is None:
             self._planned_since = now
-        if processes.arriving and now < self._planned_since + PATIENCE:
+        if processes.arriving and now < self._planned_since + SETTLE_TIMEOUT:
             return []
         leavers = [process for process in processes.members.values() if process not in staying]
         self.state, self._reason, self._is_told = State.PREPARING, wording.change(len(joining), leavers), False
@@ -192,7 +192,7 @@ class Decisions(Regrouping):
         sentence = complaint if self._lost_peer else f"rank {rank} on {hosts[rank]} has lost its peers: {complaint}"
         actions = self._broken(self._lost_peer or Failure(None, 1, sentence), sentence, [], now)
         self._unheard = self._processes.members.keys() - self._processes.waiting
-        self._link_failure = self._story.last
+        self._link_failure = self._history.last
         self._suspect = suspect
         if suspect is not None and suspect == before and self.state is State.REGROUPING:
             actions += self._bar(suspect, now)
@@ -217,7 +217,7 @@ class Decisions(Regrouping):
             return []
         for number in islice(processes.ending, 1):
             # Its status decides. If that takes long, it is saving its results, say.
-            is_late = now >= self._regroup_at + PATIENCE
+            is_late = now >= self._regroup_at + SETTLE_TIMEOUT
             return self._at_the_end_already(processes.members[number], now) if is_late else []
         members, arrived = list(processes.members.values()), list(processes.arrived.values())
         if members:
@@ -235,7 +235,7 @@ class Decisions(Regrouping):
         room, needed = options.max_np - newcomers, options.min_np - newcomers
         have = newcomers + len(self._workforce.free_places(room, needed, now))
         if have >= options.min_np:
-            if have < options.max_np and self._places.connecting and now < self._regroup_at + PATIENCE:
+            if have < options.max_np and self._places.connecting and now < self._regroup_at + SETTLE_TIMEOUT:
                 return []  # ranks that are all started again cannot be joined later unless they enrol
             return self._begin_anew(now)
         return self._await_capacity(have, options.min_np, now)
@@ -264,7 +264,7 @@ class Decisions(Regrouping):
         if self._lacking_since is None:
             self._lacking_since = now
         # At the start, nobody wonders yet.
-        if not self._is_told and (self._reason or now >= self._lacking_since + PATIENCE):
+        if not self._is_told and (self._reason or now >= self._lacking_since + SETTLE_TIMEOUT):
             self._is_told = True
             text = f"waiting for {wording.count(needed - have, 'more rank')}"
             return [Say(f"{self._reason}: {text}" if self._reason else text)]

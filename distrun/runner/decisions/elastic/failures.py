@@ -16,14 +16,14 @@ from distrun.runner.decisions.elastic.regrouping import is_by_itself
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.keepalive import PER_SILENCE
+from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
 
 _Key = TypeVar("_Key", str, int)
 
-UNKNOWN_SILENCE = 30.0  # seconds after which an agent without keepalives has surely noticed that its connection is cut
+UNKNOWN_TIMEOUT = 30.0  # seconds after which an agent without keepalives has surely noticed that its connection is cut
 
 
 class Failures(Decisions):
@@ -49,8 +49,8 @@ class Failures(Decisions):
         was_released = host in self._places.releasing
         processes = [self._processes.gone(number) for number in list(self._processes.on_host[host])]
         members = [process for process in processes if process and process.generation == self._generation.number > 0]
-        silence = self._options.keepalive
-        margin = UNKNOWN_SILENCE if silence is None else silence + silence / PER_SILENCE + 0.5
+        timeout = self._options.keepalive
+        margin = UNKNOWN_TIMEOUT if timeout is None else timeout + timeout / PER_TIMEOUT + 0.5
         self._places.lost(host, event.reason, now + margin if processes and not event.was_silent else now, now)
         self._changed = True
         if was_released:
@@ -61,7 +61,7 @@ class Failures(Decisions):
             self._unswept.add(host)
             failure = Failure(None, event.status, event.reason)
             return self._broken(failure, event.reason, members, now)
-        self._story.add(event.reason, self._generation.number, now)
+        self._history.add(event.reason, self._generation.number, now)
         return [] if self.state is State.CONNECTING else [Say(event.reason)]
 
     def _gone(self, number: int, failure: Failure, lost_peer: bool, now: float) -> list[Action]:
@@ -81,7 +81,7 @@ class Failures(Decisions):
             return self._member_gone(process, failure, lost_peer, sentence, now)
         slot = self._workforce.SPARE_SLOT if process.slot is None else process.slot
         self._workforce.barring.failed(process.host, slot, now, at_start=True)
-        self._story.add(sentence, self._generation.number, now)
+        self._history.add(sentence, self._generation.number, now)
         if role is Role.NEWCOMER and self.state is State.REGROUPING:
             return self._charged(failure, sentence, [process], now)
         return [Say(sentence)]
@@ -127,7 +127,7 @@ class Failures(Decisions):
             self.state, self._settle_by = State.SETTLING, now + ROOT_CAUSE_TIMEOUT
             # We may notice that a host is cut off two keepalives later than its peers do.
             if self._options.keepalive is not None and len(self._places.ready) > 1:
-                self._settle_by += 2 * self._options.keepalive / PER_SILENCE
+                self._settle_by += 2 * self._options.keepalive / PER_TIMEOUT
 
     def _ended_well(self, process: Process, now: float) -> list[Action]:
         """End the job as any job ends: a rank that has done its work is never replaced. Others must not wait for it."""

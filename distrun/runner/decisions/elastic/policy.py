@@ -76,9 +76,9 @@ class ElasticPolicy(Failures):
         return frozenset(self._processes.alive)
 
     @property
-    def story(self) -> list[str]:
+    def failure_history(self) -> list[str]:
         """One line for each failure so far, the last ones if there are many, for the report of a job that failed."""
-        return self._story.lines
+        return self._history.lines
 
     def name(self, process: int) -> str:
         """Return what to call a process: `rank 1 on h2`, `a newcomer on h2`, `a spare on h2`."""

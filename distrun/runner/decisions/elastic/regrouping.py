@@ -13,10 +13,10 @@ from distrun.runner.decisions.actions import CleanUpAfter
 from distrun.runner.decisions.elastic import wording
 from distrun.runner.decisions.elastic.actions import BeginGeneration, EndProcesses, Generation, Member, Say
 from distrun.runner.decisions.elastic.budget import Budget, Rounds
+from distrun.runner.decisions.elastic.failure_history import FailureHistory
 from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.decisions.elastic.processes import Process
 from distrun.runner.decisions.elastic.ranks import in_rank_order
-from distrun.runner.decisions.elastic.story import Story
 from distrun.runner.decisions.elastic.workforce import Workforce
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.policy import KILL_TIMEOUT, Policy, State
@@ -51,7 +51,7 @@ class Regrouping(Policy):
         self._processes = self._workforce.processes
         self._places = self._workforce.hosts
         self._budget = Budget(options.max_restarts, options.restart_window)
-        self._story = Story(now)
+        self._history = FailureHistory(now)
         self._ends_as_any_job = False
         """Whether nothing is regrouped any more."""
 
@@ -119,8 +119,8 @@ class Regrouping(Policy):
             now: the time.
         """
         if self._explains(dead):
-            self._story.forget(self._link_failure)
-        self._story.add(sentence, self._generation.number, now)
+            self._history.forget(self._link_failure)
+        self._history.add(sentence, self._generation.number, now)
         self._changed = True
         if self.state is State.REGROUPING:
             self._regroup_at = now + GATHER_TIME

@@ -14,14 +14,14 @@ from distrun.errors import BootstrapError, LaunchError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import format_endpoint
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.interruption import Interruption
-from distrun.runner.hosts.joining.meeting_point import MeetingPoint
 from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, Member, MessageDecoder, MessageKind
 from distrun.runner.hosts.joining.relay import Relay
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system import descendants
 
-_PATIENCE = 5.0  # seconds of looking for the launcher; then its name is looked up again, as it may have moved
+_RESOLVE_AGAIN = 5.0  # seconds of looking for the launcher; then its name is looked up again, as it may have moved
 _TELL_INTERVAL = 30.0  # seconds after which the user is told again what is waited for
 _RETRY = 1.0  # seconds after which an index is asked for again that another process has
 _ANSWER_TIMEOUT = 10.0  # seconds in which the launcher says whether we may join
@@ -45,7 +45,7 @@ class Joiner:
     """One host that joins a job."""
 
     def __init__(
-        self, point: MeetingPoint, member: Member, interruption: Interruption, say: Callable[[str], None]
+        self, point: JoinEndpoint, member: Member, interruption: Interruption, say: Callable[[str], None]
     ) -> None:
         """
         Args:
@@ -104,7 +104,7 @@ class Joiner:
         while not self._interruption.signum:
             now = time.monotonic()
             try:
-                return self._call(min(deadline, now + _PATIENCE))
+                return self._call(min(deadline, now + _RESOLVE_AGAIN))
             except _OccupiedError as error:
                 reason = str(error)
                 self._await_interruption(_RETRY)
@@ -173,7 +173,7 @@ class Joiner:
         return is_clean
 
 
-def join(point: MeetingPoint, member: Member, say: Callable[[str], None]) -> End:
+def join(point: JoinEndpoint, member: Member, say: Callable[[str], None]) -> End:
     """Join a job as one of its hosts, and stay until it is over.
 
     Args:

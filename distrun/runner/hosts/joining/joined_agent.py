@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from distrun.host.connections.tcp_options import set_tcp_options
-from distrun.runner.hosts.agent_client import SilenceError
+from distrun.runner.hosts.agent_client import UnresponsiveError
 from distrun.runner.hosts.joining.channel import EXIT_TIMEOUT, Channel
+from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, LostError
-from distrun.runner.hosts.joining.reception import Reception
 from distrun.runner.hosts.program import Program
 from distrun.runner.hosts.remote import RemoteAgent
 from distrun.runner.planning.plan import AgentPlan
@@ -64,7 +64,7 @@ class JoinedAgent(RemoteAgent):
         """Return the next bytes of its frames, none at their end; see `RemoteAgent.read`."""
         try:
             return super().read()
-        except SilenceError as error:
+        except UnresponsiveError as error:
             error.status = MAY_BE_TRIED_AGAIN
             raise
 
@@ -110,22 +110,22 @@ class JoinedAgent(RemoteAgent):
 class JoinedStarter:
     """Starts agents on hosts that have joined; see `distrun.runner.hosts.connector.Starter` for the interface."""
 
-    def __init__(self, reception: Reception, start_timeout: float) -> None:
+    def __init__(self, join_listener: JoinListener, start_timeout: float) -> None:
         """Args: has the hosts that have joined; the seconds in which a host that is wanted again has to call."""
-        self._reception = reception
+        self._join_listener = join_listener
         self._start_timeout = start_timeout
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[JoinedAgent, str]:
         """Shake hands with the agent of a host, which runs already."""
         deadline = time.monotonic() + self._start_timeout
         on_step("waiting for it to call")
-        index, connection, member = self._reception.take(plan.host, deadline)
+        index, connection, member = self._join_listener.take(plan.host, deadline)
         channel = Channel(connection, member.python)
 
         def part(is_well: bool) -> None:
-            self._reception.part(index, connection, is_well)
+            self._join_listener.part(index, connection, is_well)
 
-        agent = JoinedAgent(plan, self._reception.job, channel, self._reception.keepalive, deadline, part)
+        agent = JoinedAgent(plan, self._join_listener.job, channel, self._join_listener.keepalive, deadline, part)
         return agent, agent.note
 
     def close(self) -> None:

@@ -26,16 +26,16 @@ class Connection:
         """The other side's address in digits; empty when it was gone already."""
         with suppress(OSError):
             self.peer = str(connection.getpeername()[0])
-        self.silence = DEAD_HOST_TIMEOUT
+        self.keepalive = DEAD_HOST_TIMEOUT
         """Seconds of silence after which the other side counts as gone; 0: never."""
         self._incoming = bytearray()
         self._outgoing = bytearray()
 
-    def keep_alive(self, silence: float) -> None:
+    def keep_alive(self, keepalive: float) -> None:
         """From now on, give the other side up after so many seconds of silence, or never if they are 0."""
-        self.silence = silence
+        self.keepalive = keepalive
         with suppress(OSError):
-            set_tcp_options(self._socket, silence)
+            set_tcp_options(self._socket, keepalive)
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -93,10 +93,10 @@ class Connection:
         self._socket.close()
 
 
-def in_words(error: Exception, host: str, silence: float = DEAD_HOST_TIMEOUT) -> str:
-    """Return why a connection with the launcher of a host has ended, as a sentence; `silence` is what it allows."""
+def in_words(error: Exception, host: str, keepalive: float = DEAD_HOST_TIMEOUT) -> str:
+    """Return why a connection with the launcher of a host has ended, as a sentence; `keepalive` is what it allows."""
     if isinstance(error, TimeoutError):
-        return f"nothing was heard from {host} for {silence:g} s: the host or the network to it is gone"
+        return f"nothing was heard from {host} for {keepalive:g} s: the host or the network to it is gone"
     if isinstance(error, (ConnectionError, EOFError)):
         return f"the launcher on {host} is gone"
     return f"the connection with the launcher on {host} is broken: {error}"

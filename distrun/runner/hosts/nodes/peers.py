@@ -57,10 +57,10 @@ class Peers:
         self._loop = Loop()
         self._thread = threading.Thread(target=self._run, name="distrun nodes", daemon=True)
 
-    def keep_alive(self, silence: float) -> None:
+    def keep_alive(self, keepalive: float) -> None:
         """Give another launcher up after so many seconds of silence, or never if they are 0; call it before `start`."""
         for link in self._links:
-            link.connection.keep_alive(silence)
+            link.connection.keep_alive(keepalive)
 
     def start(self, hear: Callable[[News], None]) -> None:
         """Begin to listen; `hear` is called, by the thread, with what happens elsewhere."""
@@ -181,6 +181,6 @@ class Peers:
         link.connection.close()
         for host in link.hosts:
             if host not in link.gone:
-                news = News(host, events.AgentLost(host, in_words(error, link.hosts[0], link.connection.silence)))
+                news = News(host, events.AgentLost(host, in_words(error, link.hosts[0], link.connection.keepalive)))
                 self._pass_on(news, None)
                 self._hear(news)

@@ -21,7 +21,7 @@ from distrun.runner.hosts.nodes.peers import Peers
 from distrun.runner.hosts.nodes.roster import Roster, Size
 from distrun.runner.hosts.nodes.server import Server
 
-_PATIENCE = 10.0  # seconds of looking for the other nodes after which the user is told what we are waiting for
+_NOTICE_AFTER = 10.0  # seconds of looking for the other nodes after which the user is told what we are waiting for
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def meet(place: Place, node: Node, say: Callable[[str], None]) -> Meeting:
             return _host(place, listeners, node)
         left = deadline - time.monotonic()
         try:
-            connection = client.find(place.endpoint, place.secret, node, min(left, _PATIENCE), place.is_encrypted)
+            connection = client.find(place.endpoint, place.secret, node, min(left, _NOTICE_AFTER), place.is_encrypted)
             return _join(place, connection)
         except BootstrapError as error:
             reason = str(error).replace("the job key", "DISTRUN_KEY, or --rdzv-id where that is unset")

@@ -21,7 +21,7 @@ _ESCAPE = "\x1b"
 class Keys:
     """Reads keys in a thread of its own."""
 
-    def __init__(self, say: Callable[[str], None], descriptor: int = 0, is_guest: bool = False) -> None:
+    def __init__(self, say: Callable[[str], None], descriptor: int = 0, is_client: bool = False) -> None:
         """
         Args:
             say: tells the user.
@@ -38,7 +38,7 @@ class Keys:
         """Has the last lines of a rank shown."""
         self._say = say
         self._descriptor = descriptor
-        self._is_guest = is_guest
+        self._is_client = is_client
         self._is_ending = False
         self._before: list[Any] | None = None
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class Keys:
         self.prompt = f"{self._question}: {self._digits or '(number, Enter)'}"
 
     def _quit(self) -> None:
-        if self._is_guest or self.is_closed:
+        if self._is_client or self.is_closed:
             self.leave()
             return
         self.is_closed, self._closed_at = True, time.monotonic()

@@ -22,7 +22,7 @@ _COLOURS = {
     "optimizer": "cyan",
     "other": "bright_black",
 }
-_NARROW = 100
+_COMPACT = 100
 """Columns below which a rank has no host, no samples per second and a shorter bar, so that the last line has room."""
 _MOST_PART = 0.6
 """The part of a terminal's height that ranks may take from what scrolls above."""
@@ -58,8 +58,8 @@ def renderable(snapshot: Snapshot, columns: int, room: int, prompt: str = "") ->
         note = Text(("slow: " if one.stands else "slow now: ") + one.sentence, style="bold red", overflow="ellipsis")
         note.no_wrap = True
         parts.append(note)
-    if silence := silent(snapshot):
-        parts.append(Text(silence, style="yellow", no_wrap=True, overflow="ellipsis"))
+    if quiet := silent(snapshot):
+        parts.append(Text(quiet, style="yellow", no_wrap=True, overflow="ellipsis"))
     by_rank = len(snapshot.ranks) <= room
     parts.append(_ranks(snapshot.ranks, columns) if by_rank else _hosts(snapshot, columns, room))
     parts.append(_machine(snapshot))
@@ -90,15 +90,15 @@ def _machine(snapshot: Snapshot) -> Text:
     return Text("   ".join(parts), no_wrap=True, overflow="ellipsis", style="dim")
 
 
-def _table(first: str, is_narrow: bool) -> Table:
+def _table(first: str, is_compact: bool) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="dim", pad_edge=False)
     table.add_column(first, no_wrap=True)
-    for name in ("steps/s",) if is_narrow else ("steps/s", "samples/s"):
+    for name in ("steps/s",) if is_compact else ("steps/s", "samples/s"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("time", no_wrap=True, width=_bar_width(is_narrow))
+    table.add_column("time", no_wrap=True, width=_bar_width(is_compact))
     table.add_column("compute", justify="right", no_wrap=True, style=_COLOURS["compute"])
     table.add_column("input", justify="right", no_wrap=True, style=_COLOURS["input"])
-    waiting = "waits for" if is_narrow else "waiting for"
+    waiting = "waits for" if is_compact else "waiting for"
     table.add_column(waiting, justify="right", no_wrap=True, style=_COLOURS["waiting"])
     table.add_column("moving", justify="right", no_wrap=True, style=_COLOURS["moving"])
     table.add_column("CPU", justify="right", no_wrap=True)
@@ -107,17 +107,17 @@ def _table(first: str, is_narrow: bool) -> Table:
 
 
 def _ranks(ranks: Sequence[RankView], columns: int) -> Table:
-    is_narrow = columns < _NARROW
-    table = _table("rank", is_narrow)
+    is_compact = columns < _COMPACT
+    table = _table("rank", is_compact)
     has_gpus = any(rank.gpu is not None for rank in ranks)
     if has_gpus:
         table.add_column("GPU", justify="right", no_wrap=True)
     table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank in ranks:
         gpu = [] if not has_gpus else ["" if rank.gpu is None else f"{rank.gpu:.0f} % {size(rank.gpu_memory or 0)}"]
-        cells = _cells(is_narrow, rank.steps_per_second, rank.samples_per_second, rank.shares, rank.waits_for)
+        cells = _cells(is_compact, rank.steps_per_second, rank.samples_per_second, rank.shares, rank.waits_for)
         table.add_row(
-            str(rank.rank) if is_narrow else f"{rank.rank} {rank.host}",
+            str(rank.rank) if is_compact else f"{rank.rank} {rank.host}",
             *cells,
             "" if rank.cpu is None else f"{rank.cpu:.0f} %",
             "" if rank.memory is None else size(rank.memory),
@@ -135,8 +135,8 @@ def _last(rank: RankView) -> Text:
 
 def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
     """Return a line per host, and one per slow rank, where there are too many ranks for one each."""
-    is_narrow = columns < _NARROW
-    table = _table("host", is_narrow)
+    is_compact = columns < _COMPACT
+    table = _table("host", is_compact)
     table.add_column("ranks", no_wrap=True, overflow="ellipsis", ratio=1)
     by_host: dict[str, list[RankView]] = {}
     for rank in snapshot.ranks:
@@ -149,7 +149,7 @@ def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
         memory = sum(rank.memory or 0 for rank in ranks)
         table.add_row(
             name,
-            *_cells(is_narrow, part.steps_per_second, part.samples_per_second, mean_shares(part), most),
+            *_cells(is_compact, part.steps_per_second, part.samples_per_second, mean_shares(part), most),
             f"{sum(rank.cpu or 0 for rank in ranks):.0f} %",
             size(memory),
             _strip(ranks),
@@ -160,14 +160,14 @@ def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
 
 
 def _cells(
-    is_narrow: bool, steps: float | None, samples: float | None, shares: Shares | None, waits_for: int | None
+    is_compact: bool, steps: float | None, samples: float | None, shares: Shares | None, waits_for: int | None
 ) -> list[Text | str]:
-    rates = (steps,) if is_narrow else (steps, samples)
+    rates = (steps,) if is_compact else (steps, samples)
     cells: list[Text | str] = ["" if rate is None else number(rate) for rate in rates]
     if shares is None:
         return [*cells, "", "", "", "", ""]
     waits = _percent(shares.waiting) + ("" if waits_for is None else f" {waits_for:>2}")
-    bar = _bar(shares, _bar_width(is_narrow))
+    bar = _bar(shares, _bar_width(is_compact))
     return [*cells, bar, _percent(shares.compute), _percent(shares.input), waits, _percent(shares.moving)]
 
 
@@ -175,8 +175,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _bar_width(is_narrow: bool) -> int:
-    return 8 if is_narrow else 16
+def _bar_width(is_compact: bool) -> int:
+    return 8 if is_compact else 16
 
 
 def _bar(shares: Shares, width: int) -> Text:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from distrun.runner.observation.live.hub import Hub, Viewer
     from distrun.runner.observation.live.snapshot import Snapshot
 
-_PATIENCE = 5.0  # seconds for a client to say what it wants
+_TIMEOUT = 5.0  # seconds for a client to say what it wants
 _MOST_ASKED = 4096  # bytes of a line from a client
 _MOST_CLIENTS = 32  # each is a thread and a descriptor
 
@@ -88,7 +88,7 @@ class Server:
             self._places.release()
 
     def _answer(self, connection: socket.socket) -> None:
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_TIMEOUT)
         requests = connection.makefile("rb")
         asked = json.loads(requests.readline(_MOST_ASKED) or b"{}").get("ask")
         if asked == "about":

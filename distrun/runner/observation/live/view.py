@@ -19,7 +19,7 @@ LINE_EVERY = 30.0
 """Seconds between two lines where there is no terminal."""
 
 
-class Lines:
+class PlainView:
     """The viewer without a terminal; who is slow is told at once."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +83,7 @@ class LiveView(Hub):
         super().__init__(plan)
         self.keys = None if panel is None else Keys(say)
         if panel is None or self.keys is None:
-            self.add(Lines(say))
+            self.add(PlainView(say))
             return
         self.keys.on_log = lambda rank: say(self.log(rank))
         self.keys.on_stack = lambda rank: self.stack(rank, say)

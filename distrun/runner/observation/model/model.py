@@ -15,7 +15,7 @@ from distrun.tracing.reader import Event
 
 WINDOW = 10
 """Seconds that rates and shares are about."""
-_PATIENCE = 2 * SECOND
+_LATE = 2 * SECOND
 """After which a second is divided though ranks have not told of it whose agent tells of no use of its host."""
 _LOST_AFTER = 5 * SECOND
 """Without a word of a host, whose agent tells twice in a second, what its ranks do is not known any more."""
@@ -182,7 +182,7 @@ class Model:
             host = self.hosts.get(rank.host)
             until = rank.account.heard_until if host is None else host.told_until
             is_lost = host is not None and host.is_silent(self.now)
-            if until >= end or (rank.account.is_gone and not is_lost) or (host is None and self.now >= end + _PATIENCE):
+            if until >= end or (rank.account.is_gone and not is_lost) or (host is None and self.now >= end + _LATE):
                 told.append(number)
             elif not is_lost:
                 return None

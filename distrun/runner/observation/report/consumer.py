@@ -15,7 +15,7 @@ from distrun.host.ranks import list_ranks
 from distrun.runner.observation.consumer import Ending, Source
 from distrun.runner.observation.profiling.profiler import Profiler
 from distrun.runner.observation.report import facts
-from distrun.runner.observation.report.gathering import Gathering
+from distrun.runner.observation.report.gathering import Collector
 from distrun.runner.observation.report.page import page
 from distrun.runner.observation.report.scaling import scaling
 from distrun.runner.observation.report.summary import Summary
@@ -48,25 +48,25 @@ class Report:
         self._began = time.monotonic_ns()
         self._began_at = time.strftime("%Y-%m-%d %H:%M:%S %Z")
         self._ending = Ending(0)
-        self._gathering = Gathering(self._began)
+        self._collector = Collector(self._began)
         self._settings = facts.settings_of(plan, os.environ)
         self._profiler = Profiler.of(plan, self._settings.get(WIRE_DTYPE, ""))
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
         """Take new events of a rank."""
-        self._gathering.events(source, events, names)
+        self._collector.events(source, events, names)
         self._profiler.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
         """Take what a host's ranks use."""
-        self._gathering.sample(host, sample)
+        self._collector.sample(host, sample)
 
     def output(self, rank: int, data: bytes) -> None:
         """Output is no part of the report."""
 
     def tick(self, now: int) -> None:
         """Note the time."""
-        self._gathering.tick(now)
+        self._collector.tick(now)
 
     def ended(self, ending: Ending) -> None:
         """Note how the job has ended."""
@@ -74,7 +74,7 @@ class Report:
 
     def close(self, status: int) -> None:
         """Write the page."""
-        self._gathering.close(status)
+        self._collector.close(status)
         try:
             write(self._path, page(self.summary()))
         except OSError as error:
@@ -85,7 +85,7 @@ class Report:
     def summary(self) -> Summary:
         """Return what is known."""
         hosts = facts.hosts_of(self._plan)
-        ranks = self._gathering.ranks({rank: host for host, ranks in hosts.items() for rank in ranks})
+        ranks = self._collector.ranks({rank: host for host, ranks in hosts.items() for rank in ranks})
         profiled = self._profiler.profiled()
         return Summary(
             command=facts.command_line(),
@@ -94,14 +94,14 @@ class Report:
             status=self._ending.status,
             ending=ending_in_words(self._ending),
             ranks=ranks,
-            hosts=self._gathering.hosts(hosts),
-            steps=self._gathering.steps,
-            stragglers=self._gathering.stragglers(),
-            moments=self._gathering.moments(),
+            hosts=self._collector.hosts(hosts),
+            steps=self._collector.steps,
+            stragglers=self._collector.stragglers(),
+            moments=self._collector.moments(),
             failure_report=self._ending.failure_report,
             single_rank_step=self._single_rank_step,
             scaling=scaling(profiled, self._single_rank_step),
-            settings=self._settings | facts.chosen(list(self._gathering.autotuned)),
+            settings=self._settings | facts.chosen(list(self._collector.autotuned)),
             versions=facts.versions(),
             notes=self._notes([rank.rank for rank in ranks if not rank.seconds]),
             profile=profiled.to_json(),
@@ -117,7 +117,7 @@ class Report:
                 f"Nothing was heard of {list_ranks(silent)}: they use no distrun, or another launcher has started "
                 "them. What they made others wait for counts as moving data here."
             )
-        if missing := self._gathering.missing_steps:
+        if missing := self._collector.missing_steps:
             notes.append(
                 f"{missing.total()} steps of {list_ranks(sorted(missing))} are not counted: their agent was stopped or "
                 "cut off for so long that newer records replaced those of these steps."

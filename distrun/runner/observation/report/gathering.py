@@ -17,7 +17,7 @@ from distrun.runner.observation.model.model import Model
 from distrun.runner.observation.model.seconds import RankSecond, Second
 from distrun.runner.observation.model.stragglers import Straggler, found
 from distrun.runner.observation.report.histogram import Histogram
-from distrun.runner.observation.report.summary import Host, Moment, RankSummary
+from distrun.runner.observation.report.summary import Host, Interval, RankSummary
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
 
@@ -96,7 +96,7 @@ class _Stretch:
         self.together.add(other.together)
 
 
-class Gathering:
+class Collector:
     """Takes what a consumer takes."""
 
     def __init__(self, began: int) -> None:
@@ -201,7 +201,7 @@ class Gathering:
         count = total.samples
         return Host(name, ranks, total.cpu / count, total.memory, total.received / count, total.sent / count)
 
-    def moments(self) -> list[Moment]:
+    def moments(self) -> list[Interval]:
         """Return what changed over time, from the first step to the last."""
         numbers = [number for number, stretch in enumerate(self._moments) if stretch.together.steps]
         stretches = self._moments[numbers[0] : numbers[-1] + 1] if numbers else self._moments
@@ -209,11 +209,11 @@ class Gathering:
             stretches = stretches[1:-1]
         return [self._moment(stretch) for stretch in stretches if stretch.together.length]
 
-    def _moment(self, stretch: _Stretch) -> Moment:
+    def _moment(self, stretch: _Stretch) -> Interval:
         together = stretch.together
         shares = {name: seconds / together.length for name, seconds in _activities(together).items()}
         rate = together.steps / together.length
-        return Moment((stretch.begin - self._began) / 1e9, stretch.seconds, rate, shares)
+        return Interval((stretch.begin - self._began) / 1e9, stretch.seconds, rate, shares)
 
 
 def _activities(part: RankSecond) -> dict[str, float]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from distrun.runner.observation.report.histogram import Histogram
-from distrun.runner.observation.report.summary import ACTIVITIES, Moment, RankSummary, Scale
+from distrun.runner.observation.report.summary import ACTIVITIES, Interval, RankSummary, Scale
 from distrun.runner.observation.report.svg import WIDTH, Canvas, duration, log_ticks, ticks
 
 LEFT, RIGHT = 130.0, 20.0
@@ -86,7 +86,7 @@ def distribution(steps: Histogram) -> str:
     return canvas.render()
 
 
-def over_time(moments: Sequence[Moment]) -> str:
+def over_time(moments: Sequence[Interval]) -> str:
     """Return how the shares of all ranks' time changed, as stacked columns, and the rate of steps above them."""
     height, top, middle, low, bottom, left = 330.0, 20.0, 120.0, 165.0, 300.0, 60.0
     width = WIDTH - left - RIGHT

@@ -48,7 +48,7 @@ class RankSummary:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Interval:
     """An interval of the job, for what changes over time; all ranks together."""
 
     begin: float
@@ -123,7 +123,7 @@ class Summary:
     """The lengths of steps."""
     stragglers: Sequence[Straggler] = ()
     """The ranks that cost the others more than a tenth of the training, the dearest first."""
-    moments: Sequence[Moment] = ()
+    moments: Sequence[Interval] = ()
     failure_report: str = ""
     """The report of a failure as printed."""
     single_rank_step: float | None = None

@@ -17,7 +17,7 @@ from distrun.tracing.timeline.timeline import Timeline
 
 _SECOND = 1_000_000_000
 _ADVANCE_EVERY = _SECOND // 2
-_LONGEST_SILENCE = 5 * _SECOND
+_LONGEST_GAP = 5 * _SECOND
 """Nanoseconds for which others are waited for: until then a host may still tell what happened."""
 _MARGIN = _SECOND // 10
 
@@ -68,7 +68,7 @@ class TimelineConsumer:
             return
         self._advance_at = now + _ADVANCE_EVERY
         told = min(self._told_until.values(), default=now)
-        self._timeline.advance(max(min(told, now) - _MARGIN, now - _LONGEST_SILENCE))
+        self._timeline.advance(max(min(told, now) - _MARGIN, now - _LONGEST_GAP))
 
     def close(self, status: int) -> None:
         end: dict[str, object] = {"clocks": self._clocks} if self._clocks else {}

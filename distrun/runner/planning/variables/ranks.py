@@ -15,7 +15,7 @@ from distrun.host.endpoints import format_endpoint
 
 
 @dataclass(frozen=True)
-class Place:
+class RankLocation:
     """Where a rank runs."""
 
     host: str
@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class MasterEndpoint:
     """Where the ranks of a world meet."""
 
     master_addr: str
@@ -52,7 +52,9 @@ class RankVariables:
     restarts: int = 0
     """How often the whole job was started again, by a batch scheduler."""
 
-    def contracts(self, places: Sequence[Place], meeting: Meeting, generation: int = 1) -> list[LaunchContract]:
+    def contracts(
+        self, places: Sequence[RankLocation], endpoint: MasterEndpoint, generation: int = 1
+    ) -> list[LaunchContract]:
         """Return the contracts of a world's ranks.
 
         Args:
@@ -86,9 +88,9 @@ class RankVariables:
                     cross_rank=cross_ranks[place.host, local_rank],
                     cross_size=cross_sizes[local_rank],
                     hostname=place.host,
-                    master_addr=meeting.master_addr,
-                    master_port=meeting.master_port,
-                    rendezvous=meeting.rendezvous,
+                    master_addr=endpoint.master_addr,
+                    master_port=endpoint.master_port,
+                    rendezvous=endpoint.rendezvous,
                     generation=generation,
                     slot=place.slot,
                     restart=self.restarts + generation - 1,

@@ -26,7 +26,7 @@ Steps = Generator[Sequence[Ticket], None, None]
 """A piece on its way: each step posts what is sent and received, and the next one begins when that has come."""
 
 
-class Share:
+class RailShare:
     """A rail's share of the arrays that are reduced, as the algorithms see it."""
 
     def __init__(
@@ -82,11 +82,11 @@ class Share:
             return self.wire.decoded(raw, count, self.dtype, start)
         return self.wire.decode(raw, room[:count], start)
 
-    def landing(self, part: slice) -> Flat:
+    def incoming(self, part: slice) -> Flat:
         """Return where the result of a part is received before `settle` is called with it."""
         if not self.wire.is_encoded:
             return self.target[part]
-        return self.wire.landing(self._first + part.start, part.stop - part.start)
+        return self.wire.incoming(self._first + part.start, part.stop - part.start)
 
     def settle(self, raw: Flat, part: slice) -> None:
         """Hand the result of a part, as it travels, to all ranks of this host.
@@ -139,7 +139,7 @@ class Algorithm(ABC):
         """The hosts that this one has to be connected with."""
 
     @abstractmethod
-    def reduce(self, share: Share, what: str) -> None:
+    def reduce(self, share: RailShare, what: str) -> None:
         """Combine the arrays of all hosts into the share's targets. What was sent may still be on its way: see
         `Links.flush`."""
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, divided, run
+from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps, chunk_elements, cut, divided, run
 from distrun.runtime.backends.base import Flat
 
 
@@ -25,7 +25,7 @@ class Direct(Algorithm):
     def partners(self) -> Sequence[int]:
         return self._hosts.others
 
-    def reduce(self, share: Share, what: str) -> None:
+    def reduce(self, share: RailShare, what: str) -> None:
         hosts, depth = self._hosts.count, share.wire.depth
         part = chunk_elements(share.dtype.itemsize, depth * hosts)
         most = share.wire.most(part + 1)
@@ -40,7 +40,9 @@ class Direct(Algorithm):
         # At most `depth` pieces are in each step, which is why as many sets of receive buffers are enough.
         run(self._links, pieces, 2 * depth, what, stride=depth - 1)
 
-    def _steps(self, share: Share, parts: Sequence[slice], shares: Sequence[Flat], decoded: Sequence[Flat]) -> Steps:
+    def _steps(
+        self, share: RailShare, parts: Sequence[slice], shares: Sequence[Flat], decoded: Sequence[Flat]
+    ) -> Steps:
         """`shares` are the buffers for the other hosts' elements of our own part, by host, and `decoded` those for
         them as in memory."""
         links, hosts, own = self._links, self._hosts, self._hosts.own
@@ -59,18 +61,18 @@ class Direct(Algorithm):
             ]
             share.stages.between.combine(arrived, [share.target[mine]])
         result = share.settled(mine)
-        tickets, landings = [], []
+        tickets, incomings = [], []
         for host in hosts.others:
             links.send(host, result)
             # Received in place of our share of that part: it can only come after that host has received the share.
-            landings.append(share.landing(parts[host]))
-            tickets.append(links.receive(host, landings[-1]))
+            incomings.append(share.incoming(parts[host]))
+            tickets.append(links.receive(host, incomings[-1]))
         yield tickets
         # Spread what the other hosts have combined.
-        for host, landing in zip(hosts.others, landings, strict=True):
-            share.settle(landing, parts[host])
+        for host, incoming in zip(hosts.others, incomings, strict=True):
+            share.settle(incoming, parts[host])
 
-    def reduce_whole(self, share: Share, what: str) -> None:
+    def reduce_whole(self, share: RailShare, what: str) -> None:
         """Reduce a small array in one step: everything to every host, each of which combines all of it for itself, in
         the same order. In one piece: two ranks that send each other several take half as long again."""
         links, hosts, whole = self._links, self._hosts, slice(0, share.size)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, run
+from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps, chunk_elements, cut, run
 from distrun.runtime.backends.base import Flat
 
 WINDOW = 4
@@ -57,7 +57,7 @@ class HalvingDoubling(Algorithm):
     def _host_of(self, core: int) -> int:
         return self._order[2 * core if core < self._excess else core + self._excess]
 
-    def reduce(self, share: Share, what: str) -> None:
+    def reduce(self, share: RailShare, what: str) -> None:
         # The core receives whole pieces from hosts in excess, else halves at most.
         size = chunk_elements(share.dtype.itemsize, WINDOW) * (1 if self._excess else 2)
         rooms = self._scratch.rows(WINDOW, share.wire.most(size), share.wire.dtype)
@@ -65,18 +65,18 @@ class HalvingDoubling(Algorithm):
         pieces = (steps(share, piece, rooms[number % WINDOW]) for number, piece in enumerate(cut(share.size, size)))
         run(self._links, pieces, WINDOW, what)
 
-    def _excess_steps(self, share: Share, piece: slice, room: Flat) -> Steps:
+    def _excess_steps(self, share: RailShare, piece: slice, room: Flat) -> Steps:
         pair = self._pair
         assert pair is not None
         self._links.send(pair, share.encoded(share.ours(piece), piece))
         yield ()
         for _ in 2 * self._distances:
             yield ()
-        landing = share.landing(piece)
-        yield [self._links.receive(pair, landing)]
-        share.settle(landing, piece)
+        incoming = share.incoming(piece)
+        yield [self._links.receive(pair, incoming)]
+        share.settle(incoming, piece)
 
-    def _steps(self, share: Share, piece: slice, room: Flat) -> Steps:
+    def _steps(self, share: RailShare, piece: slice, room: Flat) -> Steps:
         links, stages = self._links, share.stages
         ours = share.ours(piece)
         if self._excess:
@@ -105,9 +105,9 @@ class HalvingDoubling(Algorithm):
         for partner, kept, other in reversed(halves):
             links.send(partner, share.encoded(share.target[kept], kept))
             # Received in place of what was sent there: the result can only come after that has arrived.
-            landing = share.landing(other)
-            yield [links.receive(partner, landing)]
-            share.settle(landing, other)
+            incoming = share.incoming(other)
+            yield [links.receive(partner, incoming)]
+            share.settle(incoming, other)
         if self._excess:
             if self._pair is not None:
                 links.send(self._pair, share.encoded(share.target[piece], piece))

@@ -13,7 +13,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Share
+from distrun.runtime.backends.algorithms.base import Algorithm, RailShare
 from distrun.runtime.backends.algorithms.choice import LinkFacts, facts_of
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.wire_format import AsTheyAre
@@ -24,7 +24,7 @@ from distrun.runtime.transport.links import Links
 
 PROBE = 512 << 10
 """Bytes of the array."""
-_NEIGHBOURS = 3
+_PARTNERS = 3
 _REPEATS = 2
 _LONG = 0.5  # seconds: what takes so long once is not repeated, since it is not for how processes are scheduled
 
@@ -76,8 +76,8 @@ def combine_small(algorithm: Algorithm, array: Flat, op: ReduceOp, hosts: HostLa
     """Combine the arrays of the ranks of a rail in place, without any other rank of their hosts."""
     whole = reduction(array.dtype.name, op, hosts.count, 1.0, 1.0)
     how = stages(whole, hosts.count, 1, algorithm.is_stepwise)
-    algorithm.reduce(Share([array], [array], 0, how, AsTheyAre(array.dtype)), what)
+    algorithm.reduce(RailShare([array], [array], 0, how, AsTheyAre(array.dtype)), what)
 
 
 def _steps(hosts: HostLayout) -> range:
-    return range(1, min(_NEIGHBOURS, hosts.count - 1) + 1)
+    return range(1, min(_PARTNERS, hosts.count - 1) + 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, divided, run
+from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps, chunk_elements, cut, divided, run
 from distrun.runtime.backends.base import Flat
 
 WINDOW = 4
@@ -34,7 +34,7 @@ class Ring(Algorithm):
     def _previous(self) -> int:
         return self._order[self._place - 1]
 
-    def reduce(self, share: Share, what: str) -> None:
+    def reduce(self, share: RailShare, what: str) -> None:
         part = chunk_elements(share.dtype.itemsize, WINDOW)
         rooms = self._scratch.rows(WINDOW, share.wire.most(part + 1), share.wire.dtype)
         hosts = len(self._order)
@@ -44,7 +44,7 @@ class Ring(Algorithm):
         )
         run(self._links, pieces, WINDOW, what)
 
-    def _steps(self, share: Share, parts: Sequence[slice], room: Flat) -> Steps:
+    def _steps(self, share: RailShare, parts: Sequence[slice], room: Flat) -> Steps:
         """`room` is where sums of other hosts' elements are received."""
         count, stages = len(parts), share.stages
         part = parts[self._place]
@@ -62,6 +62,6 @@ class Ring(Algorithm):
             self._links.send(self._next, outgoing)  # what has come goes on as it is
             part = parts[(self._place - step) % count]
             # Received in place of a sum that has been sent on: the result can only come after that has arrived.
-            outgoing = share.landing(part)
+            outgoing = share.incoming(part)
             yield [self._links.receive(self._previous, outgoing)]
             share.settle(outgoing, part)

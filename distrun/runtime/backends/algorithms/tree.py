@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from distrun.runtime.backends.algorithms.base import Algorithm, Share, Steps, chunk_elements, cut, run
+from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps, chunk_elements, cut, run
 from distrun.runtime.backends.base import Flat
 
 
-class Place(NamedTuple):
+class TreePosition(NamedTuple):
     """Where a host is in a tree."""
 
     parent: int | None
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def place_in_tree(order: tuple[int, ...], host: int, root: int) -> Place:
+def place_in_tree(order: tuple[int, ...], host: int, root: int) -> TreePosition:
     """Return where a host is in the tree of hosts, hung up at `root`.
 
     The host at place i of `order` has those at 2i+1 and 2i+2 below it, so the last half of them are leaves. Hung up at
@@ -50,7 +50,7 @@ def place_in_tree(order: tuple[int, ...], host: int, root: int) -> Place:
                 waiting.append(other)
     parent, depth = places[host]
     children = tuple(other for other in edges[host] if other != parent)
-    return Place(parent, children, depth, max(depth for _, depth in places.values()))
+    return TreePosition(parent, children, depth, max(depth for _, depth in places.values()))
 
 
 class Tree(Algorithm):
@@ -63,10 +63,10 @@ class Tree(Algorithm):
         place = self._place_under(self._order[0])
         return [*place.children, *([] if place.parent is None else [place.parent])]
 
-    def _place_under(self, root: int) -> Place:
+    def _place_under(self, root: int) -> TreePosition:
         return place_in_tree(tuple(self._order), self._hosts.own, root)
 
-    def reduce(self, share: Share, what: str) -> None:
+    def reduce(self, share: RailShare, what: str) -> None:
         place = self._place_under(self._order[0])
         window = 2 * place.height + 1  # every level, up and down, has a piece
         rows = window * max(1, len(place.children))
@@ -79,7 +79,7 @@ class Tree(Algorithm):
         )
         run(self._links, pieces, window, what)
 
-    def _steps(self, share: Share, piece: slice, place: Place, rooms: Sequence[Flat]) -> Steps:
+    def _steps(self, share: RailShare, piece: slice, place: TreePosition, rooms: Sequence[Flat]) -> Steps:
         """`rooms` are where the children's sums are received."""
         links, stages = self._links, share.stages
         for level in range(place.height, 0, -1):
@@ -107,7 +107,7 @@ class Tree(Algorithm):
                 yield ()
             elif place.depth == level + 1:
                 assert place.parent is not None
-                result = share.landing(piece)
+                result = share.incoming(piece)
                 yield [links.receive(place.parent, result)]
                 share.settle(result, piece)
             else:
@@ -120,7 +120,7 @@ class Tree(Algorithm):
         pieces = (self._broadcast_steps(array[piece], place) for piece in cut(array.size, part))
         run(self._links, pieces, place.height + 1, what)
 
-    def _broadcast_steps(self, array: Flat, place: Place) -> Steps:
+    def _broadcast_steps(self, array: Flat, place: TreePosition) -> Steps:
         for level in range(place.height):
             if place.depth == level:
                 for child in place.children:

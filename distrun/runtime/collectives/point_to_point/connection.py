@@ -142,11 +142,11 @@ class Connection:
         except OSError as error:
             self._end(reason_of(error))
 
-    def give_up_if_silent(self, silence: float) -> None:
+    def give_up_if_silent(self, keepalive: float) -> None:
         """End it if it leads to another host, and what was sent has been unanswered for so many seconds."""
         if not self.is_closed and self._socket.family != socket.AF_UNIX:
             with suppress(OSError):  # reading tells how it has ended
-                if TcpInfo.of(self._socket).is_dead(silence):
+                if TcpInfo.of(self._socket).is_dead(keepalive):
                     self._end(SILENT)
 
     def abandon(self, receive: Receive) -> None:

@@ -26,9 +26,9 @@ class Departures:
         self._next_look = 0.0
         network = self._local_group.network
         addresses = None if network is None else network.addresses
-        silence = 0.0 if addresses is None else addresses.silence
-        self._interval = keepalive_times(silence)[1]
-        self._silence = silence + self._interval if silence else math.inf
+        keepalive = 0.0 if addresses is None else addresses.keepalive
+        self._interval = keepalive_times(keepalive)[1]
+        self._keepalive = keepalive + self._interval if keepalive else math.inf
         self._next_check = 0.0
 
     @property
@@ -59,11 +59,11 @@ class Departures:
 
     def _check_connections(self, now: float) -> None:
         """Give up those on which nothing is answered any more: the kernel counts retries, which takes longer."""
-        if now >= self._next_check and self._silence < math.inf:
+        if now >= self._next_check and self._keepalive < math.inf:
             self._next_check = now + self._interval
             for peer in self._peers.values():
                 for connection in list(peer.connections):
-                    connection.give_up_if_silent(self._silence)
+                    connection.give_up_if_silent(self._keepalive)
 
     def _look_at(self, peer: Peer, now: float) -> None:
         if peer.connections and peer.ended is None:

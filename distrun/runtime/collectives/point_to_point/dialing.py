@@ -22,7 +22,7 @@ _DIAL_INTERVAL = 12.0  # seconds: more than a handshake may take
 Attach = Callable[[Peer, socket.socket], None]
 
 
-class Lines:
+class RankListeners:
     """Where this rank listens for others, and where they listen.
 
     A rank takes connections of its own host from its first message on, or its first receive, and of other hosts from
@@ -36,9 +36,9 @@ class Lines:
             local_group: the ranks of this host.
             stop_fd: readable when no more connections are to be made.
         """
-        assert local_group.meeting is not None
+        assert local_group.rendezvous is not None
         self._rank = rank
-        self._meeting = local_group.meeting
+        self._rendezvous = local_group.rendezvous
         self._local_ranks = frozenset(local_group.ranks)
         self._addresses: Addresses | None = None if local_group.network is None else local_group.network.addresses
         self._stop_fd = stop_fd
@@ -65,7 +65,7 @@ class Lines:
 
     def listen_to_host(self) -> Listener | None:
         """Listen for ranks of this host, if there are any."""
-        return self._keep(LocalListener(self._meeting, self._rank)) if len(self._local_ranks) > 1 else None
+        return self._keep(LocalListener(self._rendezvous, self._rank)) if len(self._local_ranks) > 1 else None
 
     def _keep(self, listener: Listener) -> Listener:
         self._listeners.append(listener)
@@ -88,9 +88,9 @@ class Lines:
         thread.start()
 
     def _dial_here(self, peer: Peer, attach: Attach) -> None:
-        pauses, names = local_sockets.Pauses(), local_sockets.names_of(self._meeting, peer.rank)
+        pauses, names = local_sockets.Pauses(), local_sockets.names_of(self._rendezvous, peer.rank)
         while peer.lost is None and not self.is_stopped():
-            connection = local_sockets.connect(self._meeting, names, self._rank, self._stop_fd, pauses)
+            connection = local_sockets.connect(self._rendezvous, names, self._rank, self._stop_fd, pauses)
             if connection is not None:
                 attach(peer, connection)
                 return
@@ -120,7 +120,7 @@ class Lines:
         """Set the options of a connection with another host."""
         if connection.family != socket.AF_UNIX and self._addresses is not None:
             # A peer that is stopped does not read and is alive; dead hosts are noticed on the alarm connections.
-            set_tcp_options(connection, self._addresses.silence, may_be_unread=True)
+            set_tcp_options(connection, self._addresses.keepalive, may_be_unread=True)
 
     def is_stopped(self) -> bool:
         """Whether no more connections are to be made."""

@@ -16,7 +16,7 @@ from distrun.host.connections.authentication import run_handshake
 from distrun.host.connections.dialer import introduce
 from distrun.host.connections.handshake import client_handshake
 from distrun.runtime.transport.rendezvous.local_connections import LocalListener as _LocalListener
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 _STEP_TIMEOUT = 5.0  # seconds for each step of a handshake
 _BUFFER = 1 << 21  # bytes under way, if the kernel allows so many: large messages wake the other side less often
@@ -26,21 +26,21 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between attempts
 class LocalListener(_LocalListener):
     """Takes connections from the ranks of this host."""
 
-    def __init__(self, meeting: LocalMeeting, rank: int) -> None:
+    def __init__(self, rendezvous: LocalRendezvous, rank: int) -> None:
         """Raises `BootstrapError` if another process of this user listens in our place."""
         try:
-            listener = abstract_sockets.listen(socket.SOCK_STREAM, _address(meeting, rank), 1024)
+            listener = abstract_sockets.listen(socket.SOCK_STREAM, _address(rendezvous, rank), 1024)
         except OSError as error:
             raise BootstrapError(f"rank {rank} cannot listen for messages of this host's ranks: {error}") from None
-        super().__init__(listener, meeting.key or b"")
+        super().__init__(listener, rendezvous.key or b"")
 
     def _prepare(self, connection: socket.socket) -> bytes:
         context = super()._prepare(connection)
-        _widen(connection)
+        _enlarge_buffers(connection)
         return context
 
 
-def connect(meeting: LocalMeeting, names: Names, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:
+def connect(rendezvous: LocalRendezvous, names: Names, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:
     """Try once to connect with a rank of this host; None if it does not listen yet, after a pause.
 
     Args:
@@ -52,17 +52,17 @@ def connect(meeting: LocalMeeting, names: Names, own: int, stop_fd: int, pauses:
     """
     for name in names.to_try():
         with suppress(OSError, BootstrapError):  # it does not listen yet, or somebody else does
-            return _connect(meeting, name, own, stop_fd)
+            return _connect(rendezvous, name, own, stop_fd)
     pauses.pause(stop_fd)
     return None
 
 
-def _connect(meeting: LocalMeeting, name: bytes, own: int, stop_fd: int) -> socket.socket:
+def _connect(rendezvous: LocalRendezvous, name: bytes, own: int, stop_fd: int) -> socket.socket:
     connection = abstract_sockets.connect(socket.SOCK_STREAM, name)
     try:
-        _widen(connection)
+        _enlarge_buffers(connection)
         connection.settimeout(_STEP_TIMEOUT)
-        run_handshake(connection, client_handshake(meeting.key or b"", name), lambda each: _await(each, stop_fd))
+        run_handshake(connection, client_handshake(rendezvous.key or b"", name), lambda each: _await(each, stop_fd))
         introduce(connection, {"rank": own}, float("inf"), (stop_fd,))
     except BaseException:
         connection.close()
@@ -99,14 +99,14 @@ def _await(connection: socket.socket, stop_fd: int) -> None:
         raise TimeoutError("timed out")
 
 
-def _widen(connection: socket.socket) -> None:
+def _enlarge_buffers(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
 
 
-def names_of(meeting: LocalMeeting, rank: int) -> Names:
+def names_of(rendezvous: LocalRendezvous, rank: int) -> Names:
     """Return the names under which a rank may listen."""
-    return Names(_address(meeting, rank))
+    return Names(_address(rendezvous, rank))
 
 
-def _address(meeting: LocalMeeting, rank: int) -> bytes:
-    return meeting.address(f"messages to {rank}")
+def _address(rendezvous: LocalRendezvous, rank: int) -> bytes:
+    return rendezvous.address(f"messages to {rank}")

@@ -20,7 +20,7 @@ from distrun.host.connections.listener import Listener
 from distrun.runtime.collectives.point_to_point.connection import ROOM, Connection
 from distrun.runtime.collectives.point_to_point.delivery import Delivery
 from distrun.runtime.collectives.point_to_point.departures import CHECK_INTERVAL, Departures
-from distrun.runtime.collectives.point_to_point.dialing import Lines
+from distrun.runtime.collectives.point_to_point.dialing import RankListeners
 from distrun.runtime.collectives.point_to_point.frames import FAREWELL, Frame
 from distrun.runtime.collectives.point_to_point.peer import Peer, Peers
 from distrun.runtime.collectives.point_to_point.transfer import Receive, Send, Transfer, group_number
@@ -66,7 +66,7 @@ class Messenger:
         self._epoll.register(self._wakers[0], select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
         self._room = memoryview(bytearray(ROOM))
-        self._lines = Lines(rank, local_group, self._stop_fd)
+        self._dialing = RankListeners(rank, local_group, self._stop_fd)
         self._listeners: dict[int, Listener] = {}
         self._thread: threading.Thread | None = None
         engine.watch(self._wake)
@@ -79,12 +79,12 @@ class Messenger:
         Args:
             tell: tells all ranks a port, and returns everybody's by rank.
         """
-        if self._lines.ports:
+        if self._dialing.ports:
             return
         with self._locked():
-            listener = self._lines.listen_to_hosts()
+            listener = self._dialing.listen_to_hosts()
             self._hear(listener)
-        self._lines.ports = tell(0 if listener is None else listener.endpoints[0][1])
+        self._dialing.ports = tell(0 if listener is None else listener.endpoints[0][1])
 
     def send(self, send: Send) -> Send:
         """Start to send a message; never waits. Its memory must not change before the end of the transfer.
@@ -94,12 +94,12 @@ class Messenger:
         """
         with self._locked():
             peer = self._peers[send.destination]
-            if not self._lines.can_reach(peer.rank):
+            if not self._dialing.can_reach(peer.rank):
                 raise UsageError(f"rank {peer.rank} is on another host: let all ranks call `messages.prepare` before")
             self._begin(send)
             self._delivery.send(send)
             if peer.waiting and not peer.is_dialed:
-                self._lines.dial(peer, self._attach)
+                self._dialing.dial(peer, self._attach)
         return send
 
     def receive(self, receive: Receive) -> Receive:
@@ -177,7 +177,7 @@ class Messenger:
         if failure is not None:
             raise JobAbortedError(f"{self._delivery.title(transfer)}: {failure}")
         if self._thread is None:
-            self._hear(self._lines.listen_to_host())
+            self._hear(self._dialing.listen_to_host())
             self._thread = threading.Thread(target=self._run, name="distrun messages", daemon=True)
             self._thread.start()
         elif self._is_asleep:
@@ -251,7 +251,7 @@ class Messenger:
                 if not isinstance(rank, int) or not self._peers.has(rank):
                     made.close()
                 else:
-                    self._lines.tune(made)
+                    self._dialing.tune(made)
                     self._attach(self._peers[rank], made)
         elif (connection := self._connections.get(fd)) is not None:
             if mask & select.EPOLLOUT:
@@ -301,7 +301,7 @@ class Messenger:
         with self._locked():
             self._is_over = True
             self._fail(SHUT_DOWN)
-        self._lines.close()
+        self._dialing.close()
         self._epoll.close()
         os.close(self._stop_fd)
         for end in self._wakers:
@@ -315,7 +315,7 @@ class Messenger:
         for connection in self._connections.values():
             if not connection.is_closed:
                 connection.disown()
-        self._lines.disown()
+        self._dialing.disown()
         self._epoll.close()
         os.close(self._stop_fd)
         for end in self._wakers:

@@ -27,8 +27,8 @@ from itertools import accumulate, pairwise
 from distrun.runtime.backends.algorithms.base import divided
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.packing import Tensor
-from distrun.runtime.gpu.quantised.losses import DeviceLosses
 from distrun.runtime.gpu.quantised.places import Places, size_of
+from distrun.runtime.gpu.quantised.residuals import DeviceResiduals
 from distrun.runtime.gpu.quantised.steps import AllreduceStep, Operation, ReducescatterStep, Resources
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average
@@ -91,7 +91,7 @@ class QuantisedExchange:
         unit = 1 / operation.prescale
         feedback.begin(
             *(self, share.start, size_of(share), (unit, unit / operation.factor)),
-            lambda count: DeviceLosses(self._resources.packer, count, stream),
+            lambda count: DeviceResiduals(self._resources.packer, count, stream),
         )
 
     # Reducescatter ---------------------------------------------------------------------------------------------------

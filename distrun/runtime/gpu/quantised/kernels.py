@@ -35,10 +35,10 @@ class Kernels:
         self._compiled: dict[tuple[str, str], Any] = {}
 
     def quantise(
-        self, wire: str, sources: Sequence[Source], raw: int, factor: float, losses: tuple[int, int], stream: int
+        self, wire: str, sources: Sequence[Source], raw: int, factor: float, residuals: tuple[int, int], stream: int
     ) -> None:
         """Quantise numbers that lie in up to `PIECES` places; see `quantising`."""
-        self._launch(QUANTISE, wire, *quantising(sources, raw, factor, losses), stream)
+        self._launch(QUANTISE, wire, *quantising(sources, raw, factor, residuals), stream)
 
     def add_up(self, wire: str, addends: Sequence[Addend], count: int, out: int, factor: float, stream: int) -> None:
         """Restore arrays, and add them up in this order; see `adding_up`."""

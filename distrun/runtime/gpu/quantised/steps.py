@@ -177,10 +177,10 @@ class Step:
     ) -> None:
         if not size_of(part):
             return
-        losses = 0, 0
+        residuals = 0, 0
         if self._feedback is not None:
-            losses = self._feedback.losses(part.start, size_of(part), are_results)
-        self._kernels.quantise(self._operation.wire, values, raw, factor, losses, self._stream)
+            residuals = self._feedback.residuals(part.start, size_of(part), are_results)
+        self._kernels.quantise(self._operation.wire, values, raw, factor, residuals, self._stream)
 
     def _add_up(self, addends: Sequence[Addend], count: int, out: int, factor: float = 1.0) -> None:
         if count:

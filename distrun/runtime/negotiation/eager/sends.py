@@ -59,7 +59,7 @@ class Eager:
         self._intake = intake
         self._piggyback = piggyback
         self._other = 1 - rank  # where there are two
-        self._line = control_plane.line(self._other) if piggyback.makes_offers else None
+        self._direct_link = control_plane.direct_link(self._other) if piggyback.makes_offers else None
         self._may_cross: dict[int, bool] = {}  # by cache id
 
     # What we submit ---------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Eager:
 
     def is_alone(self, handle: Awaited) -> bool:
         """Whether `cross` is for this operation: it is new, nothing else is under way, and nothing has come."""
-        operations, line = self._operations, self._line
+        operations, line = self._operations, self._direct_link
         if line is None or len(operations.outbox) != 1 or len(operations.pending) != 1 or line.inbox:
             return False
         own = operations.outbox[0]
@@ -153,8 +153,8 @@ class Eager:
         Otherwise it goes on in the ordinary way, which finds the same. But small operations that ranks submit one by
         one, at the same time, cost little more than Python's own work, and this has the least of it.
         """
-        assert self._line is not None
-        operations, piggyback, (look, inbox) = self._operations, self._piggyback, self._line
+        assert self._direct_link is not None
+        operations, piggyback, (look, inbox) = self._operations, self._piggyback, self._direct_link
         handle = operations.outbox[0]
         handle.submitted = time.monotonic_ns()
         self._send(self._other, handle)

@@ -79,7 +79,7 @@ class _TreeControlPlane(ControlPlane):
             if rank != self._tree.rank:
                 super().send(rank, message)
 
-    def _neighbour(self, rank: int) -> int:
+    def _peer_towards(self, rank: int) -> int:
         return rank if rank in self._places else self._tree.hop(rank)
 
     def alarm(self, rank: int) -> None:
@@ -89,10 +89,10 @@ class _TreeControlPlane(ControlPlane):
             self._pass_to(self._tree.hop(rank), envelopes.pack_wake(rank), is_urgent=True)
 
     def trouble_with(self, rank: int) -> str:
-        return super().trouble_with(self._neighbour(rank))
+        return super().trouble_with(self._peer_towards(rank))
 
     def hears_from(self, rank: int) -> bool:
-        return super().hears_from(self._neighbour(rank))
+        return super().hears_from(self._peer_towards(rank))
 
 
 class RootControlPlane(_TreeControlPlane):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from distrun.runtime.transport import link_health
 from distrun.runtime.transport.local_group import LocalGroup
-from distrun.runtime.transport.network import Line
+from distrun.runtime.transport.network import DirectLink
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
 
 LARGEST_MESSAGE = LARGEST
@@ -168,10 +168,10 @@ class ControlPlane:
 
     # Several hosts ----------------------------------------------------------------------------------------------------
 
-    def line(self, rank: int) -> Line:
+    def direct_link(self, rank: int) -> DirectLink:
         """Return the line with a rank of another host that this one has a connection with."""
         assert self._network is not None
-        return self._network.line(rank)
+        return self._network.direct_link(rank)
 
     @property
     def looks(self) -> int:
@@ -191,7 +191,7 @@ class ControlPlane:
             self._missed, is_called = missing, True
         return is_called
 
-    def pass_on_losses(self) -> str | None:
+    def report_lost_ranks(self) -> str | None:
         """Tell the other hosts which peers have left; return why the job cannot go on, if one has failed or ended."""
         if not self.speaks_for_host or self._network is None:
             return None

@@ -13,7 +13,7 @@ from distrun.runtime.transport.rendezvous.at_host import HostClient
 from distrun.runtime.transport.rendezvous.client import Client
 from distrun.runtime.transport.rendezvous.protocol import Member, Rendezvous, RendezvousEndpoint
 from distrun.runtime.transport.rendezvous.server import Server
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 
 def rendezvous_across_hosts(
@@ -26,8 +26,8 @@ def rendezvous_across_hosts(
     timeout: float,
     network: str = "",
     interruption: Interruption | None = None,
-    silence: float = DEAD_HOST_TIMEOUT,
-    at_host: LocalMeeting | None = None,
+    keepalive: float = DEAD_HOST_TIMEOUT,
+    at_host: LocalRendezvous | None = None,
 ) -> Rendezvous:
     """Meet the ranks of all hosts.
 
@@ -54,8 +54,8 @@ def rendezvous_across_hosts(
     allowed = [interface.address for interface in interfaces] if network else None
     mine = Member(rank, host, hostname, os.getpid(), "", 0)
     if rank == 0:
-        return Server(size, mine, endpoint, timeout, interruption, silence).run(agreed, allowed)
+        return Server(size, mine, endpoint, timeout, interruption, keepalive).run(agreed, allowed)
     further = partial(further_networks, interfaces, network)
     if at_host is not None:
-        return HostClient(size, mine, endpoint, timeout, interruption, silence).run_at(at_host, allowed, further)
-    return Client(size, mine, endpoint, timeout, interruption, silence).run(allowed, further)
+        return HostClient(size, mine, endpoint, timeout, interruption, keepalive).run_at(at_host, allowed, further)
+    return Client(size, mine, endpoint, timeout, interruption, keepalive).run(allowed, further)

@@ -21,13 +21,13 @@ from distrun.host.connections.listener import Listener
 from distrun.runtime.transport.rendezvous.client import Client, Further, nothing_further
 from distrun.runtime.transport.rendezvous.local_connections import connect_locally
 from distrun.runtime.transport.rendezvous.protocol import ERROR_TIMEOUT, Rendezvous, receive_packed, unpack_message
-from distrun.runtime.transport.rendezvous.relay import Place
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.relay import HostListener
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 _PLACE = "relay"
 _MOST_SOCKETS = 250  # that the kernel lets travel together
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.02  # seconds between attempts
-_PATIENCE = 1.0  # seconds within which the process that has the relay's name must listen
+_LISTEN_TIMEOUT = 1.0  # seconds within which the process that has the relay's name must listen
 log = logging.getLogger("distrun")
 
 
@@ -35,22 +35,22 @@ class HostClient(Client):
     """The side of a rank other than rank 0, where the ranks of a host come together first."""
 
     def run_at(
-        self, meeting: LocalMeeting, allowed: list[str] | None, further: Further = nothing_further
+        self, rendezvous: LocalRendezvous, allowed: list[str] | None, further: Further = nothing_further
     ) -> Rendezvous:
-        """Be the relay, or come to it; see `run`. `meeting`: of the ranks of this host."""
-        address, key = meeting.address(_PLACE), meeting.key or b""
-        seconds, trusted_until = _SHORTEST_PAUSE, time.monotonic() + _PATIENCE
+        """Be the relay, or come to it; see `run`. `rendezvous`: of the ranks of this host."""
+        address, key = rendezvous.address(_PLACE), rendezvous.key or b""
+        seconds, trusted_until = _SHORTEST_PAUSE, time.monotonic() + _LISTEN_TIMEOUT
         while time.monotonic() < self._deadline:
             if (place := _claim(address)) is not None:
                 with place:
-                    return self.run(allowed, further, Place(place, key))
+                    return self.run(allowed, further, HostListener(place, key))
             try:
                 relay = self._connect_with_relay(address, key)
             except (ConnectionRefusedError, BlockingIOError):  # the relay is about to listen, or is none
                 if time.monotonic() > trusted_until:
                     return self._run_without_relay(address, allowed, further)
             except OSError:  # the relay has ended
-                trusted_until = time.monotonic() + _PATIENCE
+                trusted_until = time.monotonic() + _LISTEN_TIMEOUT
             except BootstrapError:
                 check(self._interruption)
                 return self._run_without_relay(address, allowed, further)

@@ -28,7 +28,7 @@ from distrun.runtime.transport.rendezvous.protocol import (
     receive_packed,
     unpack_message,
 )
-from distrun.runtime.transport.rendezvous.relay import Place, Relay
+from distrun.runtime.transport.rendezvous.relay import HostListener, Relay
 
 Further = Callable[[str], Sequence[Interface]]
 """Returns the interfaces at which to listen beside an address."""
@@ -49,18 +49,18 @@ class Client:
         endpoint: RendezvousEndpoint,
         timeout: float,
         interruption: Interruption | None = None,
-        silence: float = DEAD_HOST_TIMEOUT,
+        keepalive: float = DEAD_HOST_TIMEOUT,
     ) -> None:
         self._size = size
         self._mine = mine
         self._endpoint = endpoint
         self._timeout = timeout
         self._interruption = interruption
-        self._silence = silence
+        self._keepalive = keepalive
         self._deadline = time.monotonic() + timeout
 
     def run(
-        self, allowed: list[str] | None, further: Further = nothing_further, place: Place | None = None
+        self, allowed: list[str] | None, further: Further = nothing_further, place: HostListener | None = None
     ) -> Rendezvous:
         """Connect with rank 0 and wait for the table.
 
@@ -84,11 +84,11 @@ class Client:
 
             server = self._connect(introduction)
             control = undo.enter_context(server.socket)
-            set_tcp_options(control, self._silence)
+            set_tcp_options(control, self._keepalive)
             alarm = self._connect_alarm(server)
             if alarm is not None:
                 undo.enter_context(alarm)
-                set_tcp_options(alarm, self._silence)
+                set_tcp_options(alarm, self._keepalive)
             if place is None:
                 table = self._receive_table(server)
             else:

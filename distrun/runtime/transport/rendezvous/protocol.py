@@ -123,7 +123,7 @@ class Addresses:
     """The addresses at which the others look for us, in digits."""
     key: bytes
     is_encrypted: bool
-    silence: float
+    keepalive: float
     """Seconds after which a host that does not answer counts as gone; 0: never."""
 
 
@@ -149,10 +149,10 @@ class Rendezvous:
     is_relayed: bool = False
     """Whether there are ranks on other hosts with which rank 0 has no connection, since others introduced them."""
 
-    def addresses(self, silence: float) -> Addresses:
+    def addresses(self, keepalive: float) -> Addresses:
         """Return what is worth knowing when nobody listens any more; called before the listener is closed."""
         own = tuple(dict.fromkeys(address for address, _ in self.listener.endpoints))  # rank 0 may have several ports
-        return Addresses(self.members, own, self.key, self.is_encrypted, silence)
+        return Addresses(self.members, own, self.key, self.is_encrypted, keepalive)
 
     def close(self) -> None:
         """Close all connections, and stop listening."""

@@ -22,7 +22,7 @@ from distrun.runtime.transport.rendezvous.protocol import ERROR_TIMEOUT, Member,
 
 
 @dataclass(frozen=True)
-class Place:
+class HostListener:
     """Where the other ranks of a host come."""
 
     socket: socket.socket
@@ -36,7 +36,7 @@ class Relay:
 
     def __init__(
         self,
-        place: Place,
+        place: HostListener,
         server: PeerConnection,
         listening: Callable[[Member], tuple[list[socket.socket], Member]],
         tells_key: bool,

@@ -44,14 +44,14 @@ class Server:
         endpoint: RendezvousEndpoint,
         timeout: float,
         interruption: Interruption | None = None,
-        silence: float = DEAD_HOST_TIMEOUT,
+        keepalive: float = DEAD_HOST_TIMEOUT,
     ) -> None:
         self._size = size
         self._mine = mine
         self._endpoint = endpoint
         self._timeout = timeout
         self._interruption = interruption
-        self._silence = silence
+        self._keepalive = keepalive
         self._deadline = time.monotonic() + timeout
         self._members: dict[int, Member] = {}
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
@@ -129,7 +129,7 @@ class Server:
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
                 raise BootstrapError(sentence)
             undo.pop_all()
-        set_tcp_options(connection, self._silence)  # it may wait for long, for the slowest rank
+        set_tcp_options(connection, self._keepalive)  # it may wait for long, for the slowest rank
         self._connections[purpose][member.rank] = connection
         self._by_fd[connection.fileno()] = purpose, member.rank
         if purpose == CONTROL:

@@ -33,7 +33,7 @@ _HANDSHAKE_TIMEOUT = 5.0  # seconds that rank 0 gives each client
 
 
 @dataclass(frozen=True)
-class LocalMeeting:
+class LocalRendezvous:
     """Which ranks of this host meet, of which job and when."""
 
     name: str
@@ -99,7 +99,7 @@ def rendezvous_within_host(
     mine = own_peer_info(size)
     if size == 1:
         return [mine]
-    address = LocalMeeting(name, key).address()
+    address = LocalRendezvous(name, key).address()
     deadline = _Deadline(timeout, interruption)
     with ExitStack() as undo:
         undo.callback(mine.close)

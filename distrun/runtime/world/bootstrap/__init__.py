@@ -4,6 +4,6 @@
 on a Unix socket, maps their memory, and has a backend. Where there are several hosts (`across_hosts`), all ranks meet
 at rank 0 first, in large jobs by one rank of each host; rank 0 tells everybody who is where and which settings hold for
 all. Then the ranks of each host meet as on a single one, and each connects with the ranks of its rail. Both build on
-the `facts` that are known before the ranks meet, and on the `meeting` that this is, by which ranks of another
+the `facts` that are known before the ranks meet, and on the `rendezvous_round` that this is, by which ranks of another
 generation are strangers.
 """

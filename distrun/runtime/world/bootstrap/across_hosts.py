@@ -25,7 +25,7 @@ from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts, withdraw
-from distrun.runtime.world.bootstrap.meeting import endpoint_of_meeting
+from distrun.runtime.world.bootstrap.rendezvous_round import endpoint_of_round
 
 _WIRE_DTYPES = ("", *WIRE_DTYPES)  # as rank 0 tells them: by index
 
@@ -39,13 +39,13 @@ def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:
         undo.callback(rendezvous.close)
         layout = HostLayout.of([member.host for member in rendezvous.members], facts.topology.rank)
         _check(facts, layout)
-        silence = facts.settings.keepalive
+        keepalive = facts.settings.keepalive
         agreed = rendezvous.agreed
         tree = control_tree(layout.ranks, layout.rank, agreed["fan_out"], rendezvous.is_relayed)
         early = {} if tree is None else connect_tree(rendezvous, tree, deadline, facts.interruption)
-        network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms, silence)
+        network = Network(layout.rank, rendezvous.members, rendezvous.control, rendezvous.alarms, keepalive)
         undo.callback(network.close)
-        network.addresses = rendezvous.addresses(silence)
+        network.addresses = rendezvous.addresses(keepalive)
         local_group = facts.join_local_group(layout.position, layout.local_ranks, network)
         undo.push(partial(withdraw, local_group))
         links, link_maker = _links(facts, rendezvous, layout, network, local_group, deadline, early)
@@ -71,9 +71,9 @@ def _rendezvous(facts: Facts) -> Rendezvous:
         _agreed(facts),
         settings.start_timeout,
         settings.network,
-        facts.ends_meeting,
+        facts.ends_rendezvous,
         settings.keepalive,
-        facts.local_meeting() if _is_large(facts) else None,
+        facts.local_rendezvous() if _is_large(facts) else None,
     )
 
 
@@ -113,7 +113,7 @@ def _endpoint(facts: Facts) -> RendezvousEndpoint:
     if endpoint is None:
         topology, settings = facts.topology, facts.settings
         endpoint = mpi_rendezvous.find(topology.rank, topology.size, settings.network, settings.start_timeout)
-    return replace(endpoint_of_meeting(endpoint, facts.meeting), is_encrypted=facts.settings.encrypt)
+    return replace(endpoint_of_round(endpoint, facts.rendezvous_round), is_encrypted=facts.settings.encrypt)
 
 
 def _check(facts: Facts, layout: HostLayout) -> None:

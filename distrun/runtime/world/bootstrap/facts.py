@@ -23,9 +23,9 @@ from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.control.control_tree import ControlTree
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting, rendezvous_within_host
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous, rendezvous_within_host
 from distrun.runtime.transport.shared_memory.segment import FAILED
-from distrun.runtime.world.bootstrap.meeting import Meeting
+from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound
 from distrun.runtime.world.devices import Device
 from distrun.runtime.world.devices.cuda import Cuda
 from distrun.runtime.world.environments import Environment
@@ -44,10 +44,10 @@ class Facts:
     topology: Topology
     device: Device
     settings: Settings
-    meeting: Meeting
+    rendezvous_round: RendezvousRound
     interruption: Interruption | None
     """Ends the wait for the others, and the world later on."""
-    ends_meeting: Interruption | None
+    ends_rendezvous: Interruption | None
     """Ends the wait for the others."""
     ranks: tuple[int, ...] = ()
     """The job's ranks that make up the world, if not all do."""
@@ -63,16 +63,18 @@ class Facts:
         Raises:
             BootstrapError: they did not come within the start timeout, or the wait was interrupted.
         """
-        meeting, timeout = self.local_meeting(), self.settings.start_timeout
-        peers = rendezvous_within_host(meeting.name, meeting.key, own, len(ranks), timeout, self.ends_meeting)
-        return LocalGroup(own, ranks, peers, self.timeouts(), network, interruption=self.interruption, meeting=meeting)
+        rendezvous, timeout = self.local_rendezvous(), self.settings.start_timeout
+        peers = rendezvous_within_host(rendezvous.name, rendezvous.key, own, len(ranks), timeout, self.ends_rendezvous)
+        return LocalGroup(
+            own, ranks, peers, self.timeouts(), network, interruption=self.interruption, rendezvous=rendezvous
+        )
 
-    def local_meeting(self) -> LocalMeeting:
+    def local_rendezvous(self) -> LocalRendezvous:
         """Return the meeting of the ranks of this host."""
-        name = f"{self.environment.job_name()}:{self.meeting}"
+        name = f"{self.environment.job_name()}:{self.rendezvous_round}"
         if self.ranks:
             name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
-        return LocalMeeting(name, self.environment.job_key())
+        return LocalRendezvous(name, self.environment.job_key())
 
     def start_engine(
         self,
@@ -103,10 +105,10 @@ class Facts:
         from distrun.runtime.engine.autotuning.journal import Journal, start_log  # other jobs need no statistics
 
         turns.begin_world()
-        world, file = self.meeting.generation, self.settings.autotune_log
+        world, file = self.rendezvous_round.generation, self.settings.autotune_log
         if self.topology.rank > 0:
             return None
-        if file and self.meeting == Meeting(1, 1):
+        if file and self.rendezvous_round == RendezvousRound(1, 1):
             start_log(file)
         is_given = "fusion_threshold" in given(os.environ) or not self.settings.fusion_threshold
         return None if is_given else Journal("operations", world, file, tells=True)

@@ -16,8 +16,8 @@ from distrun.errors import UsageError
 from distrun.runtime.world import devices, environments
 from distrun.runtime.world.bootstrap.across_hosts import connect_across_hosts
 from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts
-from distrun.runtime.world.bootstrap.meeting import Meeting
 from distrun.runtime.world.bootstrap.one_host import connect_on_one_host
+from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound
 from distrun.runtime.world.devices import Device
 from distrun.runtime.world.environments import Environment
 
@@ -66,27 +66,27 @@ def join(
     settings = Settings.of(environ)
     environment = environments.detect(environ)
     topology = environment.topology()
-    meeting = Meeting(environment.generation(), inits)
+    rendezvous_round = RendezvousRound(environment.generation(), inits)
     if ranks is not None:
-        return _join_some(environ, environment, settings, meeting, tuple(ranks), interruption)
+        return _join_some(environ, environment, settings, rendezvous_round, tuple(ranks), interruption)
     if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus, environment.slot())
-    ends_meeting = Either(interruption, departure) if interruption and departure else interruption or departure
-    facts = Facts(environment, topology, device, settings, meeting, interruption, ends_meeting)
+    ends_rendezvous = Either(interruption, departure) if interruption and departure else interruption or departure
+    facts = Facts(environment, topology, device, settings, rendezvous_round, interruption, ends_rendezvous)
     if topology.size <= topology.local_size:
-        return World(topology, device, connect_on_one_host(facts), meeting.generation)
+        return World(topology, device, connect_on_one_host(facts), rendezvous_round.generation)
     engine, (cross_rank, cross_size) = connect_across_hosts(facts)
     topology = replace(topology, cross_rank=cross_rank, cross_size=cross_size)
-    return World(topology, device, engine, meeting.generation)
+    return World(topology, device, engine, rendezvous_round.generation)
 
 
 def _join_some(
     environ: Mapping[str, str],
     environment: Environment,
     settings: Settings,
-    meeting: Meeting,
+    rendezvous_round: RendezvousRound,
     ranks: tuple[int, ...],
     interruption: Interruption | None,
 ) -> World:
@@ -105,5 +105,5 @@ def _join_some(
     place, size = ranks.index(job.rank), len(ranks)
     topology = Topology(place, size, place, size, 0, 1, job.hostname)
     device = devices.bind(job, environ, settings.share_gpus, environment.slot())
-    facts = Facts(environment, topology, device, settings, meeting, interruption, interruption, ranks)
-    return World(topology, device, connect_on_one_host(facts), meeting.generation)
+    facts = Facts(environment, topology, device, settings, rendezvous_round, interruption, interruption, ranks)
+    return World(topology, device, connect_on_one_host(facts), rendezvous_round.generation)

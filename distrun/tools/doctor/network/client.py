@@ -10,7 +10,7 @@ from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import packet_sizes
 from distrun.tools.doctor.network.authentication import respond
 from distrun.tools.doctor.network.server import EXCHANGE, PING, PURPOSE, RECEIVE, SEND
-from distrun.tools.doctor.network.transfers import SILENCE, drain, ping, pump, reset_on_close
+from distrun.tools.doctor.network.transfers import IDLE_TIMEOUT, drain, ping, pump, reset_on_close
 
 _CONNECT = 4.0  # seconds, in which the kernel tries three times or more
 _TRIES = 3  # for a connection with a server that has been reached before: packets may be lost
@@ -103,7 +103,7 @@ def _connect_once(address: str, port: int, key: bytes, purpose: bytes) -> socket
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not respond(peer, key):
             raise HostError("another program answers there")
-        peer.settimeout(SILENCE)
+        peer.settimeout(IDLE_TIMEOUT)
         peer.sendall(purpose)
     except OSError as error:
         peer.close()

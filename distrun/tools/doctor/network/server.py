@@ -14,7 +14,7 @@ from distrun.host.endpoints import bind_free
 from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import packet_sizes
 from distrun.tools.doctor.network.authentication import challenge
-from distrun.tools.doctor.network.transfers import SILENCE, drain, pump
+from distrun.tools.doctor.network.transfers import IDLE_TIMEOUT, drain, pump
 
 PING, SEND, RECEIVE, EXCHANGE = b"P", b"S", b"R", b"E"
 """The requests of a client: round trips, to send, to receive, or to exchange messages of rising sizes."""
@@ -57,7 +57,7 @@ class BenchmarkServer:
         """
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._thread.join(SILENCE + 1)
+        self._thread.join(IDLE_TIMEOUT + 1)
         self._socket.close()
         return {"rate": self._rate, "sent": self._packets.sent, "lost": self._packets.lost}
 
@@ -73,7 +73,7 @@ class BenchmarkServer:
                     self._serve_peer(peer)
 
     def _serve_peer(self, peer: socket.socket) -> None:
-        peer.settimeout(SILENCE)
+        peer.settimeout(IDLE_TIMEOUT)
         purpose = peer.recv(PURPOSE.size, socket.MSG_WAITALL)
         if len(purpose) < PURPOSE.size:
             return
@@ -87,4 +87,4 @@ class BenchmarkServer:
             case b"R":
                 self._packets = pump(peer, pace)
             case b"E":
-                packet_sizes.serve(peer, SILENCE)
+                packet_sizes.serve(peer, IDLE_TIMEOUT)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from distrun.host.connections.tcp_info import SentPackets
 
-SILENCE = 3.0
+IDLE_TIMEOUT = 3.0
 """Seconds without a byte after which nothing more will come; what is lost is sent again four times in them."""
 _PINGING = 0.05  # seconds of round trips, or as long as `_MIN_PINGS` take
 _MIN_PINGS = 3

@@ -68,7 +68,7 @@ class Trial:
     """The time that the last attempt took."""
     end_at: float | None = None
     """When the ranks that are left are to be ended."""
-    story: str = ""
+    failure_text: str = ""
     """The report of its failure, for people."""
 
     @property

@@ -99,7 +99,7 @@ def _failures(trials: Iterable[Trial]) -> Iterator[str]:
         yield "<h2>Failures</h2>"
     for trial in failed:
         title = f"trial {trial.number} ({parameters(trial.values)})"
-        yield f"<details><summary>{escape(title)}</summary><pre>{escape(trial.story)}</pre></details>"
+        yield f"<details><summary>{escape(title)}</summary><pre>{escape(trial.failure_text)}</pre></details>"
 
 
 def _trials(trials: Sequence[Trial], template: Template) -> str:

@@ -128,7 +128,7 @@ class Record:
                 "hosts": trial.hosts,
                 "attempts": trial.attempts,
                 "command": command,
-                "story": trial.story,
+                "story": trial.failure_text,
             }
         )
 
@@ -244,7 +244,7 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
                 reports=[(float(step), float(value)) for step, value in entry.get("reports", ())],
                 printed=None if entry.get("printed") is None else float(entry["printed"]),
                 seconds=entry.get("seconds", 0.0),
-                story=entry.get("story", ""),
+                failure_text=entry.get("story", ""),
             )
         except (ValueError, KeyError, TypeError):  # the last line of a launcher that was killed
             continue

@@ -51,7 +51,7 @@ class Quiet:
         """Clear away nothing."""
 
 
-class Lines:
+class PlainTable:
     """The view without a terminal: a line for each trial that ends, and one every 30 s."""
 
     def __init__(self, say: Callable[[str], None], minimizes: bool, total: int | None, now: float) -> None:

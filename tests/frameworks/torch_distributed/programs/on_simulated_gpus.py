@@ -39,7 +39,7 @@ def not_on_host(tensor):
 
 def moment(arena):
     _executed["moments"] += 1
-    return cuda.Moment(arena, SimpleNamespace())
+    return cuda.StreamPoint(arena, SimpleNamespace())
 
 
 cuda.kind = lambda tensor: cuda.CUDA

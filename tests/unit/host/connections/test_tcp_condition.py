@@ -14,8 +14,8 @@ from distrun.host.connections.tcp_info import SentPackets, TcpInfo
 FEW = SentPackets(1000, 3)
 
 
-def condition(resent=0, silence=0.1, unacknowledged=0, unsent=0, backoff=0, packets=FEW):
-    info = TcpInfo(resent, int(unacknowledged > 0), silence, resent, backoff)
+def condition(resent=0, idle=0.1, unacknowledged=0, unsent=0, backoff=0, packets=FEW):
+    info = TcpInfo(resent, int(unacknowledged > 0), idle, resent, backoff)
     return TcpCondition(info, packets, unacknowledged, unsent)
 
 
@@ -41,7 +41,7 @@ def test_what_is_wrong_is_found_the_worst_first(found, finding):
 
 
 def test_data_that_are_not_acknowledged_are_told_with_their_size_tries_and_time():
-    stuck = condition(resent=7, silence=12.2, unacknowledged=48_000)
+    stuck = condition(resent=7, idle=12.2, unacknowledged=48_000)
     assert stuck.describe() == (
         "has 48 kB unacknowledged, sent again 7 times, and nothing has come from there for 12 s: packets are lost on "
         "the way"
@@ -53,14 +53,14 @@ def test_data_that_are_not_acknowledged_are_told_with_their_size_tries_and_time(
 
 
 def test_where_something_comes_from_there_the_way_there_loses_packets():
-    assert condition(resent=4, silence=0.5, unacknowledged=48_000).describe() == (
+    assert condition(resent=4, idle=0.5, unacknowledged=48_000).describe() == (
         "has 48 kB unacknowledged, sent again 4 times, while packets come from there: packets are lost on the way "
         "there, large ones perhaps"
     )
 
 
 def test_a_few_bytes_that_are_lost_are_no_large_packet():
-    assert "MTU" not in condition(resent=4, silence=9.0, unacknowledged=40).describe(small_pass=True)
+    assert "MTU" not in condition(resent=4, idle=9.0, unacknowledged=40).describe(small_pass=True)
 
 
 def test_loss_is_told_with_its_share():

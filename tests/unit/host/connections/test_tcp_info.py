@@ -13,10 +13,10 @@ from distrun.host.connections.tcp_info import TcpInfo
 @pytest.mark.parametrize(
     ("info", "is_dead"),
     [
-        (TcpInfo(retries=0, unanswered=3, silence=100.0), False),  # it has only just been sent
-        (TcpInfo(retries=5, unanswered=3, silence=2.9), False),
-        (TcpInfo(retries=1, unanswered=3, silence=3.0), True),
-        (TcpInfo(retries=2, unanswered=0, silence=3.5), True),  # probes of a closed window, or keepalives
+        (TcpInfo(retries=0, unanswered=3, idle=100.0), False),  # it has only just been sent
+        (TcpInfo(retries=5, unanswered=3, idle=2.9), False),
+        (TcpInfo(retries=1, unanswered=3, idle=3.0), True),
+        (TcpInfo(retries=2, unanswered=0, idle=3.5), True),  # probes of a closed window, or keepalives
     ],
 )
 def test_a_host_that_does_not_answer_what_is_sent_again_is_dead(info, is_dead):
@@ -33,7 +33,7 @@ def test_the_kernel_is_asked_about_a_real_connection():
             for connection in (one, other):
                 info = TcpInfo.of(connection)
                 assert info.retries == 0
-                assert 0 <= info.silence < 30
+                assert 0 <= info.idle < 30
         with pytest.raises(OSError, match="Bad file descriptor"):
             TcpInfo.of(one)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from distrun.methods.diloco.merging import Plan, Standing, plan
+from distrun.methods.diloco.merging import MergeState, Plan, plan
 
 
 def standing(step=9, versions=(1, 1), has_anchor=True, has_moved=True):
-    return Standing(step, has_anchor, has_moved, versions)
+    return MergeState(step, has_anchor, has_moved, versions)
 
 
 NEWCOMER = standing(0, (0, 0), has_anchor=False, has_moved=False)

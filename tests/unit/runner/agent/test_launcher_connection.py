@@ -11,7 +11,7 @@ from distrun.runner.protocol import keepalive
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system.loop import Loop
 
-SILENCE = 10.0  # seconds
+TIMEOUT = 10.0  # seconds
 
 
 @pytest.fixture
@@ -29,16 +29,16 @@ def test_a_launcher_that_spoke_while_the_agent_was_stopped_is_not_given_up(pipes
     commands, launcher, _, reports = pipes
     loop, handled, losses = Loop(), [], []
     connection = LauncherConnection(loop, commands, reports, handled.append, lambda: losses.append(now))
-    connection.keep_alive(SILENCE)
+    connection.keep_alive(TIMEOUT)
     if spoke:
         os.write(launcher, Frame(FrameKind.KEEPALIVE).encode())
-    now += 2 * SILENCE
+    now += 2 * TIMEOUT
     connection.stay_in_touch()
     assert connection.is_lost == connection.is_silent == (not spoke)
     if spoke:
         loop.run_once(0)
         connection.stay_in_touch()
-        now += SILENCE - 0.1
+        now += TIMEOUT - 0.1
         connection.stay_in_touch()
         assert [frame.kind for frame in handled] == [FrameKind.KEEPALIVE]
         assert not losses

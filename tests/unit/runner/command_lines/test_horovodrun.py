@@ -11,7 +11,7 @@ from distrun.runner.command_lines.translate import translate
 
 def ours(line):
     translation = translate(PROGRAM, line.split())
-    return translation.arguments, translation.told()
+    return translation.arguments, translation.description()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_configuration_file_says_what_flags_say_and_flags_win(config):
         "-x HOROVOD_TIMELINE=t.json --timeline-mark-cycles "
         "--stall-warning 30 -x DISTRUN_LOG_LEVEL=info -x DISTRUN_LOG_TIME=1 --stall-warning 9 cmd"
     )
-    assert "--cycle-time-ms 3.5" in translation.told()
+    assert "--cycle-time-ms 3.5" in translation.description()
 
 
 EVERY_KEY = """

@@ -12,7 +12,7 @@ from distrun.runner.command_lines.translate import translate
 def ours(line):
     translation = translate(PROGRAM, line.split())
     assert translation.options[:4] == ("--no-tag-output", "--stdin", "0", "--openmpi-env")
-    return " ".join(translation.arguments[4:]), translation.told()
+    return " ".join(translation.arguments[4:]), translation.description()
 
 
 @pytest.mark.parametrize(

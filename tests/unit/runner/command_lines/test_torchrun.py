@@ -16,7 +16,7 @@ PYTHON = f"{sys.executable} -u"
 
 def ours(line, **environ):
     translation = translate(PROGRAM, line.split(), environ)
-    return translation.arguments, translation.told()
+    return translation.arguments, translation.description()
 
 
 @pytest.mark.parametrize(

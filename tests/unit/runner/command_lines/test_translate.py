@@ -54,9 +54,9 @@ def test_programs_differ_in_how_flags_may_be_spelt(launcher, words):
 
 
 def test_ignored_flags_are_told_in_one_line_with_reasons():
-    told = translate(LAUNCH, ["--quick", "--queue", "a", "--queue", "b", "cmd"]).told()
+    told = translate(LAUNCH, ["--quick", "--queue", "a", "--queue", "b", "cmd"]).description()
     assert told == "ignored: --quick (it is quick); --queue a, --queue b (there is no queue)"
-    assert translate(LAUNCH, ["cmd"]).told() == ""
+    assert translate(LAUNCH, ["cmd"]).description() == ""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from distrun.runner.observation.live.hub import Hub
 from distrun.runner.observation.live.screen import lines
 from distrun.runner.observation.live.sentences import clock, number, sentence, size
 from distrun.runner.observation.live.snapshot import HostView, RankView, Shares, Slow, Snapshot
-from distrun.runner.observation.live.view import LINE_EVERY, Lines
+from distrun.runner.observation.live.view import LINE_EVERY, PlainView
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 
 SLOW = Slow(3, "rank 3 on h2 costs every step 19 ms (16 %): it waits for its input", stands=False)
@@ -107,7 +107,7 @@ def test_it_can_be_sent() -> None:
 def test_without_a_terminal_there_is_a_line_now_and_then_and_at_once_when_a_rank_is_slow() -> None:
     said: list[str] = []
     now = [0.0]
-    viewer = Lines(said.append, lambda: now[0])
+    viewer = PlainView(said.append, lambda: now[0])
     viewer.see(job(4, slow=()))
     assert said == []
     now[0] = LINE_EVERY

@@ -157,7 +157,7 @@ class FakeControlPlane:
     def hear_alarms(self) -> bool:
         return bool(self.alarms) and self.alarms.popleft()
 
-    def pass_on_losses(self) -> str | None:
+    def report_lost_ranks(self) -> str | None:
         return None
 
     def trouble(self, is_undecided: bool) -> str | None:

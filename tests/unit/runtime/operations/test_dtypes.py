@@ -52,7 +52,7 @@ def test_foreign_byte_order_is_refused_with_the_remedy(dtype):
 def test_widening_is_exact_for_every_value_there_is(name, dtype):
     element = ELEMENT_TYPES[name]
     wide = np.empty(HALVES.size, np.float32)
-    element.widen(HALVES.view(element.storage), wide)
+    element.decode(HALVES.view(element.storage), wide)
     expected = HALVES.view(dtype).astype(np.float32)
     assert np.array_equal(wide, expected, equal_nan=True)
     assert np.array_equal(np.signbit(wide), np.signbit(expected))
@@ -61,12 +61,12 @@ def test_widening_is_exact_for_every_value_there_is(name, dtype):
 @pytest.mark.parametrize(("name", "dtype"), [("float16", np.float16), (BFLOAT16, ml_dtypes.bfloat16)])
 def test_narrowing_undoes_widening(name, dtype):
     element = ELEMENT_TYPES[name]
-    wide, narrow = np.empty(HALVES.size, np.float32), np.empty(HALVES.size, element.storage)
-    element.widen(HALVES.view(element.storage), wide)
-    element.narrow(wide, narrow)
+    wide, encoded = np.empty(HALVES.size, np.float32), np.empty(HALVES.size, element.storage)
+    element.decode(HALVES.view(element.storage), wide)
+    element.encode(wide, encoded)
     isnan = np.isnan(HALVES.view(dtype).astype(np.float32))
-    assert np.array_equal(narrow.view(np.uint16)[~isnan], HALVES[~isnan])
-    assert np.isnan(narrow.view(dtype)[isnan].astype(np.float32)).all()
+    assert np.array_equal(encoded.view(np.uint16)[~isnan], HALVES[~isnan])
+    assert np.isnan(encoded.view(dtype)[isnan].astype(np.float32)).all()
 
 
 def awkward() -> np.ndarray:
@@ -83,11 +83,11 @@ def test_narrowing_rounds_to_nearest_even_overflows_to_infinity_and_keeps_nan(na
     if name == "float16":  # the same neighbourhoods in float16's range
         source = np.concatenate([source, np.linspace(-70000, 70000, 100_001, dtype=np.float32)])
     before = source.view(np.uint32).copy()
-    narrow = np.empty(source.size, element.storage)
+    encoded = np.empty(source.size, element.storage)
     with np.errstate(all="ignore"):
-        element.narrow(source, narrow)
+        element.encode(source, encoded)
         expected = source.astype(dtype)
     isnan = np.isnan(source)
-    assert np.array_equal(narrow.view(np.uint16)[~isnan], expected.view(np.uint16)[~isnan])
-    assert np.isnan(narrow.view(dtype)[isnan].astype(np.float32)).all()
+    assert np.array_equal(encoded.view(np.uint16)[~isnan], expected.view(np.uint16)[~isnan])
+    assert np.isnan(encoded.view(dtype)[isnan].astype(np.float32)).all()
     assert np.array_equal(source.view(np.uint32), before)

@@ -18,7 +18,7 @@ from distrun.tools.sweep.results.page import page
 from distrun.tools.sweep.results.record import Header, Record, read
 from distrun.tools.sweep.results.sentences import ended
 from distrun.tools.sweep.results.standing import best, groups, ranked
-from distrun.tools.sweep.results.table import Lines, lines
+from distrun.tools.sweep.results.table import PlainTable, lines
 from distrun.tools.sweep.search.listed import Listed
 from distrun.tools.sweep.space.command_line import parse_words
 
@@ -148,7 +148,7 @@ def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
 def test_the_page_has_plots_and_escapes_what_users_write():
     template = parse_words(["t.py", "--name=<i>", "x=a|b|<b>"])
     failed = TRIALS[3]
-    failed.story = "it </pre> failed"
+    failed.failure_text = "it </pre> failed"
     text = page(TRIALS, template, 2, True)
     assert text.count("<svg") == 2
     assert "it &lt;/pre&gt; failed" in text
@@ -200,7 +200,7 @@ def test_the_table_is_best_first_and_fits_the_terminal():
 
 def test_without_a_terminal_each_trial_and_each_half_minute_has_a_line():
     said = []
-    view = Lines(said.append, True, 9, now=0.0)
+    view = PlainTable(said.append, True, 9, now=0.0)
     everything = {item.number: item for item in TRIALS}
     view.see(everything, 29.0)
     view.ended(TRIALS[0], everything)

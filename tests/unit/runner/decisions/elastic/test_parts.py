@@ -7,10 +7,10 @@ from hypothesis import given
 
 from distrun.runner.decisions.elastic.barring import WINDOW, Barring
 from distrun.runner.decisions.elastic.budget import INCIDENT, Budget
+from distrun.runner.decisions.elastic.failure_history import KEPT, FailureHistory
 from distrun.runner.decisions.elastic.hosts import RETRY_FIRST, RETRY_LONGEST, Hosts
 from distrun.runner.decisions.elastic.links import suspected_host
 from distrun.runner.decisions.elastic.ranks import in_rank_order
-from distrun.runner.decisions.elastic.story import KEPT, Story
 
 # --- ranks
 
@@ -193,11 +193,11 @@ def test_where_two_complain_of_each_other_nobody_is_suspected():
 
 
 def test_the_story_keeps_the_last_failures():
-    story = Story(100.0)
-    assert story.lines == []
-    story.add("rank 1 on h2 was killed by SIGKILL", 3, 112.34)
-    assert story.lines == ["after 12.3 s, generation 3: rank 1 on h2 was killed by SIGKILL"]
+    failure_history = FailureHistory(100.0)
+    assert failure_history.lines == []
+    failure_history.add("rank 1 on h2 was killed by SIGKILL", 3, 112.34)
+    assert failure_history.lines == ["after 12.3 s, generation 3: rank 1 on h2 was killed by SIGKILL"]
     for _ in range(KEPT + 4):
-        story.add("host h cannot be used", 0, 100)
-    assert len(story.lines) == KEPT + 1
-    assert story.lines[:2] == ["(5 earlier failures)", "after 0.0 s, at the start: host h cannot be used"]
+        failure_history.add("host h cannot be used", 0, 100)
+    assert len(failure_history.lines) == KEPT + 1
+    assert failure_history.lines[:2] == ["(5 earlier failures)", "after 0.0 s, at the start: host h cannot be used"]

@@ -19,8 +19,8 @@ from distrun.runner.decisions.elastic.actions import (
     StartNewcomers,
     StartSpares,
 )
-from distrun.runner.decisions.elastic.decisions import PATIENCE, REMINDER, SPARES_PATIENCE
-from distrun.runner.decisions.elastic.failures import UNKNOWN_SILENCE
+from distrun.runner.decisions.elastic.decisions import REMINDER, SETTLE_TIMEOUT, SPARES_TIMEOUT
+from distrun.runner.decisions.elastic.failures import UNKNOWN_TIMEOUT
 from distrun.runner.decisions.elastic.regrouping import FUTILE_TIME, GATHER_TIME
 from distrun.runner.decisions.events import (
     AgentGone,
@@ -124,7 +124,7 @@ def test_a_job_whose_hosts_are_found_waits_for_them():
     job = History("", 3, min_np=2, max_np=8, discovers=True)
     assert job.at(0) == []
     assert job.said == [], "it has hardly begun"
-    job.at(PATIENCE)
+    job.at(SETTLE_TIMEOUT)
     assert job.said == ["waiting for 3 more ranks"]
     assert job.hear(HostsFound({"a": 2})) == [ConnectHosts(frozenset("a"))]
     assert job.hear(HostReady("a")) == [], "two would do, three are asked for"
@@ -139,7 +139,7 @@ def test_a_job_whose_hosts_are_not_found_begins_with_what_it_has_or_ends():
         job.at(0)
         job.hear(HostsFound({"a": slots}))
         job.hear(HostReady("a"))
-        job.at(PATIENCE)
+        job.at(SETTLE_TIMEOUT)
         assert job.policy.deadline == 600
         actions = job.at(600)
         if ranks is None:
@@ -178,7 +178,7 @@ def test_ranks_that_do_not_start_in_time_are_replaced():
     actions = job.at(START_TIMEOUT)
     assert EndProcesses(frozenset({0}), 0.0) in actions
     assert EndProcesses(frozenset({1}), GRACE) in actions
-    assert job.policy.story == ["after 60.0 s, generation 1: rank 0 on a did not start within 60 s"]
+    assert job.policy.failure_history == ["after 60.0 s, generation 1: rank 0 on a did not start within 60 s"]
 
 
 # --- deaths
@@ -286,7 +286,7 @@ def test_a_rank_that_lost_a_peer_waits_for_the_root_cause():
     assert job.policy.state is State.SETTLING
     job.now = 10.5
     assert job.kill(2) == [EndProcesses(frozenset({1, 3}), GRACE)]
-    assert job.policy.story == ["after 10.5 s, generation 1: rank 2 on a (pid 102) was killed by SIGKILL"]
+    assert job.policy.failure_history == ["after 10.5 s, generation 1: rank 2 on a (pid 102) was killed by SIGKILL"]
 
 
 def test_if_all_have_lost_their_peers_the_first_is_the_story():
@@ -295,7 +295,7 @@ def test_if_all_have_lost_their_peers_the_first_is_the_story():
         assert job.exit(process, 1, lost_peer=True) == []
     job.exit(2, 1, lost_peer=True)
     assert job.policy.state is State.REGROUPING
-    assert "rank 1 on a (pid 101) exited with code 1" in job.policy.story[0]
+    assert "rank 1 on a (pid 101) exited with code 1" in job.policy.failure_history[0]
     assert len(job.begun(job.at(1))) == 4
 
 
@@ -336,7 +336,7 @@ def test_the_failure_that_is_one_too_many_ends_the_job():
     assert job.policy.state is State.ENDING
     assert job.policy.failure.what == "was killed by SIGKILL; all 1 restarts within the hour are used up"
     assert (job.policy.failure.rank, job.policy.status) == (2, 137)
-    assert len(job.policy.story) == 2
+    assert len(job.policy.failure_history) == 2
     for process in (0, 3):
         job.exit(process, -15)
     job.exit(4, -15)
@@ -449,7 +449,7 @@ def test_newcomers_that_fail_at_the_start_are_tried_less_and_less_often():
         "the job had 1 of the 2 ranks of --min-np for the 60 s of --elastic-timeout",
         "    host a: 1 slot barred after failures",
     ]
-    assert len(job.policy.story) == 4
+    assert len(job.policy.failure_history) == 4
 
 
 def test_another_slot_is_taken_before_one_that_is_barred():
@@ -497,7 +497,7 @@ def test_a_host_that_may_have_been_cut_off_is_waited_for_longer():
     assert job.policy.deadline == 10 + ROOT_CAUSE_TIMEOUT + 3
     job.now = 12
     assert job.hear(lost("b", was_silent=True))[0] == CleanUpAfter("b")
-    assert "the agent on b" in job.policy.story[0]
+    assert "the agent on b" in job.policy.failure_history[0]
 
 
 def test_a_host_whose_links_fail_twice_in_a_row_is_barred():
@@ -536,7 +536,7 @@ def test_no_generation_begins_before_it_is_certain_that_the_lost_host_is_empty()
     assert job.said[0].startswith("the agent on b was killed by SIGKILL: generation 2 goes on with 2 ranks")
 
 
-@pytest.mark.parametrize(("keepalive", "margin"), [(15.0, 17.0), (None, UNKNOWN_SILENCE)])
+@pytest.mark.parametrize(("keepalive", "margin"), [(15.0, 17.0), (None, UNKNOWN_TIMEOUT)])
 def test_a_host_that_cannot_be_reached_has_given_up_after_a_while(keepalive, margin):
     job = running("a2b2", min_np=2, keepalive=keepalive)
     job.now = 10
@@ -599,7 +599,7 @@ def test_deaths_of_ranks_and_then_of_their_agent_are_one_failure():
     job.kill(2)
     job.kill(3)
     job.hear(lost("b"))
-    assert job.policy.story[-1].endswith("the agent on b was killed by SIGKILL")
+    assert job.policy.failure_history[-1].endswith("the agent on b was killed by SIGKILL")
     job.hear(HostCleaned("b", is_certain=True))
     job.at(2)
     assert "9 of 10" in job.said[-1]
@@ -667,8 +667,8 @@ def test_a_newcomer_is_not_kept_waiting_for_another_for_long():
     job.now = 10
     assert job.arrive(3) == []
     job.hear(RankStarted(2, 102))
-    assert job.policy.deadline == 10 + PATIENCE
-    assert job.at(10 + PATIENCE) == [PrepareMembers(1, frozenset({0, 1}), "1 rank joins")]
+    assert job.policy.deadline == 10 + SETTLE_TIMEOUT
+    assert job.at(10 + SETTLE_TIMEOUT) == [PrepareMembers(1, frozenset({0, 1}), "1 rank joins")]
 
 
 def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy():
@@ -678,7 +678,7 @@ def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy(
     job.arrive(2)
     assert job.policy.state is State.PREPARING
     said = len(job.said)
-    assert job.at(PATIENCE) == []
+    assert job.at(SETTLE_TIMEOUT) == []
     assert (len(job.said), job.policy.deadline) == (said, REMINDER)
     assert job.at(REMINDER) == []
     assert job.policy.deadline is None
@@ -716,7 +716,7 @@ def test_a_host_that_is_listed_no_more_is_released_at_a_step_boundary():
     assert job.exit(3, -15) == [ReleaseHost("b")]
     assert job.hear(AgentGone("b", 0)) == []
     assert job.policy.state is State.RUNNING
-    assert job.policy.story == []
+    assert job.policy.failure_history == []
 
 
 def test_planned_changes_count_where_that_is_asked_for():
@@ -783,7 +783,7 @@ def test_a_death_while_members_leave_is_a_regroup_of_those_that_are_left():
     job.kill(1)
     assert job.begun(job.at(11)) == [0, 3, 2], "the host is released by the next planned change"
     job.meet()
-    assert [type(action) for action in job.at(11 + PATIENCE)] == [PrepareMembers]
+    assert [type(action) for action in job.at(11 + SETTLE_TIMEOUT)] == [PrepareMembers]
 
 
 def test_newcomers_for_whom_there_is_no_room_any_more_are_ended():
@@ -816,11 +816,11 @@ def test_spares_are_kept_activated_and_replaced():
 def test_a_script_that_never_enrols_has_spares_too():
     job = running("a2", 2, spares=2, enrolled=False)
     job.hear(ProcessSaid(0, Imported(["numpy"])))
-    assert job.policy.deadline == SPARES_PATIENCE
-    assert job.at(SPARES_PATIENCE) == [StartSpares({2: "a", 3: "a"}, ("numpy",))]
+    assert job.policy.deadline == SPARES_TIMEOUT
+    assert job.at(SPARES_TIMEOUT) == [StartSpares({2: "a", 3: "a"}, ("numpy",))]
     job.kill(1)
     job.exit(0, 1, lost_peer=True)
-    (begin,) = job.at(SPARES_PATIENCE + 1)
+    (begin,) = job.at(SPARES_TIMEOUT + 1)
     assert begin.start == {2, 3}, "which activates them with firm places"
 
 

@@ -39,7 +39,7 @@ def test_it_costs_one_restart_whenever_it_exits(delay):
         (start,) = job.exit(2, 1)
         assert isinstance(start, StartNewcomers)
     assert job.said == [text]
-    assert len(job.policy.story) == 1
+    assert len(job.policy.failure_history) == 1
 
 
 def test_others_go_on_before_it_has_exited_and_its_slot_is_used_when_it_has():
@@ -124,7 +124,7 @@ def test_a_cause_that_is_heard_of_after_the_generation_was_left_is_the_same_fail
         assert job.begun(job.at(job.policy.deadline)) == [0, 1, 2]
     job.now += 3.0
     happens(job)
-    assert [line.partition(": ")[2] for line in job.policy.story] == [sentence], "a line per cause"
+    assert [line.partition(": ")[2] for line in job.policy.failure_history] == [sentence], "a line per cause"
     job.at(job.now + GATHER_TIME)
     job.hear(HostCleaned("b", True))
     assert job.said[-1].startswith(f"{sentence}: generation")
@@ -139,7 +139,7 @@ def test_who_has_met_the_others_since_has_failed_anew():
     job.exit(2, 1)
     job.at(job.now + GATHER_TIME)
     assert left(job) == 0
-    assert len(job.policy.story) == 2
+    assert len(job.policy.failure_history) == 2
 
 
 def test_who_did_not_lose_its_peers_explains_nothing():

@@ -9,15 +9,15 @@ from histories.training import MS, START, History, event, played
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.model.seconds import RankSecond, Second
-from distrun.runner.observation.report.gathering import Gathering
+from distrun.runner.observation.report.gathering import Collector
 from distrun.tracing.layout import FORWARD, REMARK, STEP
 
 PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 
 
-def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Gathering:
+def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Collector:
     """Return what is gathered of so many seconds of a history."""
-    gathering = Gathering(START)
+    gathering = Collector(START)
     for _ in played(history, seconds, gathering, stops=stops):
         pass
     gathering.close(0)
@@ -25,7 +25,7 @@ def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, 
 
 
 def test_what_autotuning_has_chosen_is_kept() -> None:
-    gathering = Gathering(START)
+    gathering = Collector(START)
     names = ["", "autotuned bucket_bytes 100 MiB instead of 25 MiB", "something else"]
     remarks = [event(REMARK, START, name=1), event(REMARK, START, name=2)]
     gathering.events(Source(0, 0, "h1"), remarks, names)
@@ -71,7 +71,7 @@ def test_of_a_host_that_is_lost_everything_counts_that_it_has_told() -> None:
 
 
 def test_steps_whose_records_were_lost_are_counted_as_missing() -> None:
-    gathering = Gathering(START)
+    gathering = Collector(START)
     for number in (1, 2, 7, 8, 20):
         gathering.events(Source(0, 0, "h1"), [event(STEP, START + number * MS, number=number)], [""])
     gathering.events(Source(0, 0, "h1"), [event(STEP, START + 30 * MS, number=1)], [""])  # another process
@@ -96,7 +96,7 @@ def test_a_rank_of_which_nothing_is_heard_has_its_place() -> None:
 
 
 def test_usage_of_hosts_is_an_average_and_memory_the_most() -> None:
-    gathering = Gathering(START)
+    gathering = Collector(START)
     for number, (cpu, memory) in enumerate([(10.0, 30.0), (30.0, 50.0), (50.0, 40.0)]):
         network = {"eth0": [1000 * number, 2000 * number]}
         sample = {"time": number * 1_000_000_000, "cpu": cpu, "memory": memory, "network": network, "ranks": {}}
@@ -107,7 +107,7 @@ def test_usage_of_hosts_is_an_average_and_memory_the_most() -> None:
 
 
 def test_a_day_takes_no_more_memory_than_minutes() -> None:
-    gathering = Gathering(0)
+    gathering = Collector(0)
     gathering._model.add(0, 0, "h1")
     for second in range(24 * 3600):
         part = RankSecond({FORWARD: 0.5}, {}, 0.5, 0.0, 2, 64, 1.0)

@@ -22,9 +22,9 @@ class Ends:
         self.reasons.append(how)
 
 
-@pytest.mark.parametrize(("retries", "silence", "ends"), [(3, 9.0, 1), (3, 7.0, 0), (0, 9.0, 0)])
-def test_a_connection_on_which_nothing_is_answered_any_more_is_given_up(monkeypatch, retries, silence, ends):
-    monkeypatch.setattr(TcpInfo, "of", lambda connection: TcpInfo(retries, 1, silence))
+@pytest.mark.parametrize(("retries", "keepalive", "ends"), [(3, 9.0, 1), (3, 7.0, 0), (0, 9.0, 0)])
+def test_a_connection_on_which_nothing_is_answered_any_more_is_given_up(monkeypatch, retries, keepalive, ends):
+    monkeypatch.setattr(TcpInfo, "of", lambda connection: TcpInfo(retries, 1, keepalive))
     handler = Ends()
     for pair, expected in ((pair_of_sockets(), ends), (socket.socketpair(), 0)):
         handler.reasons.clear()

@@ -14,7 +14,7 @@ from distrun.runtime.transport.control.control_tree import ControlTree, control_
 from distrun.runtime.transport.control.tree_connections import connect_tree
 from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
@@ -38,8 +38,8 @@ class Rank(threading.Thread):
         super().__init__()
         self._rank, self._fan_out = rank, fan_out
         host = f"id-{rank // 2}"
-        meeting = None if is_alone else LocalMeeting(f"{name}.{host}", KEY)
-        self._arguments = (rank, 8, host, host, endpoint, {"fan_out": fan_out}, DEADLINE, "", None, 15.0, meeting)
+        rendezvous = None if is_alone else LocalRendezvous(f"{name}.{host}", KEY)
+        self._arguments = (rank, 8, host, host, endpoint, {"fan_out": fan_out}, DEADLINE, "", None, 15.0, rendezvous)
         self.rendezvous: Rendezvous | None = None
         self.tree: ControlTree | None = None
         self.early: dict[int, socket.socket] | None = None

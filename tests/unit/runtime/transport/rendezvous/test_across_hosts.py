@@ -33,12 +33,12 @@ class Rank(RankThread):
         host: str = "",
         timeout: float = DEADLINE,
         network: str = "",
-        silence: float = 15.0,
+        keepalive: float = 15.0,
     ) -> None:
         host = host or f"id-{rank}"
         super().__init__(
             rank, size, host, host.replace("id", "host"), endpoint, {"fusion": 64 + rank}, timeout, network,
-            None, silence,
+            None, keepalive,
         )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_an_address_with_several_ports_is_one_address_to_listen_at_later(endpoin
 
 
 def test_all_connections_allow_for_as_much_silence_as_the_job(endpoint):
-    ranks = [Rank(rank, 2, endpoint, silence=60.0) for rank in range(2)]
+    ranks = [Rank(rank, 2, endpoint, keepalive=60.0) for rank in range(2)]
     meetings = [rank.end() for rank in ranks]
     connections = [*meetings[0].control.values(), *meetings[1].control.values()]
     connections += [*meetings[0].alarms.values(), *meetings[1].alarms.values()]

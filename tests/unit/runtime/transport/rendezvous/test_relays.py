@@ -32,7 +32,7 @@ from distrun.runtime.transport.rendezvous.protocol import (
 )
 from distrun.runtime.transport.rendezvous.relay import Relay
 from distrun.runtime.transport.rendezvous.server import Server
-from distrun.runtime.transport.rendezvous.within_host import LocalMeeting
+from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 PLACE = "relay"
@@ -62,8 +62,8 @@ class Job:
         self.hosts = [host for host, count in enumerate(counts) for _ in range(count)]
         self._name = secrets.token_hex(8)
 
-    def meeting(self, rank: int, key: bytes | None = KEY) -> LocalMeeting:
-        return LocalMeeting(f"{self._name}.{self.hosts[rank]}", key)
+    def rendezvous(self, rank: int, key: bytes | None = KEY) -> LocalRendezvous:
+        return LocalRendezvous(f"{self._name}.{self.hosts[rank]}", key)
 
     def rank(self, rank: int, **options: Any) -> Rank:
         return Rank(self, rank, **options)
@@ -80,7 +80,7 @@ class Job:
     def is_claimed(self, rank: int) -> bool:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
-                probe.bind(self.meeting(rank).address(PLACE))
+                probe.bind(self.rendezvous(rank).address(PLACE))
             except OSError:
                 return True
         return False
@@ -95,7 +95,7 @@ class Rank(RankThread):
         rank: int,
         timeout: float = DEADLINE,
         endpoint: RendezvousEndpoint | None = None,
-        meeting: LocalMeeting | None = None,
+        rendezvous: LocalRendezvous | None = None,
         is_alone: bool = False,
         size: int = 0,
         stop: Stop | None = None,
@@ -104,7 +104,7 @@ class Rank(RankThread):
         host = f"id-{job.hosts[rank]}"
         super().__init__(
             rank, size or job.size, host, host.replace("id", "host"), endpoint or job.endpoint, {"fusion": 64 + rank},
-            timeout, "", stop, 15.0, None if is_alone else meeting or job.meeting(rank),
+            timeout, "", stop, 15.0, None if is_alone else rendezvous or job.rendezvous(rank),
         )  # fmt: skip
 
     def await_waiting(self) -> None:
@@ -224,7 +224,10 @@ def test_a_greeting_brings_the_key_to_all(endpoint):
     at_rank_0 = RendezvousEndpoint(endpoint.addresses, greeting=lambda: (b"sealed" + key, key))
     elsewhere = RendezvousEndpoint(endpoint.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
     job = Job(elsewhere, (1, 3))
-    ranks = [job.rank(0, endpoint=at_rank_0), *[job.rank(rank, meeting=job.meeting(rank, None)) for rank in (1, 2, 3)]]
+    ranks = [
+        job.rank(0, endpoint=at_rank_0),
+        *[job.rank(rank, rendezvous=job.rendezvous(rank, None)) for rank in (1, 2, 3)],
+    ]
     meetings = [rank.end() for rank in ranks]
     assert all(rendezvous.key == key for rendezvous in meetings)
     close(meetings)
@@ -237,7 +240,7 @@ def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(jo
     relay = job.relay(2)
     first = job.rank(0)
     relay.await_waiting()
-    ranks = [first, job.rank(1), relay, job.rank(3, meeting=job.meeting(3, KEY[::-1])), *job.ranks(4, 5, 6, 7)]
+    ranks = [first, job.rank(1), relay, job.rank(3, rendezvous=job.rendezvous(3, KEY[::-1])), *job.ranks(4, 5, 6, 7)]
     meetings = [rank.end() for rank in ranks]
     assert {2, 3} < set(meetings[0].control)
     close(meetings)
@@ -247,10 +250,10 @@ def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(jo
 def test_ranks_whose_relays_name_is_taken_by_a_process_that_accepts_nobody_connect_themselves(
     job, is_full, monkeypatch, caplog
 ):
-    monkeypatch.setattr(at_host, "_PATIENCE", 0.1)
+    monkeypatch.setattr(at_host, "_LISTEN_TIMEOUT", 0.1)
     with ExitStack() as kept:
         squatter, client = (kept.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) for _ in range(2))
-        squatter.bind(address := job.meeting(2).address(PLACE))
+        squatter.bind(address := job.rendezvous(2).address(PLACE))
         if is_full:
             squatter.listen(0)
             client.connect(address)
@@ -268,7 +271,7 @@ def test_an_intruder_at_a_host_delays_no_rank(job, junk, monkeypatch):
     first = job.rank(0)
     relay.await_waiting()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as intruder:
-        intruder.connect(job.meeting(2).address(PLACE))
+        intruder.connect(job.rendezvous(2).address(PLACE))
         intruder.sendall(junk)
         close([rank.end() for rank in [first, relay, *job.ranks(1, 3, 4, 5, 6, 7)]])
 
@@ -289,7 +292,7 @@ def pretended(job: Job, rank: int, introduction: dict[str, Any] | None = None) -
         "size": job.size,
         "member": astuple(Member(rank, f"id-{host}", f"host-{host}", 4711, "", 0)),
     }
-    return connect_locally(job.meeting(rank).address(PLACE), KEY, introduction, time.monotonic() + DEADLINE, None)
+    return connect_locally(job.rendezvous(rank).address(PLACE), KEY, introduction, time.monotonic() + DEADLINE, None)
 
 
 # Somebody does not come -----------------------------------------------------------------------------------------------
@@ -406,7 +409,7 @@ def test_a_relay_that_says_nothing_more_is_not_waited_for_without_end(job, monke
 def relayed_by_hand(job: Job) -> tuple[Rank, socket.socket]:
     """Let rank 3 come to a relay that is none; return it and the connection with it."""
     place = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    place.bind(job.meeting(3).address(PLACE))
+    place.bind(job.rendezvous(3).address(PLACE))
     place.listen()
     listener = LocalListener(place, KEY)
     other = job.rank(3)

@@ -16,7 +16,7 @@ import pytest
 from distrun.errors import BootstrapError
 from distrun.runtime.transport.rendezvous import within_host
 from distrun.runtime.transport.rendezvous.within_host import (
-    LocalMeeting,
+    LocalRendezvous,
     PeerInfo,
     own_peer_info,
     rendezvous_within_host,
@@ -60,7 +60,7 @@ def name() -> Iterator[str]:
 
 
 def address_of(name: str, key: bytes | None = KEY) -> bytes:
-    return LocalMeeting(name, key).address()
+    return LocalRendezvous(name, key).address()
 
 
 def is_open(name: str, key: bytes | None = KEY) -> bool:
@@ -111,8 +111,8 @@ def test_names_follow_from_the_key(name):
 
 def let_names_be_without_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let processes with different keys find each other."""
-    address = LocalMeeting.address
-    monkeypatch.setattr(LocalMeeting, "address", lambda meeting: address(LocalMeeting(meeting.name, None)))
+    address = LocalRendezvous.address
+    monkeypatch.setattr(LocalRendezvous, "address", lambda rendezvous: address(LocalRendezvous(rendezvous.name, None)))
 
 
 def test_a_process_with_another_key_is_not_let_in_and_the_rendezvous_goes_on(name, monkeypatch):

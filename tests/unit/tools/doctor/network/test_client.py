@@ -23,7 +23,7 @@ def _times(monkeypatch):
     for module, name in ((authentication, "_PROOF"), (client, "_CONNECT"), (packet_sizes, "_ANSWER")):
         monkeypatch.setattr(module, name, 60.0)
     for module in (client, serving):
-        monkeypatch.setattr(module, "SILENCE", 60.0)
+        monkeypatch.setattr(module, "IDLE_TIMEOUT", 60.0)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from distrun.errors import LaunchError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import listen
+from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import End, LostError, Member, MessageDecoder, MessageKind
-from distrun.runner.hosts.joining.reception import Reception
 from distrun.runner.hosts.joining.roster import Roster
 from distrun.runner.protocol.handshake import HostError
 
@@ -29,7 +29,7 @@ class Desk:
         listener = listen("127.0.0.1")
         self.endpoint = listener.getsockname()
         self.said = []
-        self.reception = Reception([listener], SECRET, own, "job", self.said.append, 0.0, is_elastic)
+        self.join_listener = JoinListener([listener], SECRET, own, "job", self.said.append, 0.0, is_elastic)
 
     def call(self, **changes):
         """Call as host 1; return the connection and the kind and the text of the answer, or nothing."""
@@ -51,7 +51,7 @@ def desk():
 
     yield make
     for one in made:
-        one.reception.close(End(0))
+        one.join_listener.close(End(0))
 
 
 def test_an_introduction_that_makes_no_sense_is_refused_on_both_sides_and_the_next_host_may_join(desk):
@@ -64,7 +64,7 @@ def test_an_introduction_that_makes_no_sense_is_refused_on_both_sides_and_the_ne
         assert here.said[-1] == text
     connection, kind, _ = here.call()
     assert kind is MessageKind.ACCEPTED
-    assert [member.name for member in here.reception.gather(DEADLINE)] == ["a", "b"]
+    assert [member.name for member in here.join_listener.gather(DEADLINE)] == ["a", "b"]
     connection.close()
 
 
@@ -77,20 +77,20 @@ def test_a_reception_that_fails_ends_the_wait_for_hosts_with_the_reason(desk, mo
     caller = threading.Thread(target=here.call)
     caller.start()
     with pytest.raises(LaunchError, match=r"^no host can join any more: RuntimeError\('no such luck'\)$"):
-        here.reception.gather(DEADLINE)
+        here.join_listener.gather(DEADLINE)
     caller.join(DEADLINE)
 
 
 def test_an_elastic_job_is_told_that_no_host_can_join_any_more(desk, monkeypatch):
     here = desk(is_elastic=True)
     connection, _, _ = here.call()
-    here.reception.gather(DEADLINE)
-    index, taken, _ = here.reception.take("b", time.monotonic() + DEADLINE)
+    here.join_listener.gather(DEADLINE)
+    index, taken, _ = here.join_listener.take("b", time.monotonic() + DEADLINE)
     monkeypatch.setattr(Roster, "refusal", lambda roster, member: 1 / 0)
     here.call()[0].close()
-    here.reception.part(index, taken, False)
+    here.join_listener.part(index, taken, False)
     with pytest.raises(HostError, match="no host can join any more: ZeroDivisionError"):
-        here.reception.take("b", time.monotonic() + DEADLINE)
+        here.join_listener.take("b", time.monotonic() + DEADLINE)
     assert here.said == ["no host can join any more: ZeroDivisionError('division by zero')"]
     connection.close()
 
@@ -98,25 +98,25 @@ def test_an_elastic_job_is_told_that_no_host_can_join_any_more(desk, monkeypatch
 def test_a_host_that_has_gone_before_the_job_began_is_not_waited_for(desk):
     here = desk()
     connection, _, _ = here.call()
-    here.reception.gather(DEADLINE)
+    here.join_listener.gather(DEADLINE)
     gone = threading.Event()
-    here.reception.watch(gone.set)
+    here.join_listener.watch(gone.set)
     connection.close()
     assert gone.wait(DEADLINE)
     with pytest.raises(LostError, match="it was there, and has gone again before the job began"):
-        here.reception.take("b", time.monotonic() + 1000 * DEADLINE)
+        here.join_listener.take("b", time.monotonic() + 1000 * DEADLINE)
 
 
 def test_a_host_of_an_elastic_job_is_called_as_before_whatever_its_name_is_now(desk):
     here = desk(own=replace(OWN, hosts=3), is_elastic=True)
     first, second = here.call(hosts=3)[0], here.call(hosts=3, index=2)[0]
-    assert [member.name for member in here.reception.gather(DEADLINE)] == ["a", "b", "b (host 2)"]
+    assert [member.name for member in here.join_listener.gather(DEADLINE)] == ["a", "b", "b (host 2)"]
     gone = threading.Event()
-    here.reception.watch(gone.set)
+    here.join_listener.watch(gone.set)
     second.close()
     assert gone.wait(DEADLINE)
     again, kind, _ = here.call(hosts=3, index=2, name="new")
     assert kind is MessageKind.ACCEPTED
-    assert [member.name for member in here.reception.members()] == ["a", "b", "b (host 2)"]
+    assert [member.name for member in here.join_listener.members()] == ["a", "b", "b (host 2)"]
     for connection in (first, again):
         connection.close()

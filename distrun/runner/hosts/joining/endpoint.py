@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class MeetingPoint:
+class JoinEndpoint:
     """The place of the launcher, with the key and the time for it: the same on all hosts, but for `listeners`."""
 
     endpoint: tuple[str, int]

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from distrun.contract.settings import current
-from distrun.runtime.operations.wire import NARROWED, WITH_FEEDBACK, is_small
+from distrun.runtime.operations.wire import ENCODED_DTYPES, WITH_FEEDBACK, is_small
 from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import is_worthwhile, rank_of
 
 
-class Loss(NamedTuple):
+class Residual(NamedTuple):
     """The loss of one gradient, in arrays of numpy or tensors of torch."""
 
     lost: Any = None
@@ -41,11 +41,11 @@ def may_need_feedback(wire: str) -> bool:
     return rank_of(wire) > 0 or (wire or current().wire_dtype) == WITH_FEEDBACK
 
 
-def is_made_up_for(wire: str, dtype: str, shape: Sequence[int]) -> bool:
+def has_error_feedback(wire: str, dtype: str, shape: Sequence[int]) -> bool:
     """Return whether what a gradient loses on the wire is made up for later; the same on all ranks."""
     if rank := rank_of(wire):
         return is_worthwhile(shape, rank)
     topology = world.topology()
     if topology.local_size == topology.size:
         return False  # nothing is quantised
-    return may_need_feedback(wire) and dtype in NARROWED and not is_small(shape)
+    return may_need_feedback(wire) and dtype in ENCODED_DTYPES and not is_small(shape)

@@ -1,4 +1,4 @@
-"""Losses of compressed gradients are made up for, whatever comes between: `losses.py FOLDER`.
+"""Losses of compressed gradients are made up for, whatever comes between: `residuals.py FOLDER`.
 
 With gradients that are known, all steps together have moved the weights by the exact sum of the gradients, apart from
 what is still owed. So what is owed must be that difference at any time.

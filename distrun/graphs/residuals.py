@@ -23,16 +23,16 @@ from numpy.typing import NDArray
 
 from distrun.graphs.low_rank import LowRankMatrices
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.collectives.losses import Loss, may_need_feedback, warn_of_dropped
+from distrun.runtime.collectives.residuals import Residual, may_need_feedback, warn_of_dropped
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.request import Request, Shape
-from distrun.runtime.operations.wire import NARROWED, WITH_FEEDBACK, is_small
+from distrun.runtime.operations.wire import ENCODED_DTYPES, WITH_FEEDBACK, is_small
 from distrun.runtime.process_sets.process_set import global_process_set
 from distrun.runtime.world import world
 
 Flat = NDArray[Any]
 
-Losses = dict[str, dict[int, Loss]]
+Residuals = dict[str, dict[int, Residual]]
 """Losses by the name of the list and the place in it. Their arrays are never changed."""
 
 
@@ -70,7 +70,7 @@ def are_kept_of(call: Call) -> bool:
     return call.is_gradient and may_need_feedback(call.wire)
 
 
-class CallLosses:
+class CallResiduals:
     """The losses of the tensors of one call."""
 
     def __init__(
@@ -93,7 +93,7 @@ class CallLosses:
         return {
             self.first + place: shape
             for place, (dtype, shape) in enumerate(zip(self._dtypes, self._shapes, strict=True))
-            if dtype in NARROWED
+            if dtype in ENCODED_DTYPES
         }
 
     # Reducing ---------------------------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ class CallLosses:
 
     # What was lost ----------------------------------------------------------------------------------------------------
 
-    def losses(self) -> dict[int, Loss]:
+    def residuals(self) -> dict[int, Residual]:
         """Return what is to be made up for, by place in the list."""
-        found = {} if self._matrices is None else self._matrices.losses()
+        found = {} if self._matrices is None else self._matrices.residuals()
         for places, feedback in self._feedbacks.items():
             sizes = [prod(self._shapes[place]) for place in places]
             owed = feedback.owed(sum(sizes))
@@ -152,38 +152,40 @@ class CallLosses:
                 continue
             for place, part in zip(places, np.split(owed, np.cumsum(sizes)[:-1]), strict=True):
                 if not is_small(self._shapes[place]):
-                    found[place] = Loss(part.reshape(self._shapes[place]))
+                    found[place] = Residual(part.reshape(self._shapes[place]))
         for place, lost in self._loaded.items():
-            found[place] = _sum(found.get(place, Loss()), Loss(lost))
-        return {self.first + place: loss for place, loss in found.items()}
+            found[place] = _sum(found.get(place, Residual()), Residual(lost))
+        return {self.first + place: residual for place, residual in found.items()}
 
-    def load(self, losses: Mapping[int, Loss]) -> None:
+    def load(self, residuals: Mapping[int, Residual]) -> None:
         """Make up for these, by place in the list, and for nothing else."""
         self.discard()
         self._feedbacks = {}
-        mine = {place - self.first: loss for place, loss in losses.items()}
+        mine = {place - self.first: residual for place, residual in residuals.items()}
         approximated: Sequence[int] = ()
         if self._matrices is not None:
-            self._matrices.load_losses(mine)
+            self._matrices.load_residuals(mine)
             approximated = self._matrices.places
         self._loaded = {
-            place: loss.lost for place, loss in mine.items() if place not in approximated and loss.lost is not None
+            place: residual.lost
+            for place, residual in mine.items()
+            if place not in approximated and residual.lost is not None
         }
 
 
-def _sum(one: Loss, other: Loss) -> Loss:
+def _sum(one: Residual, other: Residual) -> Residual:
     if one.lost is None or other.lost is None:
         lost = other.lost if one.lost is None else one.lost
     else:
         lost = one.lost + other.lost
-    return Loss(lost, other.q if one.q is None else one.q)
+    return Residual(lost, other.q if one.q is None else one.q)
 
 
 # All of this process --------------------------------------------------------------------------------------------------
 
 _lock = Lock()  # programs run on threads of their frameworks
-_calls: WeakSet[CallLosses] = WeakSet()
-_waiting: Losses = {}  # for calls to come
+_calls: WeakSet[CallResiduals] = WeakSet()
+_waiting: Residuals = {}  # for calls to come
 _finishing: list[Callable[[], None]] = []
 
 
@@ -216,17 +218,17 @@ def discard() -> None:
         each.discard()
 
 
-def losses() -> Losses:
+def residuals() -> Residuals:
     """Return what this rank has to make up for."""
     found = {name: dict(places) for name, places in _waiting.items()}
     for each in _known():
         places = found.setdefault(each.gradients, {})
-        for place, loss in each.losses().items():
-            places[place] = _sum(places.get(place, Loss()), loss)
+        for place, residual in each.residuals().items():
+            places[place] = _sum(places.get(place, Residual()), residual)
     return {name: places for name, places in found.items() if places}
 
 
-def load(given: Losses) -> None:
+def load(given: Residuals) -> None:
     """Make up for these, and for nothing else."""
     with _lock:
         _waiting.clear()
@@ -235,19 +237,19 @@ def load(given: Losses) -> None:
         each.load(_taken(each.gradients, each.wanted()))
 
 
-def _known() -> list[CallLosses]:
+def _known() -> list[CallResiduals]:
     with _lock:
         return list(_calls)
 
 
-def _taken(gradients: str, wanted: Mapping[int, Shape]) -> dict[int, Loss]:
+def _taken(gradients: str, wanted: Mapping[int, Shape]) -> dict[int, Residual]:
     """Return what waits for gradients of these shapes, by place, and waits no longer."""
     with _lock:
         places = _waiting.get(gradients, {})
         fitting = [
             place
-            for place, loss in places.items()
-            if place in wanted and (loss.lost is None or loss.lost.shape == tuple(wanted[place]))
+            for place, residual in places.items()
+            if place in wanted and (residual.lost is None or residual.lost.shape == tuple(wanted[place]))
         ]
         taken = {place: places.pop(place) for place in fitting}
         if not places:
@@ -258,7 +260,7 @@ def _taken(gradients: str, wanted: Mapping[int, Shape]) -> dict[int, Loss]:
 def _leave() -> None:
     """The next world has other plans."""
     discard()
-    found = losses()
+    found = residuals()
     with _lock:
         _calls.clear()
         _waiting.clear()

@@ -1,6 +1,6 @@
 """Train with compressed gradients, and tell of each step what this rank's gradients have lost.
 
-Usage: `losses.py FORM [commits] [gpu]`; the GPU is a simulated one.
+Usage: `residuals.py FORM [commits] [gpu]`; the GPU is a simulated one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from distrun.torch import elastic
 
 def owed() -> list[float]:
     """Return the sizes of what is still to be made up for, by parameter."""
-    losses = optimizer._reducer.losses()
-    return [float(losses[each].lost.abs().sum()) if each in losses else 0.0 for each in model.parameters()]
+    residuals = optimizer._reducer.residuals()
+    return [float(residuals[each].lost.abs().sum()) if each in residuals else 0.0 for each in model.parameters()]
 
 
 def step(_: elastic.TorchState) -> list[torch.Tensor]:

@@ -1,5 +1,5 @@
 """Train with compressed gradients, and tell of each step what this rank has to make up for:
-`graph_losses.py FACE FORM [commits]`."""
+`graph_residuals.py FACE FORM [commits]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import lossy_steps
 import numpy as np
 
 import distrun
-from distrun.graphs import losses
+from distrun.graphs import residuals
 
 FACE, FORM = sys.argv[1:3]
 COMMITS = sys.argv[3:] == ["commits"]
@@ -19,7 +19,7 @@ COMMITS = sys.argv[3:] == ["commits"]
 
 def owed() -> list[float]:
     """Return the sizes of what is still to be made up for, by gradient."""
-    found = [places for _, places in sorted(losses.losses().items())]
+    found = [places for _, places in sorted(residuals.residuals().items())]
     return [float(np.abs(places[place].lost).sum()) for places in found for place in sorted(places)]
 
 

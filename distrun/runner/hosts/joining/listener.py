@@ -36,7 +36,7 @@ class InterruptedByError(LaunchError):
         self.signum = signum
 
 
-class Reception:
+class JoinListener:
     """Takes in the hosts of one job. Methods may be called by any thread."""
 
     def __init__(

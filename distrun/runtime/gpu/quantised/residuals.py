@@ -15,7 +15,7 @@ _FLOAT32 = np.dtype(np.float32)
 _DEFAULT_STREAM = 0
 
 
-class DeviceLosses:
+class DeviceResiduals:
     """A flat array of float32 as `Feedback` knows it. Slices are addresses; numpy waits for the device and copies."""
 
     def __init__(self, packer: Packer, count: int, stream: int) -> None:

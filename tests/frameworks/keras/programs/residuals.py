@@ -1,4 +1,4 @@
-"""A Keras optimizer makes up for what compression takes, and a checkpoint holds that: `losses.py FOLDER`."""
+"""A Keras optimizer makes up for what compression takes, and a checkpoint holds that: `residuals.py FOLDER`."""
 
 import sys
 from types import SimpleNamespace

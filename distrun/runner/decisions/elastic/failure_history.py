@@ -7,7 +7,7 @@ from collections import deque
 KEPT = 30  # failures; a job that runs for months has more, and the last ones say why it ended
 
 
-class Story:
+class FailureHistory:
     """The last failures, in order."""
 
     def __init__(self, now: float) -> None:

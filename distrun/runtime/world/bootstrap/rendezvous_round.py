@@ -11,7 +11,7 @@ from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
 
 
 @dataclass(frozen=True)
-class Meeting:
+class RendezvousRound:
     """Which of the job's meetings this is. Ranks of another one are strangers, even of the same job and at the same
     port."""
 
@@ -22,14 +22,14 @@ class Meeting:
         return f"{self.generation}.{self.inits}"
 
 
-def endpoint_of_meeting(endpoint: RendezvousEndpoint, meeting: Meeting) -> RendezvousEndpoint:
+def endpoint_of_round(endpoint: RendezvousEndpoint, rendezvous_round: RendezvousRound) -> RendezvousEndpoint:
     """Return the endpoint with keys that hold for one meeting only.
 
     A rank that is a generation ahead, or has been left behind, is turned away like any process without the key.
     """
 
     def derived(key: bytes) -> bytes:
-        return hmac.digest(key, f"generation {meeting}".encode(), "sha256")
+        return hmac.digest(key, f"generation {rendezvous_round}".encode(), "sha256")
 
     def greet(make: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
         greeting, key = make()

@@ -13,7 +13,7 @@ from distrun.runtime.operations.handle import Handle
 _REMEDY = "see where they are, or give the group a longer `timeout`"
 
 
-class Standing:
+class GroupHealth:
     """The name of a process group, and why it carries no more collectives, if that is so.
 
     An operation that has not been done within the group's timeout is given up for all ranks: the others fail in it too,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import distrun
-from distrun.graphs import losses
+from distrun.graphs import residuals as residuals
 from distrun.graphs.error_feedback import ErrorFeedback
 from distrun.graphs.prepared import prepare
 from distrun.runtime.collectives.call import Call
@@ -19,15 +19,15 @@ ENTRIES = ["a (30, 40) float32", "b (20, 50) float32"]
 
 @pytest.fixture(autouse=True)
 def world_of_one():
-    losses.load({})
+    residuals.load({})
     distrun.init()
     yield
     distrun.shutdown()
-    losses.load({})
+    residuals.load({})
 
 
 def call(name="gradients.0", wire="powersgd(2)", first=0):
-    return losses.named(Call("allreduce", name, wire=wire, is_gradient=True), ENTRIES)._replace(first=first)
+    return residuals.named(Call("allreduce", name, wire=wire, is_gradient=True), ENTRIES)._replace(first=first)
 
 
 def reduced(collective, places=(0, 1)):
@@ -40,7 +40,7 @@ def reduced(collective, places=(0, 1)):
 
 def owed():
     """Return what is to be made up for, by place."""
-    found = losses.losses()
+    found = residuals.residuals()
     assert len(found) <= 1
     return {place: loss.lost for places in found.values() for place, loss in places.items()}
 
@@ -66,11 +66,11 @@ def test_other_calls_for_the_same_list_make_up_for_it_in_the_next_world():
 def test_in_an_elastic_job_a_step_counts_at_the_next_boundary(monkeypatch, is_made):
     monkeypatch.setattr(world, "is_elastic", lambda: True)
     reduced(call())
-    losses.settle()
+    residuals.settle()
     before = owed()
     (result, _) = reduced(call())
     np.testing.assert_array_equal(owed()[0], before[0])
-    (losses.settle if is_made else losses.discard)()
+    (residuals.settle if is_made else residuals.discard)()
     expected = before[0] + (GRADIENTS[0] - result if is_made else 0)
     np.testing.assert_allclose(owed()[0], expected, atol=1e-4)
 
@@ -84,7 +84,7 @@ def test_a_step_that_another_follows_was_made(monkeypatch):
 def test_calls_without_such_compression_have_none():
     assert not call(wire="").gradients
     reduced(call(wire=""))
-    assert not losses.are_kept()
+    assert not residuals.are_kept()
 
 
 def test_what_was_saved_replaces_what_there_is():
@@ -106,11 +106,11 @@ def test_what_was_saved_is_dropped_with_a_warning_where_nothing_is_compressed_an
     with feedback.complete_state():
         saved = feedback.state_dict()
     distrun.shutdown()
-    losses.load({})
+    residuals.load({})
     distrun.init()
     feedback.load_state_dict(saved)
     with pytest.warns(UserWarning, match="had taken from these gradients, which is dropped, as they travel whole"):
         plain = call(wire="")
     np.testing.assert_array_equal(reduced(plain)[0], GRADIENTS[0])
-    assert not losses.are_kept()
+    assert not residuals.are_kept()
     call(wire="")  # does not warn again

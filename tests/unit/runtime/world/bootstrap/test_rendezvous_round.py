@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.world.bootstrap.meeting import Meeting, endpoint_of_meeting
+from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound, endpoint_of_round
 
 
 def test_keys_hold_for_one_meeting():
     endpoint = RendezvousEndpoint((("127.0.0.1", 1),), b"key", lambda: (b"sealed", b"made"), lambda greeting: b"made")
-    first, second = endpoint_of_meeting(endpoint, Meeting(1, 1)), endpoint_of_meeting(endpoint, Meeting(1, 2))
-    later = endpoint_of_meeting(endpoint, Meeting(2, 1))
+    first, second = (
+        endpoint_of_round(endpoint, RendezvousRound(1, 1)),
+        endpoint_of_round(endpoint, RendezvousRound(1, 2)),
+    )
+    later = endpoint_of_round(endpoint, RendezvousRound(2, 1))
     assert len({endpoint.key, first.key, second.key, later.key}) == 4
     assert first.greeting is not None
     assert first.opener is not None

@@ -16,7 +16,7 @@ def test_survivors_owe_what_they_owed_at_the_step_from_which_they_go_on(supervis
     if "gpu" in options:
         environ = gpu_environ(3)
         environ["PYTHONPATH"] += f"{os.pathsep}{PLAYING}"
-    _check(supervise("losses", 3, form, *options, hosts=2, **environ), form)
+    _check(supervise("residuals", 3, form, *options, hosts=2, **environ), form)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_survivors_owe_what_they_owed_at_the_step_from_which_they_go_on(supervis
 def test_so_they_do_where_graphs_reduce_gradients(supervise, tmp_path, face, form, commits):
     pytest.importorskip("optax" if face == "jax" else face)
     variables = {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "tensorflow", "TMPDIR": str(tmp_path)}
-    _check(supervise("graph_losses", 3, face, form, *commits, hosts=2, **variables), form)
+    _check(supervise("graph_residuals", 3, face, form, *commits, hosts=2, **variables), form)
 
 
 def _check(supervisor, form):
