@@ -19,7 +19,7 @@ import numpy as np
 
 import distrun
 from benchmarks.prediction.workloads import WORKLOADS, Workload
-from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, Seconds
+from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, StepSeconds
 
 WARMING = 4
 ALONE = 7
@@ -83,7 +83,7 @@ def _result(workload: Workload, found: list, sizes: list[int], rate: float) -> d
         hosts=len(found),
         ranks_per_host=1,
         steps=len(found[0][0]),
-        seconds=Seconds(median[0], median[1], median[2], communication=max(median[0] - median[1] - median[2], 0.0)),
+        seconds=StepSeconds(median[0], median[1], median[2], communication=max(median[0] - median[1] - median[2], 0.0)),
         jitter=math.sqrt(statistics.fmean(_deviation(times) ** 2 for times in computing)),
         spread=statistics.pstdev([statistics.median(times) for times in computing]),
         wire="float32",

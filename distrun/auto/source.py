@@ -41,7 +41,7 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 
 
 @dataclass
-class Facts:
+class ScriptFacts:
     """The findings of one source file."""
 
     refusals: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -63,9 +63,9 @@ def check(program: Sequence[str]) -> None:
             output.tell(f"distrun --auto: warning: {warning}")
 
 
-def facts(path: Path) -> Facts:
+def facts(path: Path) -> ScriptFacts:
     """Return what a source file shows; nothing if it cannot be parsed, which Python will say itself."""
-    found = Facts()
+    found = ScriptFacts()
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError):

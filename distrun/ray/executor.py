@@ -81,7 +81,7 @@ class Executor:
         chosen = options.Settings() if settings is None else settings
         if not isinstance(chosen, options.Settings):
             raise UsageError(f"settings={settings!r}: give what Executor.create_settings(...) returns")
-        self._request = options.Request(
+        self._request = options.WorkerRequest(
             num_workers=workers,
             num_hosts=hosts,
             cpus_per_worker=options.number_of_cpus(cpus_per_worker, gpus),

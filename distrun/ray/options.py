@@ -33,7 +33,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Request:
+class WorkerRequest:
     """The workers to start."""
 
     num_workers: int

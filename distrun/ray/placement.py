@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distrun.host.interfaces import Interface
-from distrun.ray.options import Request
+from distrun.ray.options import WorkerRequest
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WorkerFacts:
     """The files of its stdout and stderr, and how long they were when it started."""
 
 
-def bundles(request: Request) -> tuple[list[dict[str, float]], str]:
+def bundles(request: WorkerRequest) -> tuple[list[dict[str, float]], str]:
     """Return the bundles that a request needs, and Ray's strategy of placing them."""
     if request.num_hosts is None:
         return [request.resources] * request.num_workers, "PACK"

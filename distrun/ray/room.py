@@ -12,14 +12,14 @@ import ray
 from ray.util.placement_group import get_current_placement_group, placement_group, remove_placement_group
 
 from distrun.errors import LaunchError
-from distrun.ray.options import Request
+from distrun.ray.options import WorkerRequest
 from distrun.ray.placement import bundles, capacity, listed
 
 
 class Room:
     """A placement group. One that was made for the workers is removed at the end, or when nothing refers to it."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: WorkerRequest) -> None:
         """Take the current placement group if that is wanted and there is one; make one otherwise.
 
         Raises:
@@ -57,7 +57,7 @@ def _remove_aside(group: Any) -> None:
     threading.Thread(target=_remove, args=(group,), daemon=True).start()
 
 
-def _no_room(request: Request, bundle: Mapping[str, float], strategy: str) -> str:
+def _no_room(request: WorkerRequest, bundle: Mapping[str, float], strategy: str) -> str:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     free = ray.available_resources()
     fitting = capacity(bundle, nodes, strategy) * request.num_workers // len(bundles(request)[0])
@@ -70,5 +70,5 @@ def _no_room(request: Request, bundle: Mapping[str, float], strategy: str) -> st
     )
 
 
-def _spread(request: Request) -> str:
+def _spread(request: WorkerRequest) -> str:
     return f" on {request.num_hosts} nodes" if request.num_hosts is not None else ""

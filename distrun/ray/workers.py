@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from distrun.contract import horovod as horovod_mode
 from distrun.errors import LaunchError, UsageError
-from distrun.ray.options import Request
+from distrun.ray.options import WorkerRequest
 from distrun.ray.placement import WorkerFacts, listed, rank_order
 from distrun.ray.room import Room
 from distrun.ray.worker import Worker
@@ -27,7 +27,7 @@ _FAREWELL = 5.0  # seconds that workers have to end in an orderly way
 class Workers:
     """Workers that are up, in rank order. Ray is initialised if it is not."""
 
-    def __init__(self, request: Request, env: Mapping[str, str]) -> None:
+    def __init__(self, request: WorkerRequest, env: Mapping[str, str]) -> None:
         """Start the workers and tell each which rank it is.
 
         Args:
@@ -70,7 +70,7 @@ class Workers:
                     ray.kill(actor)
         self._room.give_back()
 
-    def _start(self, request: Request) -> None:
+    def _start(self, request: WorkerRequest) -> None:
         actor = ray.remote(Worker).options(
             num_cpus=request.cpus_per_worker,
             num_gpus=request.gpus_per_worker,
@@ -97,7 +97,7 @@ class Workers:
         self.actors = [self.actors[index] for index in order]
         self.facts = [facts[index] for index in order]
 
-    def _become_ranks(self, request: Request, env: Mapping[str, str]) -> None:
+    def _become_ranks(self, request: WorkerRequest, env: Mapping[str, str]) -> None:
         mode = {horovod_mode.MODE: "1"} if request.horovod else {}
         timeout_s = request.settings.timeout_s
         waiting = {} if timeout_s is None else {"DISTRUN_START_TIMEOUT": f"{timeout_s:g}"}

@@ -14,7 +14,7 @@ from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.launch.joined import launch, this_host
 from distrun.runner.output.printer import Style
 from distrun.runner.planning.request import LaunchRequest
-from distrun.spark.assignment import Assignment, Report, TaskAssignment
+from distrun.spark.assignment import Assignment, TaskAssignment, TaskReport
 
 _SHARE_BY_OPTION = "list more, lower its slots, or give --share-gpus"
 _SHARE_ON_SPARK = (
@@ -31,7 +31,7 @@ def main() -> None:
         report = _report(place, _launch(assignment, place))
     except DistrunError as error:
         failure = str(error).replace(_SHARE_BY_OPTION, _SHARE_ON_SPARK)
-        report = Report(place.index, failure=failure, is_usage_error=isinstance(error, UsageError))
+        report = TaskReport(place.index, failure=failure, is_usage_error=isinstance(error, UsageError))
     with open(place.report, "wb") as pipe:
         pickle.dump(report, pipe)
 
@@ -59,9 +59,9 @@ def _launch(assignment: Assignment, place: TaskAssignment) -> Outcome:
     return launch(point, member, request, lambda *_: options, _say)
 
 
-def _report(place: TaskAssignment, outcome: Outcome) -> Report:
+def _report(place: TaskAssignment, outcome: Outcome) -> TaskReport:
     failure = outcome.failure
-    return Report(
+    return TaskReport(
         place.index,
         status=outcome.status,
         failure=outcome.failure_report or (failure.what if failure else ""),

@@ -46,7 +46,7 @@ class TaskAssignment:
 
 
 @dataclass(frozen=True)
-class Report:
+class TaskReport:
     """The end of a task."""
 
     index: int

@@ -14,7 +14,7 @@ from distrun.runner.job.calls import pickled_call, raise_sent, result_of
 from distrun.runner.launch.joined import new_key
 from distrun.runner.output.sinks import TextSink
 from distrun.runner.planning.variables.environ import forwarded_settings
-from distrun.spark.assignment import Assignment, Report
+from distrun.spark.assignment import Assignment, TaskReport
 from distrun.spark.live import printed_live
 from distrun.spark.sessions import active_session
 
@@ -96,7 +96,7 @@ def run(
     return _results(first, reports)
 
 
-def _results(first: Report, reports: Sequence[Report]) -> list[Any]:
+def _results(first: TaskReport, reports: Sequence[TaskReport]) -> list[Any]:
     if first.failed_rank is not None and first.failed_rank in first.results:
         raise_sent(first.failed_rank, first.results[first.failed_rank])
     failed = next((report for report in (first, *reports) if report.failure), None)

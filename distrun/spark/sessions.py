@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from distrun.errors import LaunchError, UsageError
 from distrun.spark import task
-from distrun.spark.assignment import Assignment, Report
+from distrun.spark.assignment import Assignment, TaskReport
 
 _CANCEL_TIMEOUT = 10.0  # seconds in which a job that is cancelled ends
 _POLL = 0.1  # seconds: Spark does not announce new executors to Python
@@ -33,7 +33,7 @@ class Session(Protocol):
     def driver_addresses(self) -> tuple[str, str] | None:
         """Return where this process can listen, and by which address tasks reach it; None if they do not know it."""
 
-    def run(self, assignment: Assignment) -> list[Report]:
+    def run(self, assignment: Assignment) -> list[TaskReport]:
         """Run the tasks of a job, all at once, and return their reports.
 
         Raises:
@@ -82,7 +82,7 @@ class Classic:
         host = conf.get("spark.driver.host").strip("[]")
         return conf.get("spark.driver.bindAddress", host).strip("[]"), host
 
-    def run(self, assignment: Assignment) -> list[Report]:
+    def run(self, assignment: Assignment) -> list[TaskReport]:
         """See `Session`. Ctrl-C, and whatever else ends this call, cancels the job."""
         deadline = time.monotonic() + assignment.start_timeout
         self._wait_for_slots(assignment, deadline)
@@ -98,11 +98,11 @@ class Classic:
                     "have the executors: wait for those, or give Spark more executors or cores"
                 ) from None
 
-    def _collect(self, assignment: Assignment, tag: str) -> list[Report]:
+    def _collect(self, assignment: Assignment, tag: str) -> list[TaskReport]:
         """Run the stage, from another thread: Ctrl-C in the midst of a call of Java breaks it, and cancels nothing."""
         from pyspark import InheritableThread
 
-        done: Future[list[Report]] = Future()
+        done: Future[list[TaskReport]] = Future()
 
         def collect() -> None:
             try:
@@ -211,7 +211,7 @@ class Connect:
         """See `Session`."""
         return None
 
-    def run(self, assignment: Assignment) -> list[Report]:
+    def run(self, assignment: Assignment) -> list[TaskReport]:
         """See `Session`."""
         size = assignment.size
         rows = self._session.range(0, size, 1, size)  # a partition, and so a task, for each

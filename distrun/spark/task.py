@@ -20,14 +20,14 @@ from distrun.errors import UsageError
 from distrun.host.endpoints import bind_free
 from distrun.host.forks import die_with_parent
 from distrun.host.interfaces import matching, own_interfaces, reachable
-from distrun.spark.assignment import Assignment, Report, TaskAssignment
+from distrun.spark.assignment import Assignment, TaskAssignment, TaskReport
 from distrun.spark.live import DriverLine
 
 _COMMAND = (sys.executable, "-c", "from distrun.spark.agent import main; main()")  # imports much, none of it here
 _LAST_OUTPUT = 5.0  # seconds in which the output of ranks that have ended is read, which their children may keep open
 
 
-def run_task(assignment: Assignment) -> Report:
+def run_task(assignment: Assignment) -> TaskReport:
     """Take part in the job and return how it ended."""
     from pyspark import BarrierTaskContext
 
@@ -42,7 +42,7 @@ def run_task(assignment: Assignment) -> Report:
         told = json.dumps(_endpoint(context, assignment, listener) if listener else None)
         address, port, problem = json.loads(context.allGather(told)[0])
         if problem:
-            return Report(index, failure=problem, is_usage_error=True)
+            return TaskReport(index, failure=problem, is_usage_error=True)
         place = TaskAssignment(index, address, port, listener.fileno() if listener else None, sink, _gpus(context))
         return _run(process, source, assignment, place)
 
@@ -105,7 +105,7 @@ def _process(report: int, listener: socket.socket | None) -> subprocess.Popen[by
         os.close(report)
 
 
-def _run(process: subprocess.Popen[bytes], source: int, assignment: Assignment, place: TaskAssignment) -> Report:
+def _run(process: subprocess.Popen[bytes], source: int, assignment: Assignment, place: TaskAssignment) -> TaskReport:
     """Hand the process its place and wait for its report; what it prints goes to the executor's log too."""
     assert process.stdin
     assert process.stdout
@@ -141,11 +141,11 @@ def _copy(source: BinaryIO, log: Any, stream: int, last: deque[bytes], driver: D
             log.flush()
 
 
-def _without_report(place: TaskAssignment, status: int, stderr: bytes) -> Report:
+def _without_report(place: TaskAssignment, status: int, stderr: bytes) -> TaskReport:
     how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
     last = stderr.decode(errors="replace").strip().splitlines()
     said = "\n".join(["; its last lines on stderr:", *(f"    {line}" for line in last)]) if last else ""
-    return Report(place.index, socket.gethostname(), failure=f"the agent of task {place.index} {how}{said}")
+    return TaskReport(place.index, socket.gethostname(), failure=f"the agent of task {place.index} {how}{said}")
 
 
 def by_rows(assignment: Assignment, rows: Iterable[Any]) -> Iterator[bytes]:

@@ -10,7 +10,7 @@ import numpy as np
 from distrun.auto import output
 from distrun.auto.keras import metrics
 from distrun.auto.keras.collectives import on_one_rank
-from distrun.auto.keras.start import Watch, average_accumulators, end, start
+from distrun.auto.keras.start import Comparison, average_accumulators, end, start
 from distrun.runtime import collectives
 from distrun.runtime.operations.reduction import Max, Min
 from distrun.runtime.world import world
@@ -77,7 +77,7 @@ for _name in ("set_params", "set_model"):
 class _First(keras.callbacks.Callback):
     """Before all other callbacks: what they are told, or may save, is made that of all ranks."""
 
-    def __init__(self, watch: Watch, decides_in_steps: bool) -> None:
+    def __init__(self, watch: Comparison, decides_in_steps: bool) -> None:
         super().__init__()
         self._watch = watch
         self._decides_in_steps = decides_in_steps
@@ -93,7 +93,7 @@ class _First(keras.callbacks.Callback):
 class _Start(keras.callbacks.Callback):
     """After all other callbacks have begun: one start. One of them may have restored a state on rank 0."""
 
-    def __init__(self, watch: Watch, decides_in_steps: bool) -> None:
+    def __init__(self, watch: Comparison, decides_in_steps: bool) -> None:
         super().__init__()
         self._watch = watch
         self._decides_in_steps = decides_in_steps
@@ -139,7 +139,7 @@ class _Start(keras.callbacks.Callback):
         self.model.stop_training = bool(collectives.allreduce(wish, "auto.keras.stop", Max)[0])
 
 
-def distributed_callbacks(given: Any, watch: Watch) -> Any:
+def distributed_callbacks(given: Any, watch: Comparison) -> Any:
     """Return the callbacks of `fit`, as they were given to it, for this rank."""
     if isinstance(given, keras.callbacks.CallbackList):
         given.callbacks[:] = _of_all(given.callbacks, watch)
@@ -163,7 +163,7 @@ def _of_this_rank(callback: Any) -> Any:
     return _Silent() if isinstance(callback, keras.callbacks.ProgbarLogger) else keras.callbacks.Callback()
 
 
-def _of_all(callbacks: list[Any], watch: Watch) -> list[Any]:
+def _of_all(callbacks: list[Any], watch: Comparison) -> list[Any]:
     decides = any(map(_decides_in_steps, callbacks))
     return [_First(watch, decides), *map(_of_this_rank, callbacks), _Start(watch, decides)]
 

@@ -16,7 +16,7 @@ import keras
 from distrun.auto.keras import metrics, start, steps
 from distrun.auto.keras.data import DATA, PART, SEEN, BatchRecord, digest_in_graph, last_in_graph
 from distrun.auto.keras.parts import Part, counts
-from distrun.auto.keras.trial import Trial
+from distrun.auto.keras.trial import StepTrial
 from distrun.keras.choice import CHOSEN
 from distrun.runtime.world import world
 
@@ -50,7 +50,7 @@ def install(trainer: Any) -> None:
     @functools.wraps(plain)
     def make(self: Any, force: bool = False) -> Any:
         before = self.train_function
-        trial = Trial(self, is_own=type(self).compute_loss is not own_loss or not _is_of_keras(self))
+        trial = StepTrial(self, is_own=type(self).compute_loss is not own_loss or not _is_of_keras(self))
         step = {"tensorflow": _tensorflow_step, "jax": _jax_step, "torch": None}[CHOSEN.BACKEND]
         if step is not None:
             object.__setattr__(self, "train_step", step(self, self.train_step, trial))
@@ -82,7 +82,7 @@ def _is_of_keras(model: Any) -> bool:
 # JAX ------------------------------------------------------------------------------------------------------------------
 
 
-def _jax(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+def _jax(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[..., Any]:
     batch: Any = None
 
     def marked(batches: Iterator[Any]) -> Iterator[Marked]:
@@ -99,7 +99,7 @@ def _jax(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., A
     return train
 
 
-def _jax_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+def _jax_step(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[..., Any]:
     trial.step = plain
 
     def train_step(state: Any, marked: Marked) -> Any:
@@ -116,7 +116,7 @@ def _jax_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[.
 # torch ----------------------------------------------------------------------------------------------------------------
 
 
-def _torch(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+def _torch(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[..., Any]:
     import torch
 
     state: Any = None
@@ -152,7 +152,7 @@ def _torch(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[...,
 # TensorFlow -----------------------------------------------------------------------------------------------------------
 
 
-def _tensorflow(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+def _tensorflow(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[..., Any]:
     import tensorflow as tf
 
     @functools.wraps(plain)
@@ -173,7 +173,7 @@ def _told(batches: Iterator[Any]) -> Iterator[Any]:
         yield {DATA: batch, PART: tuple(map(tf.constant, part)), SEEN: tf.constant(0, tf.int64)}
 
 
-def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[..., Any]:
     import tensorflow as tf
 
     @tf.autograph.experimental.do_not_convert

@@ -79,7 +79,7 @@ def is_of_each_row(loss: Any) -> bool:
     )
 
 
-def _made_mean(step: steps.Step, loss: Any, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> Any:
+def _made_mean(step: steps.PartialStep, loss: Any, values: Any, sample_weight: Any, mask: Any, reduction: Any) -> Any:
     name = _losses[-1][0].name
     if reduction in (None, "none"):
         refuse(
@@ -100,7 +100,7 @@ def _made_mean(step: steps.Step, loss: Any, values: Any, sample_weight: Any, mas
     return loss
 
 
-def _share_of(step: steps.Step, mine: Any) -> Any:
+def _share_of(step: steps.PartialStep, mine: Any) -> Any:
     """Return what makes of a mean over some weight of the part one that is averaged by rows."""
     if step.is_trial:
         return mine * step.growth(mine)

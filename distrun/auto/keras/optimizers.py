@@ -85,7 +85,7 @@ def _weighted(optimizer: Any, gradients: Any) -> list[Any]:
     return [_of_this_rank(step, gradient, is_scaled) for gradient in gradients]
 
 
-def _of_this_rank(step: steps.Step, gradient: Any, is_scaled: bool) -> Any:
+def _of_this_rank(step: steps.PartialStep, gradient: Any, is_scaled: bool) -> Any:
     if gradient is None:
         return None
     if type(gradient).__name__ == "IndexedSlices":
@@ -93,7 +93,7 @@ def _of_this_rank(step: steps.Step, gradient: Any, is_scaled: bool) -> Any:
     return gradient if is_scaled else gradient * step.share(gradient)
 
 
-def _slices_of_this_rank(step: steps.Step, slices: Any, is_scaled: bool) -> Any:
+def _slices_of_this_rank(step: steps.PartialStep, slices: Any, is_scaled: bool) -> Any:
     """Return the slices, once: optimizers go by how often a row is among them, so that of ranks which all have the
     whole batch only rank 0 has slices."""
     import tensorflow as tf

@@ -83,7 +83,7 @@ def _generators(model: Any) -> list[Any]:
     return [variable for variable in _known(model.variables) if variable.path.rpartition("/")[2] == _SEED]
 
 
-class Watch:
+class Comparison:
     """The comparison of the ranks' data and weights."""
 
     def __init__(self, model: Any, record: BatchRecord) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from distrun.auto.keras.parts import Part
 
-_steps: list[Step] = []
+_steps: list[PartialStep] = []
 
 
-class Step:
+class PartialStep:
     """A training step on a part of a batch."""
 
     def __init__(self, part: Part, size: int, is_trial: bool = False) -> None:
@@ -74,15 +74,15 @@ def _quotient(above: Any, below: Any, like: Any) -> Any:
     return tf.cast(above / below, like.dtype)
 
 
-def current() -> Step | None:
+def current() -> PartialStep | None:
     """Return the step that is being made in this process."""
     return _steps[-1] if _steps else None
 
 
 @contextlib.contextmanager
-def step(part: Part, size: int, is_trial: bool = False) -> Iterator[Step]:
+def step(part: Part, size: int, is_trial: bool = False) -> Iterator[PartialStep]:
     """Make a step on a part of a batch, or try it."""
-    _steps.append(Step(part, size, is_trial))
+    _steps.append(PartialStep(part, size, is_trial))
     try:
         yield _steps[-1]
     finally:

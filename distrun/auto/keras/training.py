@@ -18,7 +18,7 @@ from distrun.auto.keras.collectives import is_alone
 from distrun.auto.keras.data import BatchRecord, Cut, cut, digest_of, rows_of
 from distrun.auto.keras.optimizers import distribute, optimizers_of
 from distrun.auto.keras.parts import part_of
-from distrun.auto.keras.start import Watch, start
+from distrun.auto.keras.start import Comparison, start
 from distrun.auto.refusing import refuse
 from distrun.runtime import collectives
 from distrun.runtime.world import world
@@ -88,7 +88,7 @@ def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict
         arguments["steps_per_epoch"] = -(-arguments["steps_per_epoch"] // world.size())
     if world.rank() > 0:
         arguments["verbose"] = 0
-    arguments["callbacks"] = distributed_callbacks(arguments.get("callbacks"), Watch(model, running.record))
+    arguments["callbacks"] = distributed_callbacks(arguments.get("callbacks"), Comparison(model, running.record))
     _fits.append(running)
     functions.records.append(running.record)
     try:
@@ -196,7 +196,7 @@ def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, argu
     record.rows = part.total
     record.note(part, digest_of(batch))
     arguments.update(zip(names, cut(batch, part), strict=True))
-    watch = Watch(model, record)
+    watch = Comparison(model, record)
     if not count[0]:
         _check_layers(model)
         model._symbolic_build(data_batch=tuple(arguments[name] for name in names))

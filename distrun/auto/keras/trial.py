@@ -43,7 +43,7 @@ _LOW_TOLERANCE = 0.1  # where it is computed in 16 bits
 _NEGLIGIBLE = 1e-4  # of the norm of all gradients: what is left of a sum that is zero
 
 
-class Trial:
+class StepTrial:
     """The trials of a model's training step."""
 
     def __init__(self, model: Any, is_own: bool) -> None:
@@ -58,7 +58,7 @@ class Trial:
         self.step: Any = None
         """The training step of JAX."""
 
-    def note(self, step: steps.Step) -> None:
+    def note(self, step: steps.PartialStep) -> None:
         """Learn from a step that was made whether a trial is needed."""
         self._is_needed = self._is_needed or step.is_own
 

@@ -27,7 +27,7 @@ Described = Sequence[tuple[str, tuple[tuple[int, ...], ...], tuple[int, ...]]]
 _SELECTIONS = ("IndexBackward0", "MaskedSelectBackward0", "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0")
 
 
-class Rule(Enum):
+class CombiningRule(Enum):
     """The way in which the ranks' values of a reduction make up that of the whole batch."""
 
     ONCE = "once"
@@ -37,13 +37,13 @@ class Rule(Enum):
 
     def factor(self, sizes: Sequence[int], rank: int) -> float:
         """Return what a rank's value counts in the average over the ranks; not for `COUNTED`."""
-        if self is Rule.SUM:
+        if self is CombiningRule.SUM:
             return float(len(sizes))
-        return len(sizes) * sizes[rank] / sum(sizes) if self is Rule.MEAN else 1.0
+        return len(sizes) * sizes[rank] / sum(sizes) if self is CombiningRule.MEAN else 1.0
 
 
 @dataclass(frozen=True)
-class Facts:
+class LossFacts:
     """The facts that a rank knows of a loss."""
 
     signature: tuple[str, ...]
@@ -79,13 +79,13 @@ class RefusedError(Exception):
 
 
 def rules(
-    ranks: Sequence[Facts],
+    ranks: Sequence[LossFacts],
     sizes: Sequence[int],
     is_padded: bool = False,
     whole: Sequence[float] | None = None,
     may_differ: bool = False,
     may_select: bool = False,
-) -> tuple[Rule, ...]:
+) -> tuple[CombiningRule, ...]:
     """Return the rule of each reduction of a loss.
 
     Args:
@@ -118,7 +118,7 @@ def rules(
     for reduction, place in enumerate(first.places):
         if not depends[place] and (whole is None or are_equal([first.divisors[reduction], whole[reduction]])):
             _check_opaque(first, place)
-            found.append(Rule.ONCE)
+            found.append(CombiningRule.ONCE)
         elif not first.linear[reduction]:
             raise RefusedError(
                 "what is computed from the samples is no sum or mean, nor a combination of such "
@@ -132,8 +132,8 @@ def rules(
 
 
 def _rules_of_different(
-    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, whole: Sequence[float] | None
-) -> tuple[Rule, ...]:
+    ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, whole: Sequence[float] | None
+) -> tuple[CombiningRule, ...]:
     """Return the rules where ranks have computed different things, such as the steps of a text of another length.
 
     Their graphs cannot be compared, but the trial compares the gradients.
@@ -142,7 +142,7 @@ def _rules_of_different(
     for reduction, is_linear in enumerate(ranks[0].linear):
         below = [_below(other, other.places[reduction]) for other in ranks]
         if all(each == below[0] for each in below):
-            found.append(Rule.ONCE)
+            found.append(CombiningRule.ONCE)
         elif is_linear:
             found.append(_rule_of(ranks, sizes, is_padded, reduction, whole))
         else:
@@ -150,7 +150,7 @@ def _rules_of_different(
     return tuple(found)
 
 
-def _below(facts: Facts, place: int) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
+def _below(facts: LossFacts, place: int) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
     """Return the operations that a node is computed with, and the shapes of their results."""
     places = {place}
     for each in range(place, -1, -1):  # inputs come before what is made of them
@@ -159,7 +159,7 @@ def _below(facts: Facts, place: int) -> list[tuple[str, tuple[tuple[int, ...], .
     return [facts.graph[each][:2] for each in sorted(places)]
 
 
-def lasting(known: Sequence[Rule], new: Sequence[Rule], is_tried: bool) -> tuple[Rule, ...]:
+def lasting(known: Sequence[CombiningRule], new: Sequence[CombiningRule], is_tried: bool) -> tuple[CombiningRule, ...]:
     """Return the rules of a loss of which some are known from other batches.
 
     What differs between the ranks by the samples, such as how many of them count, may be the same by chance.
@@ -174,17 +174,19 @@ def lasting(known: Sequence[Rule], new: Sequence[Rule], is_tried: bool) -> tuple
     """
     found = []
     for old, rule in zip(known, new, strict=True):
-        if {old, rule} == {Rule.ONCE, Rule.SUM} and not (old is Rule.SUM and is_tried):
+        if {old, rule} == {CombiningRule.ONCE, CombiningRule.SUM} and not (old is CombiningRule.SUM and is_tried):
             raise RefusedError("a term of it is a sum over the samples, and in another batch does not seem so")
-        if old is Rule.ONCE and rule is Rule.COUNTED:
+        if old is CombiningRule.ONCE and rule is CombiningRule.COUNTED:
             raise RefusedError("a term of it is a mean over some samples, and in an earlier batch did not seem so")
-        found.append(old if rule is Rule.ONCE or (old is Rule.COUNTED and rule is Rule.SUM) else rule)
+        found.append(
+            old if rule is CombiningRule.ONCE or (old is CombiningRule.COUNTED and rule is CombiningRule.SUM) else rule
+        )
     return tuple(found)
 
 
 def rules_of_terms(
-    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, of_loss: Sequence[Rule]
-) -> list[tuple[Rule, ...]]:
+    ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, of_loss: Sequence[CombiningRule]
+) -> list[tuple[CombiningRule, ...]]:
     """Return the rules of the reductions in each number of a loss as if that were the loss.
 
     Args:
@@ -198,15 +200,15 @@ def rules_of_terms(
             which = pairs[0][0]
             is_counted = any(other.counted[which] for other in ranks)
             divisors = [divisor for _, divisor in pairs]
-            is_known = of_loss[which] is Rule.ONCE or divisors == [other.divisors[which] for other in ranks]
+            is_known = of_loss[which] is CombiningRule.ONCE or divisors == [other.divisors[which] for other in ranks]
             of_term.append(of_loss[which] if is_known else _rule(ranks, sizes, is_padded, divisors, is_counted))
         found.append(tuple(of_term))
     return found
 
 
 def _rule_of(
-    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, reduction: int, whole: Sequence[float] | None
-) -> Rule:
+    ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, reduction: int, whole: Sequence[float] | None
+) -> CombiningRule:
     """Return the rule of a reduction of what depends on the batch."""
     divisors = [other.divisors[reduction] for other in ranks]
     is_counted = any(other.counted[reduction] for other in ranks)
@@ -216,16 +218,16 @@ def _rule_of(
 
 
 def _rule(
-    ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, divisors: Sequence[float], is_counted: bool
-) -> Rule:
+    ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, divisors: Sequence[float], is_counted: bool
+) -> CombiningRule:
     """Return the rule of a sum or mean over what depends on the batch."""
     if is_counted:
-        return Rule.COUNTED
+        return CombiningRule.COUNTED
     if are_equal(divisors):
-        return Rule.SUM
+        return CombiningRule.SUM
     follows = _are_close(divisors, [divisors[0] / sizes[0] * size for size in sizes])
     is_of_samples = not is_padded and not any(other.has_other_parts for other in ranks)
-    return Rule.MEAN if follows and is_of_samples else Rule.COUNTED
+    return CombiningRule.MEAN if follows and is_of_samples else CombiningRule.COUNTED
 
 
 def are_equal(divisors: Sequence[float]) -> bool:
@@ -237,7 +239,7 @@ def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
     return all(abs(one - other) <= 2e-7 * abs(other) for one, other in zip(numbers, others, strict=True))
 
 
-def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, may_select: bool) -> list[bool]:
+def _depending(ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, may_select: bool) -> list[bool]:
     """Return whether each node depends on the rank's part.
 
     Args:
@@ -270,7 +272,7 @@ def _depending(ranks: Sequence[Facts], sizes: Sequence[int], is_padded: bool, ma
     return depends
 
 
-def _check_order(ranks: Sequence[Facts], sizes: Sequence[int], may_vary: bool) -> None:
+def _check_order(ranks: Sequence[LossFacts], sizes: Sequence[int], may_vary: bool) -> None:
     """Refuse what orders the samples, or compares them.
 
     Args:
@@ -288,7 +290,7 @@ def _check_order(ranks: Sequence[Facts], sizes: Sequence[int], may_vary: bool) -
                 )
 
 
-def _check_opaque(facts: Facts, reduction: int) -> None:
+def _check_opaque(facts: LossFacts, reduction: int) -> None:
     """Refuse a reduction that seems not to depend on the batch, as some function in it hides whether it does."""
     places = [reduction]
     seen = set(places)
@@ -317,13 +319,13 @@ def _varying(shapes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> int:
     return sum(len(set(extents)) > 1 for extents in zip(*shapes, strict=True))
 
 
-def _is_of_each_sample(ranks: Sequence[Facts], place: int) -> bool:
+def _is_of_each_sample(ranks: Sequence[LossFacts], place: int) -> bool:
     """Whether a batch normalisation is one of instances: torch makes channels of a single sample of all samples'."""
     shapes = [other.graph[place][1][0] for other in ranks]
     return all(len(shape) > 2 and shape[0] == 1 for shape in shapes) and len({shape[1] for shape in shapes}) > 1
 
 
-def _multiplies(facts: Facts, depends: Sequence[bool]) -> bool:
+def _multiplies(facts: LossFacts, depends: Sequence[bool]) -> bool:
     """Whether a number is a product of two that depend on the batch."""
     for name, shapes, inputs in facts.graph:
         if name == "MulBackward0" and _is_number(shapes) and len(inputs) == 2:

@@ -34,7 +34,7 @@ _ACROSS |= {"Amin", "Cumsum", "Cumprod", "Cummax", "Cummin", "Logcumsumexp", "Lo
 
 
 @dataclass
-class Reduction:
+class TracedReduction:
     """A number that some operation has made of a tensor."""
 
     node: Node
@@ -69,7 +69,7 @@ class _Open(NamedTuple):
 class Parts:
     """A loss as a combination of reductions."""
 
-    reductions: list[Reduction] = field(default_factory=list)
+    reductions: list[TracedReduction] = field(default_factory=list)
     numbers: list[Node] = field(default_factory=list)
     """The nodes whose outputs are numbers, in order, the loss's first."""
 
@@ -197,7 +197,7 @@ def _stacked(
     return [each for each, _ in stacked], 1 / len(inputs[0][0].next_functions) if name in _MEANS else 1.0
 
 
-def _reduction(opened: _Open, inputs_name: str, shape: Shape | None) -> Reduction:
+def _reduction(opened: _Open, inputs_name: str, shape: Shape | None) -> TracedReduction:
     node, name, shape = opened.node, opened.node.name(), shape or ()
     divisor: float | None = None
     is_counted = inputs_name in _SELECTIONS
@@ -210,8 +210,8 @@ def _reduction(opened: _Open, inputs_name: str, shape: Shape | None) -> Reductio
     elif (kind := getattr(node, "_saved_reduction", None)) in (1, 2):
         divisor = float(prod(shape)) if kind == 1 else 1.0
     if divisor is None:
-        return Reduction(node, 1.0, False, shape)
-    return Reduction(node, divisor / opened.factor, opened.is_linear, shape, is_counted, opened.is_scaled)
+        return TracedReduction(node, 1.0, False, shape)
+    return TracedReduction(node, divisor / opened.factor, opened.is_linear, shape, is_counted, opened.is_scaled)
 
 
 def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:

@@ -125,7 +125,7 @@ def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, li
         yield cut(len(batch), ranks, rank, uneven=place < _UNEVEN), batch
 
 
-class Batches:
+class DividedBatches:
     """The iterator of a DataLoader: it keeps the session informed of the part that the script works on."""
 
     def __init__(self, iterator: Any, sharding: Sharding) -> None:
@@ -134,7 +134,7 @@ class Batches:
         self._loading = generators.Loading()
         self._part: Part | None = None
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> DividedBatches:
         return self
 
     def __len__(self) -> int:
@@ -224,7 +224,7 @@ def _iterate(loader: DataLoader[Any]) -> Any:
             session.why_not_shared = why
         return _plain_iter(loader)
     sharding = _shardings[loader] = Sharding(loader)
-    return Batches(_plain_iter(loader), sharding)
+    return DividedBatches(_plain_iter(loader), sharding)
 
 
 def _index_sampler(loader: DataLoader[Any]) -> Any:

@@ -19,7 +19,7 @@ import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import agreement, graph
-from distrun.auto.torch.agreement import Rule
+from distrun.auto.torch.agreement import CombiningRule
 from distrun.auto.torch.parts import Part
 from distrun.auto.torch.session import current as session
 
@@ -33,15 +33,15 @@ _COUNTING_LINES = (
 )
 _TOGETHER_LINES = ("first, second = iter(one_loader), iter(other_loader)  # both before the first step of the epoch",)
 _PART = "distrun.auto.part"
-ONCE = Rule.ONCE
+ONCE = CombiningRule.ONCE
 
-_by_place: dict[tuple[graph.Signature, int], tuple[Rule, ...]] = {}  # of the n-th backward() of a batch
+_by_place: dict[tuple[graph.Signature, int], tuple[CombiningRule, ...]] = {}  # of the n-th backward() of a batch
 _tried: set[tuple[graph.Signature, int | None]] = set()
 """The kinds that were left to a trial, as their graphs do not show that they are right."""
 _equal: dict[tuple[graph.Signature, int, int], tuple[float, int]] = {}
 """The last divisor that is counted and was the same on all ranks, and in how many batches in succession it was that."""
 _CHANCES = 8
-_by_kind: dict[graph.Signature, tuple[int, set[tuple[Rule, ...]]]] = {}  # with the number of the iteration
+_by_kind: dict[graph.Signature, tuple[int, set[tuple[CombiningRule, ...]]]] = {}  # with the number of the iteration
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Weighted:
     """A loss of this rank's part, with what each of its reductions counts for."""
 
     parts: graph.Parts
-    rules: tuple[Rule, ...]
+    rules: tuple[CombiningRule, ...]
     """The rule of each reduction."""
     of_ranks: tuple[tuple[float, ...], ...]
     """The weights of each reduction in the average over the ranks, of all ranks."""
@@ -74,7 +74,7 @@ class Weighted:
             if self.rules[which] is not ONCE
         }
         # The factors of means have the average 1, so that terms that count once may have them as well.
-        if len(weights) > 1 or (ONCE in rules and Rule.SUM in rules):
+        if len(weights) > 1 or (ONCE in rules and CombiningRule.SUM in rules):
             return None
         return next(iter(weights))[self.rank] if weights else 1.0
 
@@ -91,7 +91,7 @@ class Weighted:
                 which = [index[each.node] for each in taken.reductions]
                 rules = {self.rules[each] for each in which} - {ONCE}
                 if rules:
-                    is_mixed = Rule.SUM in rules and taken.has_constants
+                    is_mixed = CombiningRule.SUM in rules and taken.has_constants
                     yield node, 1 - place, None if is_mixed else self.factor_of(which)
 
 
@@ -142,7 +142,7 @@ def weighted(
 
 def _rules(
     loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
-) -> tuple[Rule, ...] | None:
+) -> tuple[CombiningRule, ...] | None:
     kind = taken.signature
     is_compared = session.is_first_batch or (job.current.is_tried and part.is_uneven)
     if place is not None and not is_compared and (kind, place) in _by_place:
@@ -156,14 +156,14 @@ def _rules(
     return next(iter(known)) if len(known) == 1 else None
 
 
-def _kinds(kind: graph.Signature) -> set[tuple[Rule, ...]]:
+def _kinds(kind: graph.Signature) -> set[tuple[CombiningRule, ...]]:
     """Return the rules that losses of a kind have, in the iteration where any was agreed on last."""
     return _by_kind.get(kind, (0, set()))[1]
 
 
 def _agree(
     loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
-) -> tuple[Rule, ...] | None:
+) -> tuple[CombiningRule, ...] | None:
     """Return the rules of a loss, by its graphs on all ranks; None: it is only read, and what it is to the batch is not
     known."""
     known = None if place is None else _by_place.get((taken.signature, place))
@@ -174,7 +174,7 @@ def _agree(
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole)
         except agreement.RefusedError as reason:
             may_differ = whole is not None or key in _tried
-            may_select = may_differ or Rule.COUNTED in (known or ())
+            may_select = may_differ or CombiningRule.COUNTED in (known or ())
             rules = agreement.rules(ranks, part.sizes, session.is_padded, whole, may_differ, may_select)
             session.must_be_tried = str(reason)
             if whole is not None:
@@ -201,11 +201,11 @@ def _agree(
     return rules
 
 
-def _facts(loss: Tensor, taken: graph.Parts) -> agreement.Facts:
+def _facts(loss: Tensor, taken: graph.Parts) -> agreement.LossFacts:
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
     index = {each.node: which for which, each in enumerate(taken.reductions)}
-    return agreement.Facts(
+    return agreement.LossFacts(
         taken.signature,
         described,
         tuple(each.divisor for each in taken.reductions),
@@ -224,7 +224,9 @@ def _facts(loss: Tensor, taken: graph.Parts) -> agreement.Facts:
     )
 
 
-def _known_with_others(rules: tuple[Rule, ...], known: tuple[Rule, ...] | None) -> tuple[Rule, ...]:
+def _known_with_others(
+    rules: tuple[CombiningRule, ...], known: tuple[CombiningRule, ...] | None
+) -> tuple[CombiningRule, ...]:
     """Return the rules of a loss of which some terms may depend on a batch of another loader, whose parts are equal."""
     if known is None:
         refuse(
@@ -237,7 +239,7 @@ def _known_with_others(rules: tuple[Rule, ...], known: tuple[Rule, ...] | None) 
 
 
 def _counted(
-    taken: graph.Parts, rules: tuple[Rule, ...], part: Part, place: int | None
+    taken: graph.Parts, rules: tuple[CombiningRule, ...], part: Part, place: int | None
 ) -> dict[int, tuple[float, ...]]:
     """Return all ranks' factors of reductions whose divisors each rank has counted or has from the script, by index.
 
@@ -246,7 +248,7 @@ def _counted(
     which = [
         each
         for each, (reduction, rule) in enumerate(zip(taken.reductions, rules, strict=True))
-        if rule is Rule.COUNTED or (reduction.is_scaled and rule is not ONCE)
+        if rule is CombiningRule.COUNTED or (reduction.is_scaled and rule is not ONCE)
     ]
     if not which:
         return {}
@@ -254,7 +256,7 @@ def _counted(
     divisors = distrun.allgather(mine, name="auto.divisors").reshape(distrun.size(), len(which))
     factors = {}
     for each, of_ranks in zip(which, divisors.T, strict=True):
-        if rules[each] is not Rule.SUM:
+        if rules[each] is not CombiningRule.SUM:
             factors[each] = tuple((distrun.size() * of_ranks / (of_ranks.sum() or 1.0)).tolist())
             if place is not None and part.is_uneven and taken.reductions[each].is_scaled:
                 _check_counted((taken.signature, place, each), of_ranks.tolist())
@@ -284,12 +286,12 @@ def _check_counted(reduction: tuple[graph.Signature, int, int], divisors: Sequen
         )
 
 
-def _check(taken: graph.Parts, rules: tuple[Rule, ...], part: Part) -> None:
+def _check(taken: graph.Parts, rules: tuple[CombiningRule, ...], part: Part) -> None:
     """Refuse a mean over the samples that is over something else now."""
     for reduction, rule in zip(taken.reductions, rules, strict=True):
         if reduction.is_scaled:  # the divisors have told
             continue
-        if rule is Rule.MEAN and (reduction.is_counted or prod(reduction.shape) % part.size):
+        if rule is CombiningRule.MEAN and (reduction.is_counted or prod(reduction.shape) % part.size):
             refuse(
                 f"a mean over a tensor of shape {reduction.shape} is not over the {part.size} samples of this rank's "
                 "part, as it was in an earlier batch, so the ranks' gradients cannot be weighted",

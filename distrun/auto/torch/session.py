@@ -19,7 +19,7 @@ from distrun.host.instances import instances_of
 _NO_LOADER = "the data of a training step does not come from a DataLoader that is being iterated"
 
 
-class Session:
+class TrainingSession:
     """The state of the training."""
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ def modules_of(parameters: set[int]) -> list[nn.Module]:
     return [module for module in modules if id(module) not in inner]
 
 
-current = Session()
+current = TrainingSession()
 
 
 def is_shared() -> bool:

@@ -18,7 +18,7 @@ from distrun.host.departures import Departures
 from distrun.host.endpoints import PORTS, reserve_port
 from distrun.runner.agent.cleanup.guard import Guard
 from distrun.runner.agent.elastic import ElasticProcesses
-from distrun.runner.agent.ending import Ending
+from distrun.runner.agent.ending import Termination
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.observation import Activities, Observation
 from distrun.runner.agent.rank_process import RankProcess, StartError
@@ -58,7 +58,7 @@ class Agent:
         self._by_pid: dict[int, RankProcess] = {}
         self._oom = OomCounter()
         self._guard = Guard()
-        self._ending: Ending | None = None
+        self._ending: Termination | None = None
         self._elastic: ElasticProcesses | None = None
         self._servers: Servers | None = None
         self._departures: Departures | None = None
@@ -267,7 +267,7 @@ class Agent:
     def _finish(self, grace: float) -> None:
         """Begin to end what is left; the second time, without grace, skip the rest of the grace."""
         if self._ending is None:
-            self._ending = Ending(grace, time.monotonic())
+            self._ending = Termination(grace, time.monotonic())
         elif grace <= 0:
             self._ending.skip_grace(time.monotonic())
 
@@ -298,7 +298,7 @@ class Agent:
                 self._elastic.exited(rank, rank_exit.returncode)
         return dead is not None
 
-    def _end_descendants(self, ending: Ending) -> None:
+    def _end_descendants(self, ending: Termination) -> None:
         """Take one step towards having no descendant."""
         now = time.monotonic()
         if not self._reap() or self._guard.is_alone():
@@ -308,7 +308,7 @@ class Agent:
         elif ending.is_hopeless(now):
             self._leave(ending, unkillable=len(descendants.signal_all(signal.SIGKILL, spare=self._guard.pids)))
 
-    def _leave(self, ending: Ending, unkillable: int) -> None:
+    def _leave(self, ending: Termination, unkillable: int) -> None:
         for rank in self._ranks.values():
             self._relay.drain(rank)
             rank.close()

@@ -8,7 +8,7 @@ _KILL_INTERVAL = 0.05  # seconds between two rounds of SIGKILL: a process may fo
 _KILL_TIMEOUT = 5.0  # seconds of such rounds after which a process counts as unkillable
 
 
-class Ending:
+class Termination:
     """SIGTERM once, SIGKILL again and again after the grace, at last giving up. Times are of one monotonic clock."""
 
     def __init__(self, grace: float, now: float) -> None:

@@ -37,7 +37,7 @@ from distrun.tracing.activity import ActivityDescription
 if TYPE_CHECKING:
     from distrun.runner.hosts.nodes.messages import News
     from distrun.runner.hosts.nodes.peers import Peers
-    from distrun.runner.observation.consumer import Ending
+    from distrun.runner.observation.consumer import JobEnd
 
 _SERVE_AFTER = 0.5  # seconds before others can look on: nobody does in a job that is over by then, which shall not pay
 _PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end of a job that a signal ended
@@ -333,14 +333,14 @@ class Job:
         if self._plan.server_copies:  # servers that were killed have left theirs
             shutil.rmtree(self._plan.server_copies, ignore_errors=True)
 
-    def _ending(self) -> Ending:
-        from distrun.runner.observation.consumer import Ending
+    def _ending(self) -> JobEnd:
+        from distrun.runner.observation.consumer import JobEnd
 
         failure, error = self._policy.failure, sys.exc_info()[1]
         text = "" if error is None else f"distrun: error: {error}"
         if failure is not None:
             text = self._failure_report(failure)
-        return Ending(self._policy.status or int(error is not None), text, self._policy.interrupted_by)
+        return JobEnd(self._policy.status or int(error is not None), text, self._policy.interrupted_by)
 
     def _conclude(self) -> Outcome:
         """Print the rest and the failure report. After a signal, a blocked terminal is not waited for long."""

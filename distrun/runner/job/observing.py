@@ -15,9 +15,9 @@ from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.frames import Frame
 
 if TYPE_CHECKING:
-    from distrun.runner.observation.consumer import Ending
+    from distrun.runner.observation.consumer import JobEnd
     from distrun.runner.observation.live.hub import Hub, Viewer
-    from distrun.runner.observation.live.server import Server
+    from distrun.runner.observation.live.server import LiveServer
     from distrun.runner.observation.observation import Observation
 
 
@@ -41,7 +41,7 @@ class Observing:
         self._hub: Hub | None = None
         self._is_for_viewers = not options.observers
         self._is_over = False
-        self._server: Server | None = None
+        self._server: LiveServer | None = None
         self._observation = self._new(options) if options.observers else None
 
     def _new(self, options: JobOptions) -> Observation:
@@ -63,9 +63,9 @@ class Observing:
 
     def serve(self) -> None:
         """Let others of this machine and user look on from now on, when the ranks are on their way."""
-        from distrun.runner.observation.live.server import Server
+        from distrun.runner.observation.live.server import LiveServer
 
-        self._server = Server(self._about, self._watch, self._unwatch)
+        self._server = LiveServer(self._about, self._watch, self._unwatch)
         self._server.start()
 
     # What the job hears -----------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Observing:
         if (observation := self._observation) is not None:
             observation.hear(agent, frame)
 
-    def close(self, ending: Callable[[], Ending]) -> None:
+    def close(self, ending: Callable[[], JobEnd]) -> None:
         """Complete what is observed: the job is over."""
         with self._lock:
             self._is_over = True

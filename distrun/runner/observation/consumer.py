@@ -48,7 +48,7 @@ class Consumer(Protocol):
 
 
 @dataclass(frozen=True)
-class Ending:
+class JobEnd:
     """The way in which a job has ended."""
 
     status: int
@@ -63,5 +63,5 @@ class Ending:
 class HearsEnding(Protocol):
     """A consumer that wants to know how the job has ended, not only with which status."""
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: JobEnd) -> None:
         """Note it; `close` follows."""

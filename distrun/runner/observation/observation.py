@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from distrun.runner.agent.observation import unpack_events
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.observation.clocks import Clocks
-from distrun.runner.observation.consumer import Consumer, Ending, HearsEnding, Source
+from distrun.runner.observation.consumer import Consumer, HearsEnding, JobEnd, Source
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.tracing.reader import events, shifted, split_names
 
@@ -48,7 +48,7 @@ class Observation:
         self._stack_waiters: dict[int, list[Callable[[str], None]]] = {}
         self._ask_at = 0.0
         self._early_questions = _EARLY_QUESTIONS
-        self._ending = Ending(0)
+        self._ending = JobEnd(0)
         self._thread = threading.Thread(target=self._work, name="distrun observation", daemon=True)
 
     def start(self) -> None:
@@ -88,7 +88,7 @@ class Observation:
     def abandon(self) -> None:
         """End without completing anything."""
         self._queue.put(self._consumers.clear)
-        self.close(Ending(0))
+        self.close(JobEnd(0))
 
     def hear(self, agent: AgentClient, frame: Frame) -> None:
         """Take what an agent has told (its thread)."""
@@ -105,7 +105,7 @@ class Observation:
         """Take what a rank has written (an agent's thread)."""
         self._queue.put(lambda: self._tell(lambda consumer: consumer.output(rank, data)))
 
-    def close(self, ending: Ending) -> None:
+    def close(self, ending: JobEnd) -> None:
         """Have everything completed, and wait for that: all agents are gone (the thread that decides)."""
         self._ending = ending
         self._queue.put(None)

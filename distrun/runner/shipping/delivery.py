@@ -14,7 +14,7 @@ from typing import Any
 
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping import package
-from distrun.runner.shipping.snapshot import Snapshot
+from distrun.runner.shipping.snapshot import ShippedFolder
 
 _ROOM = Path(__file__).parent
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
@@ -49,7 +49,7 @@ class Delivery:
     """Whether distrun is brought to hosts that lack it, or have another one."""
     requirements: tuple[str, ...] | None = None
     """The requirements of the environment that ranks run in; None = they run in what there is."""
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[ShippedFolder, ...] = ()
     """The folders that are shipped."""
 
     def opening(self, job: str = "") -> Opening:

@@ -27,7 +27,7 @@ _ALWAYS = frozenset({".git", ".hg", ".svn", "__pycache__"})
 
 
 @dataclass(frozen=True)
-class Rule:
+class IgnoreRule:
     """One line of a .gitignore."""
 
     pattern: re.Pattern[str]
@@ -41,7 +41,7 @@ class Rule:
 class Rules:
     """The rules that hold in a folder, the strongest last."""
 
-    layers: tuple[tuple[str, tuple[Rule, ...]], ...] = ()
+    layers: tuple[tuple[str, tuple[IgnoreRule, ...]], ...] = ()
     """Folder (below the one that is walked, or a way up from it) -> the rules of its file."""
 
     def within(self, folder: str, text: str | None) -> Rules:
@@ -139,12 +139,12 @@ def _bytewise(path: str) -> str:
     return path if path.isascii() else os.fsencode(path).decode("latin-1")
 
 
-def parse(text: str) -> tuple[Rule, ...]:
+def parse(text: str) -> tuple[IgnoreRule, ...]:
     """Return the rules of a .gitignore; lines that git does not understand have none."""
     return tuple(rule for line in text.split("\n") if (rule := _rule(line.removesuffix("\r"))) is not None)
 
 
-def _rule(line: str) -> Rule | None:
+def _rule(line: str) -> IgnoreRule | None:
     # *.log    !keep.log    /build    data/    docs/**/*.html    \#name    name\ (with a space at its end)
     if line.startswith("#"):
         return None
@@ -164,7 +164,7 @@ def _rule(line: str) -> Rule | None:
         pattern = re.compile(regex if is_anchored else f"(?:.*/)?{regex}", re.DOTALL)
     except re.error:
         return None
-    return Rule(pattern, ignores, only_folders)
+    return IgnoreRule(pattern, ignores, only_folders)
 
 
 def _regex(glob: str) -> str | None:

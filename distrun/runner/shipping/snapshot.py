@@ -24,7 +24,7 @@ _LARGEST = 3  # files that are named when there is too much
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class ShippedFolder:
     """A folder as it is shipped."""
 
     folder: str
@@ -90,7 +90,7 @@ class Snapshot:
             )
 
 
-def keep(taken: Snapshot) -> Snapshot:
+def keep(taken: ShippedFolder) -> ShippedFolder:
     """Return a snapshot whose contents are kept in this machine's cache, whatever becomes of the folder.
 
     Raises:
@@ -112,7 +112,7 @@ def keep(taken: Snapshot) -> Snapshot:
     return replace(taken, kept=blobs)
 
 
-def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as in --ship-limit 2G") -> Snapshot:
+def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as in --ship-limit 2G") -> ShippedFolder:
     """Return the state of a folder now. What .gitignore leaves out is not looked at.
 
     Args:
@@ -138,7 +138,7 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
     _check_limit(folder, [(entry.path, entry.size) for entry in files], limit, remedy)
     digests.save()
     manifest = Manifest(files, tuple(walk.links), tuple(walk.folders))
-    return Snapshot(folder, names, to, manifest, zlib.compress(manifest.to_json(), 1))
+    return ShippedFolder(folder, names, to, manifest, zlib.compress(manifest.to_json(), 1))
 
 
 def _names(folder: str) -> tuple[str, ...]:

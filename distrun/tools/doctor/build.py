@@ -53,7 +53,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Found:
+class Outcome:
     """The result of an attempt."""
 
     group: str
@@ -76,7 +76,7 @@ def report(attempts: Sequence[Attempt] | None = None, verbose: bool = False) -> 
     attempts = ATTEMPTS if attempts is None else attempts
     tried = list(dict.fromkeys(attempt.try_it for attempt in attempts))  # some serve two entries
     results = dict(zip(tried, call_for_each(_result, tried, "check", os.cpu_count() or 1), strict=True))
-    found = [Found(attempt.group, attempt.name, *results[attempt.try_it]) for attempt in attempts]
+    found = [Outcome(attempt.group, attempt.name, *results[attempt.try_it]) for attempt in attempts]
     lines = [f"distrun {__version__}:"]
     for group in dict.fromkeys(item.group for item in found):
         lines += ["", f"Available {group}:"]
@@ -91,9 +91,9 @@ def _result(try_it: Callable[[], str]) -> tuple[bool, str]:
         return False, str(error)
 
 
-def _shortened(found: Found) -> Found:
+def _shortened(found: Outcome) -> Outcome:
     last = found.text.strip().splitlines()[-1:]
-    return Found(found.group, found.name, found.works, "".join(last))
+    return Outcome(found.group, found.name, found.works, "".join(last))
 
 
 def _output(*command: str, **environ: str) -> str:

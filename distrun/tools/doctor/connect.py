@@ -17,7 +17,7 @@ from distrun.runner.hosts.ssh.ssh_transport import SshConnections
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.shipping.delivery import Delivery
-from distrun.tools.doctor.report import Status, Step
+from distrun.tools.doctor.report import HostCheck, Status
 from distrun.tools.doctor.verdicts import family
 
 
@@ -27,7 +27,7 @@ class Access(Protocol):
     steps: tuple[str, ...]
     """The names of the steps before a Python can be started, in order."""
 
-    def check(self, step: str) -> Step:
+    def check(self, step: str) -> HostCheck:
         """Take one of these steps.
 
         Raises:
@@ -50,7 +50,7 @@ class LocalAccess:
 
     steps: tuple[str, ...] = ()
 
-    def check(self, step: str) -> Step:
+    def check(self, step: str) -> HostCheck:
         """There is none; see `Access`."""
         raise NotImplementedError(step)
 
@@ -75,19 +75,19 @@ class SshAccess:
         self._refusal: HostError | None = None
         self._begun = ""
 
-    def check(self, step: str) -> Step:
+    def check(self, step: str) -> HostCheck:
         """See `Access`."""
         match step:
             case "name":
-                return Step(step, Status.OK, self._resolve())
+                return HostCheck(step, Status.OK, self._resolve())
             case "tcp":
                 return self._connect(step)
             case "host key":
-                return Step(step, Status.OK, self._host_key())
+                return HostCheck(step, Status.OK, self._host_key())
             case _:
                 if self._refusal is not None:
                     raise self._refusal
-                return Step(step, Status.OK, f"as {self._route.user}")
+                return HostCheck(step, Status.OK, f"as {self._route.user}")
 
     def start(self, python: str) -> Program:
         """See `Access`."""
@@ -112,7 +112,7 @@ class SshAccess:
             ) from None
         return ", ".join(dict.fromkeys(str(item[4][0]) for item in found))
 
-    def _connect(self, step: str) -> Step:
+    def _connect(self, step: str) -> HostCheck:
         route = self._route
         try:
             self._transport = self._connections.connect(route, self._begin)
@@ -122,17 +122,17 @@ class SshAccess:
                 raise
         place = f"{route.hostname} port {route.port}"
         if route.jump is not None:
-            return Step(step, Status.OK, f"{place} through {route.jump.name}")
+            return HostCheck(step, Status.OK, f"{place} through {route.jump.name}")
         if self._transport is None or route.proxy_command is not None:
-            return Step(step, Status.OK, place)
+            return HostCheck(step, Status.OK, place)
         address = str(self._transport.getpeername()[0])
         if address != route.hostname:
             place += f" at {address} ({family(address)})"
         if (silent := self._silent(family(address))) is None:
-            return Step(step, Status.OK, place)
+            return HostCheck(step, Status.OK, place)
         text = f"{place}, and no answer at {silent} ({family(silent)}) within {route.timeout:g} s"
         remedy = f"open the firewall for {family(silent)} too, or give AddressFamily for {route.name} in ~/.ssh/config"
-        return Step(step, Status.WARNING, text, remedy=remedy)
+        return HostCheck(step, Status.WARNING, text, remedy=remedy)
 
     def _silent(self, reached: str) -> str | None:
         """Return the host's first address of the other family than the one that was reached, if it does not answer.
@@ -177,7 +177,7 @@ class SrunAccess:
         self._timeout = timeout
         self._step: JobStep | None = None
 
-    def check(self, step: str) -> Step:
+    def check(self, step: str) -> HostCheck:
         """See `Access`."""
         self._step = self._job_steps.start(self._node, os.path.expanduser(self._python), PROBE, Delivery().opening())
         try:
@@ -189,7 +189,7 @@ class SrunAccess:
             ) from None
         if refusal:
             raise HostError(f"srun starts nothing there: {refusal}")
-        return Step(step, Status.OK, f"a job step on {self._node}")
+        return HostCheck(step, Status.OK, f"a job step on {self._node}")
 
     def start(self, python: str) -> Program:
         """See `Access`."""

@@ -18,7 +18,7 @@ from distrun.tools.doctor.connect import Access, LocalAccess
 from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
 from distrun.tools.doctor.probe_client import ProbeClient
-from distrun.tools.doctor.report import HostReport, Status, Step
+from distrun.tools.doctor.report import HostCheck, HostReport, Status
 from distrun.tools.doctor.shell_commands import ShellCommands
 
 _STARTING = ("python", "distrun", "directory", "clock")
@@ -55,7 +55,7 @@ class HostChecks:
         self._options = options
         self._python = sys.executable if self._is_local else options.python
         self._refusal: HostError | None = None
-        self._steps: list[Step] = []
+        self._steps: list[HostCheck] = []
         self.probe: ProbeClient | None = None
         """The probe, until this object is closed; None before it has started and after a step has failed."""
         self.machine: MachineFacts | None = None
@@ -68,7 +68,7 @@ class HostChecks:
             names = tuple(name for name in names if name != "clock")  # it is the one all others are compared with
         stopped = False
         for name in names:
-            step = Step(name, Status.NOT_TRIED) if stopped else self._check(name)
+            step = HostCheck(name, Status.NOT_TRIED) if stopped else self._check(name)
             self._steps.append(step)
             lost = self.probe is not None and self.probe.is_lost
             stopped = stopped or (step.status is Status.FAILED and (lost or name not in _EXAMINING))
@@ -83,8 +83,8 @@ class HostChecks:
             self.probe = None
         self._access.close()
 
-    def _check(self, name: str) -> Step:
-        works: dict[str, Callable[[], Step]] = {
+    def _check(self, name: str) -> HostCheck:
+        works: dict[str, Callable[[], HostCheck]] = {
             "python": self._start,
             "distrun": self._distrun,
             "directory": self._directory,
@@ -98,9 +98,9 @@ class HostChecks:
             step = works[name]() if name in works else self._access.check(name)
         except HostError as error:
             reason, remedy = verdicts.split_remedy(str(error))
-            step = Step(name, Status.FAILED, reason, remedy=remedy)
+            step = HostCheck(name, Status.FAILED, reason, remedy=remedy)
         except Exception as error:  # any at all: the report on the other hosts must not be lost
-            step = Step(name, Status.FAILED, repr(error))
+            step = HostCheck(name, Status.FAILED, repr(error))
         if step.status is Status.OK:
             return step
         remedy = step.remedy or "see what the command says"
@@ -108,43 +108,45 @@ class HostChecks:
 
     # --- starting a probe
 
-    def _start(self) -> Step:
+    def _start(self) -> HostCheck:
         try:
             self.probe = ProbeClient(self._access.start(self._python), self._options.timeout)
         except HostError as error:
             if "distrun is not installed" in str(error):  # so its Python does work
                 self._refusal = error
-                return Step("python", Status.OK, self._python)
+                return HostCheck("python", Status.OK, self._python)
             if _OLDER.search(str(error)):
                 self._refusal = HostError(
                     "an older distrun is installed there, which has no doctor; "
                     f"run there {install_command(self._python)}"
                 )
-                return Step("python", Status.OK, self._python)
+                return HostCheck("python", Status.OK, self._python)
             raise
         note = self._python_remark()
         text = f"{self._python} ({self.probe.versions.python})"
         if not note:
-            return Step("python", Status.OK, text)
-        return Step("python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python")
+            return HostCheck("python", Status.OK, text)
+        return HostCheck(
+            "python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python"
+        )
 
     def _python_remark(self) -> str:
         """Return a remark about the version of Python there, perhaps empty."""
         answer = self._answer()
         return check_compatibility(answer, self._python, answer.distrun)
 
-    def _distrun(self) -> Step:
+    def _distrun(self) -> HostCheck:
         if self._refusal is not None:
             raise self._refusal
         answer = self._answer()
         check_compatibility(answer, self._python)
         note = self._ask_ready().note
-        return Step("distrun", Status.OK, f"{answer.distrun} (the host {note})" if note else answer.distrun)
+        return HostCheck("distrun", Status.OK, f"{answer.distrun} (the host {note})" if note else answer.distrun)
 
     def _answer(self) -> HostInfo:
         return self._ask_ready().versions
 
-    def _directory(self) -> Step:
+    def _directory(self) -> HostCheck:
         wdir = self._options.wdir
         found = self._ask("directory", _QUICK, path=wdir)
         if not found["exists"]:
@@ -153,9 +155,9 @@ class HostChecks:
             )
         if not found["usable"]:
             raise HostError(f"the working directory {wdir!r} may not be entered there; give another with --wdir")
-        return Step("directory", Status.OK, wdir)
+        return HostCheck("directory", Status.OK, wdir)
 
-    def _clock(self) -> Step:
+    def _clock(self) -> HostCheck:
         readings = []
         for _ in range(_CLOCK_READINGS):
             before, start = time.time(), time.monotonic()
@@ -167,11 +169,11 @@ class HostChecks:
 
     # --- examining the host
 
-    def _machine(self) -> Step:
+    def _machine(self) -> HostCheck:
         self.machine = MachineFacts.from_json(self._ask("machine", _SLOW))
         return verdicts.machine(self.machine)
 
-    def _gpus(self) -> Step:
+    def _gpus(self) -> HostCheck:
         self._gpus_found = Gpus.from_json(self._ask("gpus", _SLOW))
         return verdicts.gpus(self._gpus_found)
 
@@ -184,18 +186,18 @@ class HostChecks:
         """Return the interfaces that other hosts can reach; none when the host was not reached."""
         return [Interface(*item) for item in self.machine.interfaces] if self.machine is not None else []
 
-    def _network(self) -> Step:
+    def _network(self) -> HostCheck:
         try:
             chosen = matching(self.interfaces(), self._options.network, f"host {self.host!r}")
         except UsageError as error:
             reason, _, remedy = str(error).partition(": ")
-            return Step("network", Status.FAILED, reason, remedy=remedy)
+            return HostCheck("network", Status.FAILED, reason, remedy=remedy)
         text = ", ".join(f"{item.name} {item.address}/{item.prefix}" for item in chosen)
-        return Step("network", Status.OK, text or "no interface that other hosts may know")
+        return HostCheck("network", Status.OK, text or "no interface that other hosts may know")
 
-    def _software(self) -> Step:
+    def _software(self) -> HostCheck:
         if self.machine is None:
-            return Step("software", Status.NOT_TRIED)
+            return HostCheck("software", Status.NOT_TRIED)
         return verdicts.software(self.machine)
 
     def _ask(self, what: str, timeout: float, **arguments: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from distrun.tools.doctor.report import HostReport, LinkReport, Report, Status, Step
+from distrun.tools.doctor.report import HostCheck, HostReport, LinkReport, Report, Status
 from distrun.tools.doctor.verdicts import family, gigabits
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _entry(status: Status, name: str, words: list[str], width: int = 10) -> Iter
         yield f"{head if not number else ' ' * len(head)}{line}".rstrip()
 
 
-def _words(item: Step | LinkReport) -> list[str]:
+def _words(item: HostCheck | LinkReport) -> list[str]:
     """Return the lines about a step or a link."""
     words = item.text.splitlines()
     if isinstance(item, LinkReport) and item.source_address and item.target_address and item.bandwidth is not None:

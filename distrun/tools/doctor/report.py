@@ -49,7 +49,7 @@ def worst(statuses: Sequence[Status]) -> Status:
 
 
 @dataclass(frozen=True)
-class Step:
+class HostCheck:
     """One check on one host."""
 
     name: str
@@ -67,7 +67,7 @@ class HostReport:
 
     host: str
     local: bool
-    steps: tuple[Step, ...]
+    steps: tuple[HostCheck, ...]
     machine: MachineFacts | None = None
     gpus: Gpus | None = None
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
-from distrun.tools.doctor.report import Status, Step
+from distrun.tools.doctor.report import HostCheck, Status
 
 CLOCK_TOLERANCE = 1.0  # seconds
 SMALL_SHM = 64 << 20  # bytes: what a container has when nobody says
@@ -24,12 +24,12 @@ def split_remedy(sentence: str) -> tuple[str, str]:
     return reason, "".join(rest)
 
 
-def clock(offset: float, round_trip: float) -> Step:
+def clock(offset: float, round_trip: float) -> HostCheck:
     """Judge the difference to this machine's clock, in seconds; half the round trip of the question is uncertain."""
     text = f"{seconds(abs(offset))} {'ahead' if offset > 0 else 'behind'}, give or take {seconds(round_trip / 2)}"
     if abs(offset) - round_trip / 2 <= CLOCK_TOLERANCE:
-        return Step("clock", Status.OK, text)
-    return Step(
+        return HostCheck("clock", Status.OK, text)
+    return HostCheck(
         "clock",
         Status.WARNING,
         f"{text}: time stamps of files and logs will mislead",
@@ -37,7 +37,7 @@ def clock(offset: float, round_trip: float) -> Step:
     )
 
 
-def machine(found: MachineFacts) -> Step:
+def machine(found: MachineFacts) -> HostCheck:
     """Judge cores, memory, /dev/shm and the limit of the address space."""
     shm = "no /dev/shm" if found.shm is None else f"/dev/shm {size(found.shm)}"
     cores = f"{found.cores} core{'s' * (found.cores != 1)}"
@@ -53,8 +53,8 @@ def machine(found: MachineFacts) -> Step:
         )
         remedies.append("lift the limit with 'ulimit -v unlimited', or in /etc/security/limits.conf ('as')")
     if not troubles:
-        return Step("machine", Status.OK, text)
-    return Step("machine", Status.WARNING, f"{text}: {'; '.join(troubles)}", remedy="; ".join(remedies))
+        return HostCheck("machine", Status.OK, text)
+    return HostCheck("machine", Status.WARNING, f"{text}: {'; '.join(troubles)}", remedy="; ".join(remedies))
 
 
 def twins(machines: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -67,9 +67,9 @@ def twins(machines: Sequence[tuple[str, str]]) -> dict[str, str]:
     return {host: name for host, text in machines if text and (name := first.setdefault(text, host)) != host}
 
 
-def twin(name: str) -> Step:
+def twin(name: str) -> HostCheck:
     """Return the verdict on a machine that is listed under another name too."""
-    return Step(
+    return HostCheck(
         "machine",
         Status.FAILED,
         f"it is the same machine as {name}, and their ranks would use the same GPUs",
@@ -77,13 +77,15 @@ def twin(name: str) -> Step:
     )
 
 
-def gpus(found: Gpus) -> Step:
+def gpus(found: Gpus) -> HostCheck:
     """Judge GPUs, driver, NCCL and what is between the GPUs."""
     text = _gpu_text(found)
     if found.problem:
-        return Step("gpus", Status.FAILED, f"{text}{found.problem}", remedy="load or repair the NVIDIA driver there")
+        return HostCheck(
+            "gpus", Status.FAILED, f"{text}{found.problem}", remedy="load or repair the NVIDIA driver there"
+        )
     if not found.names:
-        return Step("gpus", Status.OK, "none")
+        return HostCheck("gpus", Status.OK, "none")
     troubles, remedies = [], []
     missing = ["cupy"] * (not found.cupy) + ["NCCL"] * (not found.nccl)
     if missing:
@@ -100,7 +102,7 @@ def gpus(found: Gpus) -> Step:
         remedies.append("boot with iommu=pt, or turn the IOMMU (VT-d, AMD-Vi) and ACS off in the firmware")
     status = Status.WARNING if troubles else Status.OK
     warning = f": {'; '.join(troubles)}" if troubles else ""
-    return Step("gpus", status, text + warning + _peer_matrix(found), remedy="; ".join(remedies))
+    return HostCheck("gpus", status, text + warning + _peer_matrix(found), remedy="; ".join(remedies))
 
 
 def _installation(cuda: int) -> str:
@@ -148,12 +150,12 @@ def _peer_matrix(found: Gpus) -> str:
     return "\n" + "\n".join([head, *rows])
 
 
-def software(found: MachineFacts) -> Step:
+def software(found: MachineFacts) -> HostCheck:
     """List the installed software, none of which is required."""
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     mpi = [f"MPI: {found.mpi}"] if found.mpi else ["no mpirun"]
     slurm = [f"Slurm: {found.slurm}"] if found.slurm else ["no srun"]
-    return Step("software", Status.OK, ", ".join([*packages, *mpi, *slurm]))
+    return HostCheck("software", Status.OK, ", ".join([*packages, *mpi, *slurm]))
 
 
 def differences(found: Mapping[str, MachineFacts]) -> list[str]:

@@ -21,7 +21,7 @@ from distrun.runner.shipping.first_stage import counted
 from distrun.runner.shipping.options import parse_ship
 from distrun.runner.shipping.package import NEEDS, package_folder
 from distrun.runner.shipping.requirements import requirements
-from distrun.runner.shipping.snapshot import Snapshot, format_size, take, too_large
+from distrun.runner.shipping.snapshot import ShippedFolder, format_size, take, too_large
 
 PIECES = "/mnt/distrun"
 """The folder in a pod with the pieces."""
@@ -126,7 +126,7 @@ def _required(bootstrap: str) -> tuple[str, ...]:
     return wanted if any("--hash" in line for line in wanted) else (*wanted, *_REQUIRED)
 
 
-def _snapshot(value: str) -> Snapshot:
+def _snapshot(value: str) -> ShippedFolder:
     folder, to = parse_ship(value)
     if to:
         raise UsageError(
@@ -142,7 +142,7 @@ def _add_package(file: tarfile.TarFile, name: str, folder: str) -> None:
         _add(file, f"{folder}/{name}/{entry}", Path(path).read_bytes())
 
 
-def _add_tree(file: tarfile.TarFile, taken: Snapshot, folder: str, packed: io.BytesIO) -> None:
+def _add_tree(file: tarfile.TarFile, taken: ShippedFolder, folder: str, packed: io.BytesIO) -> None:
     """Add a folder of the user's; `packed` is what has been written so far."""
     _add(file, folder, kind=tarfile.DIRTYPE, mode=0o755)
     for inner in taken.manifest.folders:

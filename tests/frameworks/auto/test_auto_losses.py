@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402 - torch may be absent
 from torch.nn import functional  # noqa: E402
 
 from distrun.auto.torch import graph  # noqa: E402
-from distrun.auto.torch.agreement import Facts, RefusedError, Rule, lasting, rules  # noqa: E402
+from distrun.auto.torch.agreement import CombiningRule, LossFacts, RefusedError, lasting, rules  # noqa: E402
 
 pytestmark = pytest.mark.gate
 SIZES = (5, 3)
@@ -20,7 +20,7 @@ def facts_of(loss, has_other_parts=False):
     taken = graph.parts(loss.grad_fn)
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
-    return Facts(
+    return LossFacts(
         taken.signature,
         described,
         tuple(each.divisor for each in taken.reductions),
@@ -54,7 +54,7 @@ class Hidden(torch.autograd.Function):
         return None, None
 
 
-ONCE, SUM, MEAN, COUNTED = Rule.ONCE, Rule.SUM, Rule.MEAN, Rule.COUNTED
+ONCE, SUM, MEAN, COUNTED = CombiningRule.ONCE, CombiningRule.SUM, CombiningRule.MEAN, CombiningRule.COUNTED
 BY_NAME = {
     "mean": (lambda o, y: functional.cross_entropy(o, y), [MEAN]),
     "sum": (lambda o, y: functional.cross_entropy(o, y, reduction="sum"), [SUM]),

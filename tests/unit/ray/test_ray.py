@@ -10,8 +10,8 @@ import distrun
 from distrun.errors import NotOfferedError, UsageError
 from distrun.host.interfaces import Interface
 from distrun.ray.options import (
-    Request,
     Settings,
+    WorkerRequest,
     number_of_cpus,
     number_of_gpus,
     number_of_workers,
@@ -31,7 +31,7 @@ def worker(node="a", address="10.0.0.1", gpus=(), pid=1, port=4000):
 
 def request(workers, hosts=None, gpus=0):
     """Return a request for workers."""
-    return Request(workers, hosts, 2, gpus, True, Settings(), False)
+    return WorkerRequest(workers, hosts, 2, gpus, True, Settings(), False)
 
 
 @pytest.mark.parametrize(

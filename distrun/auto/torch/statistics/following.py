@@ -43,7 +43,7 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TensorFacts:
     """The facts that are known of a tensor."""
 
     dim: int | None = None
@@ -67,7 +67,7 @@ class Following(TorchFunctionMode):
         self.is_entered = False
         self.size = 0
         """The samples of this rank's part."""
-        self._states: dict[int, tuple[weakref.ref[Tensor], State]] = {}
+        self._states: dict[int, tuple[weakref.ref[Tensor], TensorFacts]] = {}
 
     def begin(self, batch: Any, size: int) -> None:
         """Follow the tensors of a batch, each of which has its samples in the first dimension, or else the second."""
@@ -79,7 +79,7 @@ class Following(TorchFunctionMode):
             for tensor in _tensors(parts, depth=4):
                 dims = [dim for dim, extent in enumerate(tensor.shape[:2]) if extent == size]
                 if dims:
-                    self._know(tensor, State(dims[0]))
+                    self._know(tensor, TensorFacts(dims[0]))
 
     def end(self) -> None:
         """Follow nothing more, and leave the mode, unless the script has entered one of its own after it."""
@@ -115,10 +115,10 @@ class Following(TorchFunctionMode):
             refuse_decision(words)
         return numbers.of(value, words)
 
-    def _know(self, tensor: Tensor, state: State) -> None:
+    def _know(self, tensor: Tensor, state: TensorFacts) -> None:
         self._states[id(tensor)] = weakref.ref(tensor), state
 
-    def _state(self, tensor: Tensor) -> State | None:
+    def _state(self, tensor: Tensor) -> TensorFacts | None:
         found = self._states.get(id(tensor))
         return found[1] if found is not None and found[0]() is tensor else None
 
@@ -150,9 +150,9 @@ class Following(TorchFunctionMode):
         args: Sequence[Any],
         options: Mapping[str, Any],
         given: Sequence[Tensor],
-        known: Sequence[tuple[Tensor, State]],
+        known: Sequence[tuple[Tensor, TensorFacts]],
         result: Tensor,
-    ) -> State:
+    ) -> TensorFacts:
         """Return the state of an operation's result."""
         source, dim = next(((tensor, state.dim) for tensor, state in known if state.dim is not None), (None, None))
         states = [state for _, state in known if state.statistics]
@@ -163,7 +163,7 @@ class Following(TorchFunctionMode):
         is_additive = all(each.is_additive for each in states)
         is_mixed = any(each.is_mixed for each in states)
         if source is None or dim is None:
-            return State(None, statistics, is_free, is_mixed, is_additive)
+            return TensorFacts(None, statistics, is_free, is_mixed, is_additive)
         shape = tuple(source.shape)
         shapes = [tuple(each.shape) for each in given]
         is_product = rows.contracts(name, shapes, [getattr(self._state(each), "dim", None) for each in given])
@@ -172,13 +172,13 @@ class Following(TorchFunctionMode):
         is_reduced = is_reduced or (place is None and rows.may_reduce(name, result))
         if is_reduced:
             if name in rows.EXTREMES and not source.is_floating_point():  # of lengths or numbers of classes
-                return State(None, statistics, is_free, False, is_additive)
+                return TensorFacts(None, statistics, is_free, False, is_additive)
             is_additive = is_additive and not is_mixed and name in rows.ADDITIVE
             extreme = result.data.clone() if name in rows.EXTREMES else None
-            return State(None, (*statistics, Statistic(_described(name), extreme)), is_free, False, is_additive)
+            return TensorFacts(None, (*statistics, Statistic(_described(name), extreme)), is_free, False, is_additive)
         if rows.mixes(name, args, options, shape, dim):
-            return State(place, (*statistics, Statistic(_described(name))), is_free, True, False)
-        return State(place, statistics, is_free, is_mixed or bool(statistics), is_additive)
+            return TensorFacts(place, (*statistics, Statistic(_described(name))), is_free, True, False)
+        return TensorFacts(place, statistics, is_free, is_mixed or bool(statistics), is_additive)
 
 
 def marked(roots: Sequence[Tensor]) -> list[Statistic]:
@@ -195,7 +195,7 @@ def marked(roots: Sequence[Tensor]) -> list[Statistic]:
     return list(found)
 
 
-def _mark(result: Tensor, known: Sequence[tuple[Tensor, State]], state: State) -> None:
+def _mark(result: Tensor, known: Sequence[tuple[Tensor, TensorFacts]], state: TensorFacts) -> None:
     """Mark the node of a result that has taken in a statistic of the part which the graph does not show.
 
     Numbers may be divided by a sum or a count: that the graph shows.
@@ -213,15 +213,15 @@ def _mark(result: Tensor, known: Sequence[tuple[Tensor, State]], state: State) -
 
 
 def _of_unique(
-    args: Sequence[Any], options: Mapping[str, Any], known: Sequence[tuple[Tensor, State]], which: int, count: int
-) -> State:
+    args: Sequence[Any], options: Mapping[str, Any], known: Sequence[tuple[Tensor, TensorFacts]], which: int, count: int
+) -> TensorFacts:
     """Return the state of one result of `unique`: the values are followed no further, their counts are a statistic."""
     has_counts = bool(options.get("return_counts", args[3] if len(args) > 3 else False))
     if known[0][1].dim is None or which == 0:
-        return State()
+        return TensorFacts()
     if has_counts and which == count - 1:
-        return State(None, (Statistic(_described("unique")),), True)
-    return State(known[0][1].dim)
+        return TensorFacts(None, (Statistic(_described("unique")),), True)
+    return TensorFacts(known[0][1].dim)
 
 
 def _name(func: Any) -> str:

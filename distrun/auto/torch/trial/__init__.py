@@ -60,11 +60,11 @@ class Weights(Protocol):
 class _Running:
     """A trial that is under way on this rank."""
 
-    found: copying.Found | None
+    found: copying.CopyFindings | None
     """The findings of the copy, on the last rank; None on the others."""
     mode: drawing.Replaying
     losses: Sequence[tuple[graph.Signature, tuple[float, ...]]]
-    """The losses of the copy; see `copying.Found`."""
+    """The losses of the copy; see `copying.CopyFindings`."""
     backwards: int = 0
     """The number of losses that `backward()` was called for."""
     steps: int = 0
@@ -115,7 +115,7 @@ def _tried(
     whole = merging.merged(distrun_torch.allgather_object(mine, name="auto.trial"), part.sizes)
     if whole is None and collate is None:
         return mine
-    found: copying.Found | None = None
+    found: copying.CopyFindings | None = None
     generators.of_torch.use(own=False)
     if is_rehearsed and rehearsal is not None:
         whole = whole if collate is None else _collated(collate, whole)
@@ -145,7 +145,7 @@ def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
     return otherwise if whole is None else whole
 
 
-def _begin_step(found: copying.Found | None, part: Part) -> None:
+def _begin_step(found: copying.CopyFindings | None, part: Part) -> None:
     """Begin a step in which this rank's gradients are compared with those of a copy, if it has found any.
 
     Args:

@@ -21,7 +21,7 @@ _TIMEOUT = 120.0  # seconds that a copy may take
 
 
 @dataclass
-class Found:
+class CopyFindings:
     """The findings of a copy in a step."""
 
     steps: list[Gradients] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Copy:
     def __init__(self, leave: Callable[[bytes], object]) -> None:
         """`leave` is called at the end, with what was found."""
         self._leave = leave
-        self.found, self.mode = Found(), drawing.Recording()
+        self.found, self.mode = CopyFindings(), drawing.Recording()
         self.has_left = False
         """Whether the script has left its loop."""
         self.mode.begin()
@@ -86,16 +86,16 @@ def begin() -> Fork | Copy:
     return Copy(fork.leave)
 
 
-def found(fork: Fork) -> Found | None:
+def found(fork: Fork) -> CopyFindings | None:
     """Wait for a copy to end, and return what it has found; None: it has not come to the end of the step."""
     return _found(fork.result(_TIMEOUT))
 
 
-def rehearsed(rehearsal: Rehearsal, given: Any) -> Found | None:
+def rehearsed(rehearsal: Rehearsal, given: Any) -> CopyFindings | None:
     """Hand over what a rehearsal needs, and return what it has found; None as in `found`."""
     return _found(rehearsal.found(packed(given)))
 
 
-def _found(data: bytes) -> Found | None:
-    found: Found | None = unpacked(data) if data else None
+def _found(data: bytes) -> CopyFindings | None:
+    found: CopyFindings | None = unpacked(data) if data else None
     return found

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from distrun.runner.observation.live.sentences import clock, mean_shares, number, rates, silent, size
-from distrun.runner.observation.live.snapshot import RankView, Shares, Snapshot
+from distrun.runner.observation.live.snapshot import RankView, Snapshot, TimeShares
 
 _COLOURS = {
     "compute": "green",
@@ -160,7 +160,7 @@ def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
 
 
 def _cells(
-    is_compact: bool, steps: float | None, samples: float | None, shares: Shares | None, waits_for: int | None
+    is_compact: bool, steps: float | None, samples: float | None, shares: TimeShares | None, waits_for: int | None
 ) -> list[Text | str]:
     rates = (steps,) if is_compact else (steps, samples)
     cells: list[Text | str] = ["" if rate is None else number(rate) for rate in rates]
@@ -179,7 +179,7 @@ def _bar_width(is_compact: bool) -> int:
     return 8 if is_compact else 16
 
 
-def _bar(shares: Shares, width: int) -> Text:
+def _bar(shares: TimeShares, width: int) -> Text:
     """Return a bar of the parts of the time; each part has its letter, so that colours are not all there is."""
     text = Text()
     filled, done = 0, 0.0

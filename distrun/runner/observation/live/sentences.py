@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distrun.host.ranks import list_ranks
-from distrun.runner.observation.live.snapshot import Shares, Snapshot
+from distrun.runner.observation.live.snapshot import Snapshot, TimeShares
 
 
 def sentence(snapshot: Snapshot) -> str:
@@ -39,15 +39,17 @@ def rates(snapshot: Snapshot) -> list[str]:
     return parts
 
 
-def mean_shares(snapshot: Snapshot) -> Shares | None:
+def mean_shares(snapshot: Snapshot) -> TimeShares | None:
     """Return the mean of the shares of all ranks; None: none are known."""
     known = [rank.shares for rank in snapshot.ranks if rank.shares is not None]
     if not known:
         return None
-    return Shares(*(sum(values) / len(known) for values in zip(*(vars(one).values() for one in known), strict=True)))
+    return TimeShares(
+        *(sum(values) / len(known) for values in zip(*(vars(one).values() for one in known), strict=True))
+    )
 
 
-def named(shares: Shares) -> list[tuple[str, float]]:
+def named(shares: TimeShares) -> list[tuple[str, float]]:
     """Return the shares with what to call them."""
     return [
         ("compute", shares.compute),

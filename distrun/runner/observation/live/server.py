@@ -37,7 +37,7 @@ def prefix() -> bytes:
     return f"\0distrun/{os.getuid()}/".encode()
 
 
-class Server:
+class LiveServer:
     """Answers those who look for jobs, and shows them this one."""
 
     def __init__(

@@ -20,7 +20,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
-class Shares:
+class TimeShares:
     """The parts of a rank's time in the last seconds; together 1."""
 
     compute: float = 0.0
@@ -41,7 +41,7 @@ class RankView:
     steps: int = 0
     steps_per_second: float | None = None
     samples_per_second: float | None = None
-    shares: Shares | None = None
+    shares: TimeShares | None = None
     """None: nothing is known."""
     waits_for: int | None = None
     """The rank that it waited for longest, if it waited."""
@@ -130,7 +130,7 @@ class Snapshot:
         """Return what `to_json` wrote."""
         raw: dict[str, Any] = json.loads(line)
         raw["ranks"] = tuple(
-            RankView(**(one | {"shares": one["shares"] and Shares(**one["shares"])})) for one in raw["ranks"]
+            RankView(**(one | {"shares": one["shares"] and TimeShares(**one["shares"])})) for one in raw["ranks"]
         )
         raw["hosts"] = tuple(HostView(**one) for one in raw["hosts"])
         raw["slow"] = tuple(Slow(**one) for one in raw["slow"])
@@ -189,7 +189,7 @@ def _rank(model: Model, number: int, rank: Rank) -> RankView:
     )
 
 
-def _shares(recent: RankSecond) -> Shares:
+def _shares(recent: RankSecond) -> TimeShares:
     states = {state: seconds / recent.length for state, seconds in recent.states.items()}
     compute = sum(states.get(state, 0.0) for state in COMPUTE)
     known = {
@@ -199,7 +199,7 @@ def _shares(recent: RankSecond) -> Shares:
         "moving": recent.moving / recent.length,
         "optimizer": states.get(OPTIMIZER, 0.0),
     }
-    return Shares(**known, other=max(0.0, 1.0 - sum(known.values())))
+    return TimeShares(**known, other=max(0.0, 1.0 - sum(known.values())))
 
 
 def _doing(model: Model, rank: Rank) -> tuple[str, float]:

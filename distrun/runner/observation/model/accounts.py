@@ -14,7 +14,7 @@ from distrun.tracing.reader import Event
 SECOND = 1_000_000_000
 
 
-class Operation(NamedTuple):
+class OperationId(NamedTuple):
     """The identity of an operation, the same on all ranks that take part in it."""
 
     name: str
@@ -57,7 +57,7 @@ class Account:
             if kind == DONE:
                 if event.submitted:
                     name = names[event.name] if event.name < len(names) else ""
-                    operation = Operation(name, event.number, event.process_set, self.generation)
+                    operation = OperationId(name, event.number, event.process_set, self.generation)
                     operations.add(operation, self.rank, event.submitted)
             elif kind in STATES:
                 self._enter(kind, event.begin)
@@ -132,10 +132,10 @@ class Operations:
     def __init__(self) -> None:
         self.stride = 1
         """One operation in so many is looked at, of each name, the same ones on all ranks."""
-        self._submitted: dict[Operation, dict[int, int]] = {}
+        self._submitted: dict[OperationId, dict[int, int]] = {}
         self._entries = 0
 
-    def add(self, operation: Operation, rank: int, submitted: int) -> None:
+    def add(self, operation: OperationId, rank: int, submitted: int) -> None:
         """A rank told of an operation at that time."""
         if operation.number % self.stride:
             return
@@ -157,6 +157,6 @@ class Operations:
         """Drop those that all ranks have told of before that time."""
         self._keep({key: ranks for key, ranks in self._submitted.items() if max(ranks.values()) > before})
 
-    def _keep(self, kept: dict[Operation, dict[int, int]]) -> None:
+    def _keep(self, kept: dict[OperationId, dict[int, int]]) -> None:
         self._submitted = kept
         self._entries = sum(map(len, kept.values()))

@@ -10,7 +10,7 @@ from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.model.accounts import SECOND, Account, Operations
 from distrun.runner.observation.model.output import RankOutput
 from distrun.runner.observation.model.seconds import RankSecond, Second, divided
-from distrun.runner.observation.model.stragglers import Straggler, Watch, total
+from distrun.runner.observation.model.stragglers import Straggler, StragglerWatch, total
 from distrun.tracing.reader import Event
 
 WINDOW = 10
@@ -111,7 +111,7 @@ class Model:
         """Whom the others wait for at present, the dearest first."""
         self.now = 0
         self._operations = Operations()
-        self._watch = Watch()
+        self._watch = StragglerWatch()
         self._recent: deque[Second] = deque(maxlen=WINDOW)
         self._recent_sums: dict[int, RankSecond] = {}
         self._next = since  # the second to be divided next begins then

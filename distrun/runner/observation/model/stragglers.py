@@ -112,7 +112,7 @@ def _seconds_in(part: RankSecond, state: int) -> float:
     return sum(part.states.get(one, 0.0) for one in (COMPUTE if state == FORWARD else (state,)))
 
 
-class Watch:
+class StragglerWatch:
     """Looks at each second of a job as it is over."""
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedStep:
     """A step, in seconds."""
 
     seconds: float
@@ -96,7 +96,7 @@ def work_of(profile: JobProfile) -> Work:
     )
 
 
-def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> Step:
+def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> PredictedStep:
     """Return how long a step takes.
 
     Args:
@@ -115,7 +115,7 @@ def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> Step:
         wire = max(wire, begin + batch.ready * stretch) + cost
         busy += cost
     waiting = max(wire - end, 0.0) if busy else 0.0
-    return Step(end + waiting + work.after, busy, waiting, straggling)
+    return PredictedStep(end + waiting + work.after, busy, waiting, straggling)
 
 
 def operation(batch: Gradients, hosts: int, ranks_per_host: int, network: Network) -> float:

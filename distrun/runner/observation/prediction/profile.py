@@ -28,7 +28,7 @@ MISSING = "missing"
 
 
 @dataclass(frozen=True)
-class Seconds:
+class StepSeconds:
     """The parts of a step: medians over the steps, and of these the median over the ranks."""
 
     step: float
@@ -76,7 +76,7 @@ class JobProfile:
     ranks_per_host: int
     steps: int
     """The steps that the medians are of."""
-    seconds: Seconds
+    seconds: StepSeconds
     jitter: float
     """The standard deviation over the steps of the time that a rank needs until its gradients are there, which is its
     waiting for input, forward and backward."""
@@ -119,7 +119,7 @@ class JobProfile:
             hosts=hosts,
             ranks_per_host=per_host,
             steps=top.whole("steps", 1),
-            seconds=Seconds(
+            seconds=StepSeconds(
                 step=seconds.number("step"),
                 forward=seconds.number("forward"),
                 backward=seconds.number("backward"),

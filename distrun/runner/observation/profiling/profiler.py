@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from distrun.runner.observation.consumer import Source
-from distrun.runner.observation.prediction.profile import MISSING, JobProfile, Seconds
+from distrun.runner.observation.prediction.profile import MISSING, JobProfile, StepSeconds
 from distrun.runner.observation.profiling.reductions import Reductions, Shape, batches
-from distrun.runner.observation.profiling.steps import RankSteps, Step
+from distrun.runner.observation.profiling.steps import ProfiledStep, RankSteps
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
@@ -40,10 +40,10 @@ class _KeptStep:
     """One step of the job: what the main threads of the ranks did, and the operations of all."""
 
     def __init__(self) -> None:
-        self.ranks: dict[int, Step] = {}
+        self.ranks: dict[int, ProfiledStep] = {}
         self.reductions = Reductions()
 
-    def add(self, rank: int, step: Step) -> None:
+    def add(self, rank: int, step: ProfiledStep) -> None:
         self.reductions.add(step)
         self.ranks[rank] = step._replace(reductions=())
 
@@ -101,7 +101,7 @@ class Profiler:
             self._begin_generation()
         self._generation = max(self._generation, generation)
 
-    def _add(self, rank: int, step: Step) -> None:
+    def _add(self, rank: int, step: ProfiledStep) -> None:
         self._counts[rank] += 1
         self._gpu_passes += step.on_gpu
         if not step.backward_began:
@@ -193,7 +193,7 @@ def _most_frequent(shapes: Iterable[Shape]) -> Shape:
     return max(counts, key=lambda shape: (counts[shape], latest[shape]))
 
 
-def _seconds(ranks: Sequence[Sequence[Step]]) -> Seconds:
+def _seconds(ranks: Sequence[Sequence[ProfiledStep]]) -> StepSeconds:
     """Return the medians over the steps, and of these the median over the ranks."""
 
     def usual(values: Sequence[Sequence[float]]) -> float:
@@ -205,7 +205,7 @@ def _seconds(ranks: Sequence[Sequence[Step]]) -> Seconds:
     exposed = usual(
         [[max(0.0, s.whole - s.forward - s.backward - s.optimizer - s.input - s.other) for s in own] for own in ranks]
     )
-    return Seconds(
+    return StepSeconds(
         step=part("whole"),
         forward=part("forward"),
         backward=part("backward"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from distrun.contract.settings import WIRE_SHARES
 from distrun.runner.observation.prediction.profile import Gradients
-from distrun.runner.observation.profiling.steps import Reduction, Step
+from distrun.runner.observation.profiling.steps import ProfiledStep, ReductionTimes
 
 _SECOND = 1e9
 
@@ -18,13 +18,13 @@ Shape = tuple[tuple[str, int], ...]
 class _Shared:
     """One operation."""
 
-    def __init__(self, one: Reduction) -> None:
+    def __init__(self, one: ReductionTimes) -> None:
         self.name, self.size = one.name, one.size
         self.ranks = 0
         self.ready = 0.0  # the sum over the ranks of the seconds since their backward pass began
         self.submitted, self.begin, self.end = 0, one.begin, 0
 
-    def add(self, one: Reduction, backward_began: int) -> None:
+    def add(self, one: ReductionTimes, backward_began: int) -> None:
         self.ranks += 1
         self.ready += (one.ready - backward_began) / _SECOND
         self.submitted = max(self.submitted, one.submitted)
@@ -41,7 +41,7 @@ class Reductions:
     def __len__(self) -> int:
         return len(self._found)
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ProfiledStep) -> None:
         """Add what a rank has seen."""
         for one in step.reductions:
             shared = self._found.get((one.name, one.number))

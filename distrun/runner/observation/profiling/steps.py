@@ -19,7 +19,7 @@ _MOST_EVENTS = 20_000
 """Events of a step beyond which it is not looked at: they would be those of a script that does no steps."""
 
 
-class Reduction(NamedTuple):
+class ReductionTimes(NamedTuple):
     """One operation that reduced gradients, as this rank has seen it; times in nanoseconds."""
 
     name: str
@@ -35,7 +35,7 @@ class Reduction(NamedTuple):
     end: int
 
 
-class Step(NamedTuple):
+class ProfiledStep(NamedTuple):
     """One step of one rank, in seconds; without what it slept for other ranks and for data."""
 
     whole: float
@@ -48,7 +48,7 @@ class Step(NamedTuple):
     other: float
     backward_began: int
     """When the pass began that reduced, in nanoseconds; 0: none is known."""
-    reductions: tuple[Reduction, ...]
+    reductions: tuple[ReductionTimes, ...]
     """In the order in which they were done."""
     on_gpu: bool
     """Whether a GPU computed the gradients."""
@@ -75,7 +75,7 @@ class RankSteps:
     def _forget(self) -> None:
         self._states, self._slept, self._done, self._held = self._states[-1:], [], [], {}
 
-    def take(self, events: Iterable[Event], names: Sequence[str]) -> Iterator[Step]:
+    def take(self, events: Iterable[Event], names: Sequence[str]) -> Iterator[ProfiledStep]:
         """Take new events, and yield the steps that are over with them."""
         for event in events:
             kind = event.kind
@@ -96,7 +96,7 @@ class RankSteps:
                 self._began = 0
                 self._forget()
 
-    def _step(self, end: int, names: Sequence[str]) -> Step:
+    def _step(self, end: int, names: Sequence[str]) -> ProfiledStep:
         """Return the step from the last one until `end`."""
         states = [
             (max(begin, self._began), left, state, value)
@@ -115,13 +115,13 @@ class RankSteps:
             if at != last:
                 seconds[state] += _awake(begin, left, slept)
         backward_began = 0
-        reductions: tuple[Reduction, ...] = ()
+        reductions: tuple[ReductionTimes, ...] = ()
         if last >= 0:
             backward_began, left = states[last][:2]
             reductions = tuple(self._reductions(backward_began, left, names))
             computed = max((one.ready for one in reductions), default=left)
             seconds[layout.BACKWARD] = _awake(backward_began, computed, slept)
-        return Step(
+        return ProfiledStep(
             whole=(end - self._began) / _SECOND,
             forward=seconds[layout.FORWARD],
             backward=seconds[layout.BACKWARD],
@@ -133,7 +133,7 @@ class RankSteps:
             on_gpu=last >= 0 and bool(states[last][3]),
         )
 
-    def _reductions(self, begin: int, end: int, names: Sequence[str]) -> Iterator[Reduction]:
+    def _reductions(self, begin: int, end: int, names: Sequence[str]) -> Iterator[ReductionTimes]:
         """Yield the operations of gradients that became ready within bounds."""
         held = list(self._held.items())
         places = {name: place for place, (name, _) in enumerate(held)}
@@ -142,7 +142,7 @@ class RankSteps:
             ready = held[last][1] if last < len(held) else event.submitted
             if begin <= ready < end:
                 name = names[event.name] if event.name < len(names) else ""
-                yield Reduction(name, event.number, event.value, ready, event.submitted, event.begin, event.end)
+                yield ReductionTimes(name, event.number, event.value, ready, event.submitted, event.begin, event.end)
 
 
 def _awake(begin: int, end: int, slept: Sequence[Interval]) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 from distrun.contract.settings import WIRE_DTYPE
 from distrun.errors import UsageError
 from distrun.host.ranks import list_ranks
-from distrun.runner.observation.consumer import Ending, Source
+from distrun.runner.observation.consumer import JobEnd, Source
 from distrun.runner.observation.profiling.profiler import Profiler
 from distrun.runner.observation.report import facts
 from distrun.runner.observation.report.gathering import Collector
@@ -47,7 +47,7 @@ class Report:
         self._single_rank_step = single_rank_step
         self._began = time.monotonic_ns()
         self._began_at = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        self._ending = Ending(0)
+        self._ending = JobEnd(0)
         self._collector = Collector(self._began)
         self._settings = facts.settings_of(plan, os.environ)
         self._profiler = Profiler.of(plan, self._settings.get(WIRE_DTYPE, ""))
@@ -68,7 +68,7 @@ class Report:
         """Note the time."""
         self._collector.tick(now)
 
-    def ended(self, ending: Ending) -> None:
+    def ended(self, ending: JobEnd) -> None:
         """Note how the job has ended."""
         self._ending = ending
 
@@ -125,7 +125,7 @@ class Report:
         return notes
 
 
-def ending_in_words(ending: Ending) -> str:
+def ending_in_words(ending: JobEnd) -> str:
     """Return a predicate for the job: `ended well`."""
     if ending.interrupted_by is not None:
         return f"was interrupted by {signal_name(ending.interrupted_by)}"

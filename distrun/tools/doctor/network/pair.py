@@ -15,7 +15,7 @@ from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import verdicts
 from distrun.tools.doctor.network.packet_sizes import PacketSizes
-from distrun.tools.doctor.network.transfers import Transfer
+from distrun.tools.doctor.network.transfers import Traffic
 from distrun.tools.doctor.probe_client import ProbeClient
 from distrun.tools.doctor.report import LinkReport, Status
 from distrun.tools.doctor.shell_commands import ShellCommands
@@ -179,7 +179,7 @@ class _Listening:
 def _measure(client: ProbedHost, server: ProbedHost, address: str, hosts: int) -> tuple[LinkReport, LinkReport]:
     """Measure both directions over connections to one address of the server. Raises HostError."""
     found, (there, back) = _ask(client, server, "measure", address)
-    steady: tuple[Transfer | None, Transfer | None] = (None, None)
+    steady: tuple[Traffic | None, Traffic | None] = (None, None)
     paces = verdicts.steady_pace(there), verdicts.steady_pace(back)
     if any(paces):
         _, again = _ask(client, server, "transfer", address, to_server=paces[0], from_server=paces[1])
@@ -210,13 +210,13 @@ def _measure(client: ProbedHost, server: ProbedHost, address: str, hosts: int) -
 
 def _ask(
     client: ProbedHost, server: ProbedHost, what: str, address: str, **arguments: int
-) -> tuple[dict[str, Any], tuple[Transfer, Transfer]]:
+) -> tuple[dict[str, Any], tuple[Traffic, Traffic]]:
     """Transfer data over connections to the server: the client's answer, and the transfers to the server and back."""
     with _Listening(server, address) as there:
         found = client.probe.ask(what, _MEASURING, **there.place, **arguments)
     served = there.served
-    to_server = Transfer(served["rate"], found["sent"], found["lost"])
-    return found, (to_server, Transfer(found["rate"], served["sent"], served["lost"]))
+    to_server = Traffic(served["rate"], found["sent"], found["lost"])
+    return found, (to_server, Traffic(found["rate"], served["sent"], served["lost"]))
 
 
 def _sizes(client: ProbedHost, server: ProbedHost, address: str, is_sent: bool) -> PacketSizes | None:

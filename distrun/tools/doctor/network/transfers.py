@@ -25,7 +25,7 @@ _MAX_PACING_RATE = 47  # SO_MAX_PACING_RATE, which Python does not name
 
 
 @dataclass(frozen=True)
-class Transfer:
+class Traffic:
     """The load that one direction of a connection carried."""
 
     rate: float | None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distrun.tools.doctor.network.packet_sizes import PacketSizes
-from distrun.tools.doctor.network.transfers import Transfer
+from distrun.tools.doctor.network.transfers import Traffic
 from distrun.tools.doctor.report import LinkReport, Status
 from distrun.tools.doctor.verdicts import family, gigabits, seconds
 
@@ -17,7 +17,7 @@ _FEW = 3  # packets; fewer are no rate
 _PACE, _FASTEST, _SLOWEST = 4, 100e6 / 8, 8e6 / 8  # a steady pace: a quarter of what goes through, bytes per second
 
 
-def steady_pace(transfer: Transfer) -> int:
+def steady_pace(transfer: Traffic) -> int:
     """Return the bytes per second at which to send once more, to see why packets were lost; 0 if hardly any were.
 
     TCP sends ever faster until a queue on the way is full, so any slow link loses some. At a pace that it can carry, a
@@ -31,7 +31,7 @@ def steady_pace(transfer: Transfer) -> int:
 def link(
     found: LinkReport,
     hosts: int,
-    steady: Transfer | None = None,
+    steady: Traffic | None = None,
     sizes: PacketSizes | None = None,
     interface: str = "",
 ) -> LinkReport:
@@ -77,7 +77,7 @@ _FIND_LOSS = (
 )
 
 
-def _share(transfer: Transfer) -> str:
+def _share(transfer: Traffic) -> str:
     return f"{transfer.loss * 100:.2g} % of them had to be sent again ({transfer.lost} of {transfer.sent})"
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from signal import SIGKILL, SIGTERM
 
-from distrun.runner.agent.ending import Ending
+from distrun.runner.agent.ending import Termination
 
 
 def test_sigterm_comes_once_and_sigkill_again_and_again_after_the_grace():
-    ending = Ending(2.0, now=100.0)
+    ending = Termination(2.0, now=100.0)
     assert ending.due_signal(100.0) == SIGTERM
     assert ending.due_signal(100.0) is None
     assert ending.seconds_left(100.5) == 1.5
@@ -19,11 +19,11 @@ def test_sigterm_comes_once_and_sigkill_again_and_again_after_the_grace():
 
 
 def test_without_grace_there_is_no_sigterm():
-    assert Ending(0.0, now=100.0).due_signal(100.0) == SIGKILL
+    assert Termination(0.0, now=100.0).due_signal(100.0) == SIGKILL
 
 
 def test_skipping_the_grace_makes_sigkill_due_at_once():
-    ending = Ending(1000.0, now=100.0)
+    ending = Termination(1000.0, now=100.0)
     assert ending.due_signal(100.0) == SIGTERM
     ending.skip_grace(101.0)
     assert ending.seconds_left(101.0) == 0.0
@@ -32,7 +32,7 @@ def test_skipping_the_grace_makes_sigkill_due_at_once():
 
 
 def test_after_seconds_of_sigkill_nothing_more_is_due():
-    ending = Ending(2.0, now=100.0)
+    ending = Termination(2.0, now=100.0)
     assert not ending.is_hopeless(107.0)
     assert ending.is_hopeless(107.1)
     assert ending.due_signal(107.1) is None

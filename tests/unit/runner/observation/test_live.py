@@ -9,7 +9,7 @@ import pytest
 from distrun.runner.observation.live.hub import Hub
 from distrun.runner.observation.live.screen import lines
 from distrun.runner.observation.live.sentences import clock, number, sentence, size
-from distrun.runner.observation.live.snapshot import HostView, RankView, Shares, Slow, Snapshot
+from distrun.runner.observation.live.snapshot import HostView, RankView, Slow, Snapshot, TimeShares
 from distrun.runner.observation.live.view import LINE_EVERY, PlainView
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 
@@ -17,7 +17,7 @@ SLOW = Slow(3, "rank 3 on h2 costs every step 19 ms (16 %): it waits for its inp
 
 
 def job(size: int, hosts: int = 1, slow: tuple[Slow, ...] = (SLOW,)) -> Snapshot:
-    shares = Shares(0.6, 0.05, 0.2, 0.05, 0.05, 0.05)
+    shares = TimeShares(0.6, 0.05, 0.2, 0.05, 0.05, 0.05)
     ranks = tuple(
         RankView(rank, f"h{rank * hosts // size + 1}", 100, 12.5, 400.0, shares, 3, 98.0, 10**9, line=f"loss {rank}")
         for rank in range(size)

@@ -13,12 +13,14 @@ from rich.console import Console
 from distrun.runner.planning.ssh_config import Route, SshOptions
 from distrun.tools.doctor import rendering
 from distrun.tools.doctor.network.checks import rounds
-from distrun.tools.doctor.report import HostReport, LinkReport, Report, Status, Step, worst
+from distrun.tools.doctor.report import HostCheck, HostReport, LinkReport, Report, Status, worst
 from distrun.tools.doctor.shell_commands import ShellCommands
 
-GOOD = HostReport("a", True, (Step("python", Status.OK, "3.11"),))
+GOOD = HostReport("a", True, (HostCheck("python", Status.OK, "3.11"),))
 BAD = HostReport(
-    "b", False, (Step("tcp", Status.FAILED, "refused", "ssh b", "start sshd"), Step("login", Status.NOT_TRIED))
+    "b",
+    False,
+    (HostCheck("tcp", Status.FAILED, "refused", "ssh b", "start sshd"), HostCheck("login", Status.NOT_TRIED)),
 )
 SLOW = LinkReport(
     "a", "c", Status.WARNING, "10.0.0.1", "10.0.0.3", 1e-4, 5e7, "0.4 Gbit/s: too little", "iperf3", "buy"
@@ -100,7 +102,7 @@ def on_terminal(report):
 
 
 def test_the_tables_of_a_terminal_tell_the_same():
-    odd = replace(BAD, host="fe80::1", steps=(Step("tcp", Status.FAILED, "[red]not a style[/]"),))
+    odd = replace(BAD, host="fe80::1", steps=(HostCheck("tcp", Status.FAILED, "[red]not a style[/]"),))
     text = on_terminal(Report((GOOD, BAD, odd), (SLOW, FAST), ("torch differs",)))
     for words in ("a (this machine)", "by hand: ssh b", "not tried", "0.4 (100)", "40 (100)", "note: torch differs"):
         assert words in text

@@ -22,7 +22,7 @@ from distrun.runner.observation.prediction.model import (
     work_of,
 )
 from distrun.runner.observation.prediction.order_statistics import slowest
-from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, Seconds
+from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, StepSeconds
 from distrun.runtime.backends.algorithms import choice
 
 TIMES = st.floats(1e-4, 10)
@@ -87,7 +87,7 @@ def test_no_efficiency_is_above_one(work, hosts, per_host, network, keeps_global
 
 def job(work, ranks=1, step_seconds=0.0, link=None):
     """A profile whose work is `work`."""
-    seconds = Seconds(step_seconds, work.forward, work.backward, work.after, work.input)
+    seconds = StepSeconds(step_seconds, work.forward, work.backward, work.after, work.input)
     return JobProfile(ranks, ranks, 1, 100, seconds, work.deviation, 0.0, "float32", work.gradients, link)
 
 
@@ -165,7 +165,7 @@ def measured(sizes, taken, **properties):
     """A profile of operations that took so long."""
     batches = tuple(Gradients(size, 0.1, size, seconds) for size, seconds in zip(sizes, taken, strict=True))
     known = {"ranks": 4, "hosts": 4, "ranks_per_host": 1, **properties}
-    seconds = Seconds(1.0, 0.1, 0.2)
+    seconds = StepSeconds(1.0, 0.1, 0.2)
     return JobProfile(
         **known, steps=10, seconds=seconds, jitter=0, spread=0, wire="", gradients=batches, link=MeasuredLink(1e9)
     )

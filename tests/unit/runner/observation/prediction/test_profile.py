@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from distrun.errors import UsageError
 from distrun.runner.observation.prediction import reading, units
-from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, Seconds
+from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, StepSeconds
 from distrun.runner.observation.prediction.reading import read
 
 TIMES = st.floats(0, 1e3)
@@ -22,7 +22,7 @@ PROFILES = st.builds(
     st.integers(1, 1000),
     st.integers(1, 16),
     st.integers(1, 10_000),
-    st.builds(Seconds, TIMES, TIMES, TIMES, TIMES, TIMES, TIMES, st.none() | TIMES),
+    st.builds(StepSeconds, TIMES, TIMES, TIMES, TIMES, TIMES, TIMES, st.none() | TIMES),
     TIMES,
     TIMES,
     st.sampled_from(["float32", "bfloat16"]),

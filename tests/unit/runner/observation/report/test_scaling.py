@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from distrun.runner.observation.prediction.profile import Gradients, JobProfile, Seconds
+from distrun.runner.observation.prediction.profile import Gradients, JobProfile, StepSeconds
 from distrun.runner.observation.profiling.profiler import Profiled
 from distrun.runner.observation.report.scaling import scaling
 
-SECONDS = Seconds(step=0.34, forward=0.1, backward=0.2, communication=0.04)
+SECONDS = StepSeconds(step=0.34, forward=0.1, backward=0.2, communication=0.04)
 PROFILE = JobProfile(
     2, 2, 1, 100, SECONDS, 0.0, 0.0, "float32", tuple(Gradients(12.8e6, at, 12.8e6, 0.11) for at in (0.1, 0.2))
 )

@@ -8,7 +8,7 @@ import pytest
 
 from distrun.tools.doctor.network import verdicts
 from distrun.tools.doctor.network.packet_sizes import PacketSizes, search
-from distrun.tools.doctor.network.transfers import Transfer
+from distrun.tools.doctor.network.transfers import Traffic
 from distrun.tools.doctor.report import LinkReport, Status
 
 
@@ -70,7 +70,7 @@ def lossy(steady, rate=1e6):
 
 
 def test_a_link_that_loses_packets_is_told_with_their_share_and_not_called_slow():
-    link = lossy(Transfer(1e6, 1200, 60))
+    link = lossy(Traffic(1e6, 1200, 60))
     assert link.status is Status.WARNING
     assert link.text == (
         "0.008 Gbit/s, round trip 100 us: packets are lost on the way, 5 % of them had to be sent again (60 of 1200)"
@@ -81,26 +81,26 @@ def test_a_link_that_loses_packets_is_told_with_their_share_and_not_called_slow(
 
 
 def test_a_link_that_is_only_overrun_loses_nothing_at_a_steady_pace_and_is_slow():
-    link = lossy(Transfer(1e6, 1200, 2))
+    link = lossy(Traffic(1e6, 1200, 2))
     assert "too little for training" in link.text
     assert "lost" not in link.text
 
 
 def test_a_fast_link_that_loses_packets_is_a_warning_too():
-    assert lossy(Transfer(1e9, 9000, 90), rate=1e9).status is Status.WARNING
+    assert lossy(Traffic(1e9, 9000, 90), rate=1e9).status is Status.WARNING
 
 
 @pytest.mark.parametrize(
     ("transfer", "pace"),
     [
-        (Transfer(1e9, 100_000, 0), 0),
-        (Transfer(1e9, 100_000, 200), 0),  # 0.2 %
-        (Transfer(1e9, 100, 2), 0),  # no more than bad luck
-        (Transfer(1e9, 100_000, 5000), 12_500_000),
-        (Transfer(8e6, 1000, 50), 2_000_000),
-        (Transfer(1000.0, 20, 5), 1_000_000),
-        (Transfer(None, 20, 5), 1_000_000),
-        (Transfer(1e9, 0, 0), 0),  # an old kernel does not tell
+        (Traffic(1e9, 100_000, 0), 0),
+        (Traffic(1e9, 100_000, 200), 0),  # 0.2 %
+        (Traffic(1e9, 100, 2), 0),  # no more than bad luck
+        (Traffic(1e9, 100_000, 5000), 12_500_000),
+        (Traffic(8e6, 1000, 50), 2_000_000),
+        (Traffic(1000.0, 20, 5), 1_000_000),
+        (Traffic(None, 20, 5), 1_000_000),
+        (Traffic(1e9, 0, 0), 0),  # an old kernel does not tell
     ],
 )
 def test_where_packets_were_lost_a_quarter_of_what_went_through_is_tried(transfer, pace):
