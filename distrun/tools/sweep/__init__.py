@@ -7,6 +7,6 @@ world of its own, and `processes` has agents start them, or hands the command to
 and `reporter` tells and keeps how trials begin and end.
 
 `space` has parameters with their ranges, `search` the sources of trials (a grid, seeds, Optuna), and `results` the
-record from which a sweep is resumed, the table, and the page. In a rank, `distrun.report` is the other end
-(`runtime.collectives.trial`).
+record from which a sweep is resumed, the table, and a study for Optuna's dashboard. In a rank, `distrun.report` is the
+other end (`runtime.collectives.trial`).
 """

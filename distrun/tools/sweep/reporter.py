@@ -65,7 +65,7 @@ class Reporter:
         """Write the results, and tell where they are and, if the sweep was interrupted, how it goes on."""
         plan = self._plan
         ending = Ending(plan.record.folder, plan.template, plan.limits.ranks, plan.minimizes)
-        for line in ending.write(list(trials.values()), plan.source):
+        for line in ending.write(list(trials.values())):
             self._say(line)
         plan.record.flush()
         if plan.record.problem is not None:

@@ -187,7 +187,7 @@ def test_what_a_trial_misses_is_named_with_the_option_that_brings_it(distrun, ga
     assert job.wait() == 1
     remedy = "gamma has no module 'numpy': install it there, or give --bootstrap=numpy; a module of your own comes with"
     assert job.stderr.data.decode().count(remedy) == 2
-    assert (output / "index.html").read_text().count("or give --bootstrap=numpy") == 2
+    assert (output / "trials.jsonl").read_text().count("or give --bootstrap=numpy") == 2
 
 
 def test_too_much_is_refused_with_the_largest_files(ship, gamma, project):

@@ -30,6 +30,16 @@ class Results:
     def best(self) -> dict:
         return json.loads((self.folder / "best.json").read_text())
 
+    @property
+    def study(self):
+        """The study, as optuna-dashboard loads it."""
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        backend = JournalFileBackend(str(self.folder / "study.db"))
+        return optuna.load_study(study_name="sweep", storage=JournalStorage(backend))
+
     def log(self, trial: int) -> str:
         return (self.folder / "logs" / f"trial-{trial}.log").read_text()
 

@@ -6,11 +6,10 @@ makes room for the next, and where the launcher has few descriptors left, there 
 
 from __future__ import annotations
 
-import os
-import select
+import asyncio
 import socket
 import threading
-import time
+from contextlib import suppress
 
 from distrun.errors import UsageError
 from distrun.host.descriptors import OUT_OF_RESOURCES, PAUSE, are_scarce
@@ -46,14 +45,10 @@ class Server:
                 f"--metrics cannot listen at {format_endpoint(host, port)}: {error.strerror}; give another address or "
                 "port"
             ) from None
-        self._end = os.eventfd(0)
-        self._poll = select.epoll()
-        self._poll.register(self._end, select.EPOLLIN)
-        self._poll.register(self._listener, select.EPOLLIN)
-        self._clients: dict[int, _Client] = {}  # the oldest first
-        self._resumes_at = 0.0
-        """The time at which it accepts again; 0: it does."""
-        self._thread = threading.Thread(target=self._serve, name="distrun metrics", daemon=True)
+        self._clients: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._loop = asyncio.new_event_loop()
+        self._serving = self._loop.create_task(self._serve())
+        self._thread = threading.Thread(target=self._run, name="distrun metrics", daemon=True)
         self._thread.start()
 
     @property
@@ -64,96 +59,68 @@ class Server:
 
     def close(self) -> None:
         """Listen no longer."""
-        os.eventfd_write(self._end, 1)
+        self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join()
-        self._drop(len(self._clients))
         self._listener.close()
-        self._poll.close()
-        os.close(self._end)
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+        self._loop.run_until_complete(self._drop(len(self._clients)))
+        self._loop.close()
+
+    async def _serve(self) -> None:
         while True:
-            ready = [fd for fd, _ in self._poll.poll(self._pause())]
-            if self._end in ready:
-                return
-            now = time.monotonic()
-            if self._resumes_at and now >= self._resumes_at:
-                self._resumes_at = 0.0
-                self._poll.register(self._listener, select.EPOLLIN)
-            for fd in ready:
-                if fd in self._clients:
-                    self._advance(fd)
-            self._drop(sum(client.until <= now for client in self._clients.values()))
-            if self._listener.fileno() in ready:
-                self._accept()
+            try:
+                connection, _ = await self._loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno in OUT_OF_RESOURCES:
+                    await self._rest()
+                continue
+            if are_scarce(connection.fileno()):
+                connection.close()
+                await self._rest()
+                continue
+            await self._drop(len(self._clients) + 1 - _MOST_CLIENTS)
+            self._begin(connection)
+            await asyncio.sleep(0)  # a client that waited to be accepted has asked already, and is answered now
 
-    def _pause(self) -> float | None:
-        """Return how long to wait for events."""
-        times = [client.until for client in self._clients.values()][:1]
-        if self._resumes_at:
-            times.append(self._resumes_at)
-        return max(0.0, min(times) - time.monotonic()) if times else None
+    def _begin(self, connection: socket.socket) -> None:
+        """Answer a client, for as long as it may take."""
+        task = self._loop.create_task(self._answer(connection))
+        deadline = self._loop.call_later(_SECONDS, task.cancel)
+        self._clients[task] = None
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except OSError as error:
-            if error.errno in OUT_OF_RESOURCES:
-                self._rest()
-            return
-        fd = connection.fileno()
-        if are_scarce(fd):
+        def end(_: object) -> None:
+            deadline.cancel()
             connection.close()
-            self._rest()
-            return
-        self._drop(len(self._clients) + 1 - _MOST_CLIENTS)
-        connection.setblocking(False)
-        self._clients[fd] = _Client(connection)
-        self._poll.register(fd, select.EPOLLIN)
-        self._advance(fd)  # who waited to be accepted has asked already
+            del self._clients[task]
 
-    def _rest(self) -> None:
-        """Give back all descriptors and accept nobody for a while."""
-        self._drop(len(self._clients))
-        self._poll.unregister(self._listener)
-        self._resumes_at = time.monotonic() + PAUSE
+        task.add_done_callback(end)
 
-    def _advance(self, fd: int) -> None:
-        events = self._clients[fd].advance(self.page)
-        if events:
-            self._poll.modify(fd, events)
-        else:
-            self._clients.pop(fd).connection.close()
-
-    def _drop(self, count: int) -> None:
-        for fd in list(self._clients)[: max(0, count)]:
-            self._clients.pop(fd).connection.close()
-
-
-class _Client:
-    """A client that asks, and then is answered."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.until = time.monotonic() + _SECONDS
-        self._request = b""
-        self._answer = b""
-
-    def advance(self, page: bytes) -> int:
-        """Go on; return the events to wait for, or 0 when there is no more to do."""
+    async def _answer(self, connection: socket.socket) -> None:
+        request = b""
         try:
-            if not self._answer:
-                data = self.connection.recv(_MOST_ASKED - len(self._request))
-                self._request += data
-                if b"\r\n\r\n" not in self._request:
-                    return select.EPOLLIN if data and len(self._request) < _MOST_ASKED else 0
-                self._answer = _answer(self._request, page)
-            self._answer = self._answer[self.connection.send(self._answer) :]
-        except BlockingIOError:
-            return select.EPOLLOUT if self._answer else select.EPOLLIN
+            while b"\r\n\r\n" not in request:
+                data = await self._loop.sock_recv(connection, _MOST_ASKED - len(request))
+                if not data:  # it asks no more, or too much
+                    return
+                request += data
+            await self._loop.sock_sendall(connection, _answer(request, self.page))
         except OSError:  # it is gone
-            return 0
-        return select.EPOLLOUT if self._answer else 0
+            pass
+
+    async def _drop(self, count: int) -> None:
+        """Close the connections of the oldest clients."""
+        dropped = list(self._clients)[: max(0, count)]
+        for task in dropped:
+            task.cancel()
+        await asyncio.gather(*dropped, return_exceptions=True)
+
+    async def _rest(self) -> None:
+        """Give back all descriptors and accept no client for a while."""
+        await self._drop(len(self._clients))
+        await asyncio.sleep(PAUSE)
 
 
 def _listener(family: int, address: tuple[str, int]) -> socket.socket:

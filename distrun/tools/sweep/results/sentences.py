@@ -12,6 +12,7 @@ from distrun.tools.sweep.space.command_line import SEED
 from distrun.tools.sweep.space.ranges import shown
 
 _ORDER = (State.COMPLETE, State.PRUNED, State.FAILED, State.RUNNING, State.WAITING)
+_MOST_GROUPS = 20  # of trials that differ in the seed only, at the end of a sweep
 
 
 def parameters(values: Values) -> str:
@@ -43,7 +44,7 @@ def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:
     """Return the sentences at the end of a sweep, without its failures; `where` says where the results are."""
     lines = [f"{counts(trials)}; {where}"]
     if any(SEED in trial.values for trial in trials):
-        for group in groups(trials, minimizes)[:5]:
+        for group in groups(trials, minimizes)[:_MOST_GROUPS]:
             if group.mean is not None:
                 deviation = "" if group.deviation is None else f" ± {group.deviation:.3g}"
                 tried = f" ({parameters(group.values)})" if group.values else ""

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 
 from distrun.errors import UsageError
 from distrun.tools.sweep.search.source import Result, Values
@@ -42,9 +41,6 @@ class Listed:
 
     def tell(self, result: Result) -> None:
         """Note nothing: the order is fixed."""
-
-    def export(self, path: Path) -> None:
-        """Write nothing: there is nothing that was learnt."""
 
 
 def grid(parameters: Mapping[str, Range]) -> list[Values]:

@@ -1,24 +1,20 @@
 """Search by Optuna: the tree-structured Parzen estimator, told of running trials, so that several differ.
 
 The study is in memory. Its record is that of the sweep (`results.record`), from which it is filled when a sweep is
-resumed; `export` writes it for Optuna's own tools.
+resumed; `results.study` writes the trials for Optuna's own tools.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.tools.sweep.search import optuna_trials
 from distrun.tools.sweep.search.source import Result, Values
-from distrun.tools.sweep.space.ranges import Choices, Integers, Range
-
-_MOST_REPORTS = 1000  # of a trial that Optuna is told of: it copies them all at each
+from distrun.tools.sweep.space.ranges import Range
 
 
 class OptunaSearch:
@@ -48,17 +44,17 @@ class OptunaSearch:
             UsageError: Optuna is not installed.
         """
         self.total = total
-        self._optuna = _import_optuna()
-        self._distributions = {name: self._distribution(values) for name, values in parameters.items()}
+        optuna = _import_optuna()
+        self._distributions = optuna_trials.distributions(parameters)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that constant_liar is experimental
-            sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+            sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         direction = "minimize" if minimizes else "maximize"
-        self._study = self._optuna.create_study(direction=direction, sampler=sampler)
+        self._study = optuna.create_study(direction=direction, sampler=sampler)
         self._running: dict[int, Any] = {}
         self._asked = 0
         for result in finished:
-            self._study.add_trial(self._frozen(result))
+            self._study.add_trial(optuna_trials.frozen(result, self._distributions, {}))
             self._asked += 1
         for values in again:
             self._study.enqueue_trial(dict(values))
@@ -72,68 +68,11 @@ class OptunaSearch:
         return dict(trial.params)
 
     def tell(self, result: Result) -> None:
-        """Note the end of a trial. One that diverged counts as pruned: as worse than all others."""
+        """Note the end of a trial."""
         trial = self._running.pop(result.number)
-        for number, value in _kept(result).items():
+        for number, value in optuna_trials.kept_reports(result).items():
             trial.report(value, number)
-        self._study.tell(trial, *self._ending(result))
-
-    def export(self, path: Path) -> None:
-        """Write the study to a file of Optuna's journal, in the place of one that is there.
-
-        `optuna.load_study(study_name="sweep", storage=JournalStorage(JournalFileBackend(path)))` reads it, and so does
-        `optuna-dashboard`.
-        """
-        from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
-
-        draft = path.with_name(f".{path.name}")
-        for left in (draft, draft.with_name(f"{draft.name}.lock")):  # by a launcher that was killed while it wrote
-            left.unlink(missing_ok=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            storage = JournalStorage(JournalFileBackend(str(draft)))
-        copy = self._optuna.create_study(study_name="sweep", storage=storage, direction=self._study.direction)
-        copy.add_trials(self._study.get_trials(deepcopy=False))
-        os.replace(draft, path)
-
-    def _distribution(self, values: Range) -> Any:
-        kinds = self._optuna.distributions
-        if isinstance(values, Choices):
-            return kinds.CategoricalDistribution(values.values)
-        if isinstance(values, Integers):
-            step = values.step
-            last = values.high - (values.high - values.low) % step  # as Optuna would, with a warning
-            return kinds.IntDistribution(values.low, last, log=values.is_log, step=step)
-        if values.step is not None:
-            high = float((values.listed() or [values.high])[-1])
-            return kinds.FloatDistribution(values.low, high, step=values.step)
-        return kinds.FloatDistribution(values.low, values.high, log=values.is_log)
-
-    def _ending(self, result: Result) -> tuple[float | None, Any]:
-        states = self._optuna.trial.TrialState
-        if result.is_pruned or (result.value is not None and not result.is_finite):
-            return None, states.PRUNED
-        return (None, states.FAIL) if result.value is None else (result.value, states.COMPLETE)
-
-    def _frozen(self, result: Result) -> Any:
-        value, state = self._ending(result)
-        finite = _kept(result)
-        if state is self._optuna.trial.TrialState.PRUNED and finite:
-            value = list(finite.values())[-1]
-        return self._optuna.create_trial(
-            state=state,
-            value=value,
-            params=dict(result.values),
-            distributions=self._distributions,
-            intermediate_values=finite,
-        )
-
-
-def _kept(result: Result) -> dict[int, float]:
-    """Return the finite values that a trial reported, by number: of very many some, and the last."""
-    finite = [(number, value) for number, (_, value) in enumerate(result.reports) if math.isfinite(value)]
-    return dict(finite[:: 1 + len(finite) // _MOST_REPORTS] + finite[-1:])
+        self._study.tell(trial, *optuna_trials.ending(result))
 
 
 def _import_optuna() -> ModuleType:

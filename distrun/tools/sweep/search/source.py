@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from distrun.tools.sweep.space.ranges import Value
@@ -45,6 +44,3 @@ class Source(Protocol):
 
     def tell(self, result: Result) -> None:
         """Note the end of a trial."""
-
-    def export(self, path: Path) -> None:
-        """Write what it has learnt for tools of others, if there is something."""

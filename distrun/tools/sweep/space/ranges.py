@@ -123,15 +123,6 @@ def _checked(name: str, text: str, numbers: list[int | float], is_log: bool) -> 
     return Floats(float(low), float(high), None if step is None else float(step), is_log)
 
 
-def as_number(value: Value) -> float | None:
-    """Return a value as a number, None if it is none."""
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
-
-
 def plain(value: Value) -> Value:
     """Return a value as JSON should have it: choices that are written as numbers are numbers."""
     if not isinstance(value, str):

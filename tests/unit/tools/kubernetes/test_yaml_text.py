@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, strategies as st
 
 from distrun.tools.kubernetes.yaml_text import yaml_text
 
@@ -14,6 +15,8 @@ from distrun.tools.kubernetes.yaml_text import yaml_text
         ("/app/x.py", "/app/x.py"),
         ("yes", '"yes"'),
         ("1e3", '"1e3"'),
+        ("08", '"08"'),
+        ("y", '"y"'),
         ("", '""'),
         ("me/train:1", '"me/train:1"'),
         ("--lr", '"--lr"'),
@@ -23,6 +26,7 @@ from distrun.tools.kubernetes.yaml_text import yaml_text
         ("if a:\n    b\n\nc\n", "|\n  if a:\n      b\n\n  c"),
         (" a\nb\n", '" a\\nb\\n"'),
         ("a \nb\n", '"a \\nb\\n"'),
+        ("a\x85b\u2028c", '"a\\u0085b\\u2028c"'),
         (3, "3"),
         (True, "true"),
     ],
@@ -38,17 +42,32 @@ def test_all_of_it_is_read_back_as_it_was():
     assert yaml.safe_load(yaml_text([document])) == document
 
 
-def test_collections_of_few_plain_values_stand_on_one_line_and_others_do_not():
-    content = {"spec": {"items": [{"name": "a", "deep": {"x": {"z": [1]}}}, {"name": "b"}], "none": {}, "list": [1, 2]}}
+def nested(inside):
+    return st.lists(inside, max_size=4) | st.dictionaries(st.text(), inside, max_size=4)
+
+
+data = st.recursive(st.text() | st.integers() | st.booleans(), nested, max_leaves=8)
+
+
+@given(st.dictionaries(st.text(), data, min_size=1, max_size=4))
+def test_data_of_any_kind_is_read_back_as_it_was(document):
+    yaml = pytest.importorskip("yaml")
+    assert yaml.safe_load(yaml_text([document])) == document
+
+
+def test_collections_that_are_short_stand_on_one_line_and_others_do_not():
+    long = "x" * 100
+    content = {"spec": {"items": [{"name": "a", "deep": {"x": [long]}}, {"name": "b"}, [[long]]], "none": {}}}
     assert yaml_text([content, {"second": 1}]).splitlines() == [
         "spec:",
         "  items:",
-        "  - name: a",
-        "    deep:",
-        "      x: {z: [1]}",
-        "  - {name: b}",
+        "    - name: a",
+        "      deep:",
+        "        x:",
+        f"          - {long}",
+        "    - {name: b}",
+        "    - - - " + long,
         "  none: {}",
-        "  list: [1, 2]",
         "---",
         "second: 1",
     ]

@@ -1,11 +1,14 @@
-"""The results of a sweep: records, standing, the page and the table."""
+"""The results of a sweep: records, standing, the study and the table."""
 
 from __future__ import annotations
 
 import json
 import math
 import resource
+import sys
+import time
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -14,12 +17,11 @@ from distrun.tools.sweep.output import Metric
 from distrun.tools.sweep.policy.trials import Member, State, Trial
 from distrun.tools.sweep.results.best import write_best
 from distrun.tools.sweep.results.ending import Ending
-from distrun.tools.sweep.results.page import page
 from distrun.tools.sweep.results.record import Header, Record, read
 from distrun.tools.sweep.results.sentences import ended
 from distrun.tools.sweep.results.standing import best, groups, ranked
+from distrun.tools.sweep.results.study import write_study
 from distrun.tools.sweep.results.table import PlainTable, lines
-from distrun.tools.sweep.search.listed import Listed
 from distrun.tools.sweep.space.command_line import parse_words
 
 
@@ -137,7 +139,7 @@ def test_one_sweep_at_a_time_writes_a_record(tmp_path):
 def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
     ending = Ending(tmp_path, parse_words(["t.py", "x=a|b"], "python"), 2, True)
     with full_disk(10):
-        said = ending.write(TRIALS, Listed([]))
+        said = ending.write(TRIALS)
     assert said == [
         f"3 complete, 1 pruned, 1 failed; the results cannot be written to {tmp_path}: File too large",
         "the best is trial 4 with 2 at step 2: x=b",
@@ -145,37 +147,66 @@ def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
     ]
 
 
-def test_the_page_has_plots_and_escapes_what_users_write():
-    template = parse_words(["t.py", "--name=<i>", "x=a|b|<b>"])
-    failed = TRIALS[3]
+def load_study(folder):
+    optuna = pytest.importorskip("optuna")
+    storages = optuna.storages
+    backend = storages.journal.JournalFileBackend(str(folder / "study.db"))
+    return optuna.load_study(study_name="sweep", storage=storages.JournalStorage(backend))
+
+
+def test_a_study_has_all_trials_under_their_numbers_with_what_else_there_is_to_know(tmp_path):
+    pytest.importorskip("optuna")
+    failed = trial(3, 5.0, State.FAILED, x="b")
     failed.failure_text = "it </pre> failed"
-    text = page(TRIALS, template, 2, True)
-    assert text.count("<svg") == 2
-    assert "it &lt;/pre&gt; failed" in text
-    assert "<b>" not in text
-    assert "distrun -np 2" in text
-    assert "No trial has come to its end" in page([], template, 1, True)
-    assert page([trial(n, float(n % 4 + 1), x="ab"[n % 2]) for n in range(12)], template, 1, True).count("<svg") == 3
+    failed.began = time.monotonic() - 3600
+    trials = [trial(4, 2.0, x="b"), failed, *TRIALS[:3], trial(5, 7.0, State.WAITING, x="a")]
+    assert write_study(tmp_path / "study.db", trials, parse_words(["t.py", "x=a|b"], "python"), minimizes=True)
+    study = load_study(tmp_path)
+    assert [item.state.name for item in study.trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL", "COMPLETE", "WAITING"]
+    assert [item.user_attrs.get("trial") for item in study.trials] == [0, 1, 2, 3, 4, None]
+    assert study.best_value == 2.0
+    assert study.trials[0].intermediate_values == {0: 6.0, 1: 3.0}
+    assert study.trials[2].intermediate_values == {}
+    found = study.trials[3]
+    assert found.user_attrs == {
+        "trial": 3,
+        "state": "failed",
+        "step": 2,
+        "hosts": "a",
+        "command": ["python", "t.py", "--x=b"],
+        "story": "it </pre> failed",
+    }
+    assert found.duration == timedelta(seconds=1.5)
+    assert timedelta(seconds=3590) < datetime.now() - found.datetime_start
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
-        (1e308, -1e308),
-        (1.7e308, 1.7e308),
-        (5e-324, 5e-324),
-        (-5e-324,),
-        (0.0, 5e-324),
-        (5e-324, 1e-320),
-        (5e-324, 1.7e308),
-        (0.0, 0.0),
-    ],
-)
-def test_the_page_shows_values_that_are_huge_or_next_to_nothing(values):
-    template = parse_words(["t.py", "x=0..1.5", f"n=1..1{'0' * 300}", "w=log:1e-320..1e-310"])
-    text = page([trial(n, value, x=0.5, n=10**299, w=1e-315) for n, value in enumerate(values)], template, 1, True)
-    assert text.count("<svg") == 2
-    assert "nan" not in text
+def test_a_study_is_written_at_once_though_a_launcher_was_killed_while_it_wrote_one(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    template = parse_words(["t.py", "x=a|b"])
+    path = tmp_path / "study.db"
+    write_study(path, TRIALS[:1], template, True)
+    for name in ("study.db", ".study.db"):
+        (tmp_path / f"{name}.lock").symlink_to(name)
+    (tmp_path / ".study.db").write_bytes(path.read_bytes()[:20])
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits for a lock that nobody holds"))
+    write_study(path, TRIALS[:2], template, True)
+    (tmp_path / "study.db.lock").unlink()
+    assert len(load_study(tmp_path).trials) == 2
+    assert not (tmp_path / ".study.db").exists()
+
+
+def test_the_end_says_how_to_see_the_study_or_why_there_is_none(tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
+    folder = tmp_path / "my sweep"
+    folder.mkdir()
+    ending = Ending(folder, parse_words(["t.py", "x=1e15..1.0000000001e15/0.1"]), 1, True)
+    said = "1 complete; all of it is in"
+    assert ending.write([trial(0, 1.0, x=1e15)])[0] == (
+        f"{said} {folder}, and optuna-dashboard '{folder}/study.db' shows it"
+    )
+    assert "but no study.db: The value 1000000000000000.1" in ending.write([trial(0, 1.0, x=1e15 + 0.1)])[0]
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert ending.write([trial(0, 1.0, x=1e15)])[0] == f"{said} {folder}"
 
 
 def test_the_mean_of_values_whose_sum_is_infinite_is_finite():

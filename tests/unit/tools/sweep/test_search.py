@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 
 from distrun.tools.sweep.policy.halving import Halving
-from distrun.tools.sweep.results.importance import importances
 from distrun.tools.sweep.search.listed import grid
 from distrun.tools.sweep.search.optuna_search import OptunaSearch
 from distrun.tools.sweep.search.source import Result
@@ -98,30 +96,3 @@ def test_of_very_many_reports_some_are_kept_and_the_last():
     assert len(trial.intermediate_values) < 1100
     assert trial.last_step == 99_999
     assert trial.value == 1e-5
-
-
-def test_a_study_is_written_at_once_though_a_launcher_was_killed_while_it_wrote_one(tmp_path, monkeypatch):
-    def wait_for_a_lock(seconds):
-        pytest.fail("it waits for a lock that nobody holds")
-
-    source = OptunaSearch(SPACE, 1, True)
-    source.tell(Result(0, source.ask(0), 0.5))
-    source.export(tmp_path / "study.db")
-    whole = (tmp_path / "study.db").read_bytes()
-    for name in ("study.db", ".study.db"):
-        (tmp_path / f"{name}.lock").symlink_to(name)
-    (tmp_path / ".study.db").write_bytes(whole[:20])
-    monkeypatch.setattr(time, "sleep", wait_for_a_lock)
-    source.export(tmp_path / "study.db")
-    assert len((tmp_path / "study.db").read_bytes()) == len(whole)
-    assert not (tmp_path / ".study.db").exists()
-
-
-def test_importance_tells_what_matters_from_what_does_not():
-    results, _ = run(OptunaSearch({**SPACE, "idle": Floats(0, 1)}, 80, True, seed=5), None)
-    shares = importances(results, {**SPACE, "idle": Floats(0, 1)})
-    assert list(shares)[-1] in ("idle", "layers")
-    assert shares["idle"] < 0.25 < max(shares.values()) <= 1
-    assert importances(results[:3], SPACE) == {}
-    ties = [Result(number, {"x": "ab"[number % 2]}, float(number % 2)) for number in range(6)]
-    assert importances(ties, {"x": Choices(("a", "b"))}) == {"x": 1.0}

@@ -122,7 +122,7 @@ def test_where_descriptors_are_scarce_there_are_no_clients(server, monkeypatch):
     assert get(server) == ""
 
 
-def test_a_server_without_descriptors_rests(server, monkeypatch):
+def test_a_server_without_descriptors_rests(monkeypatch):
     """As at EMFILE: the connection waits in the kernel, and accepting it fails at once, again and again."""
     tries = []
 
@@ -140,9 +140,12 @@ def test_a_server_without_descriptors_rests(server, monkeypatch):
             return getattr(self._listener, name)
 
     monkeypatch.setattr(metrics_server, "PAUSE", 0.1)
-    monkeypatch.setattr(server, "_listener", Exhausted(server._listener))
+    listen = metrics_server._listener
+    monkeypatch.setattr(metrics_server, "_listener", lambda *address: Exhausted(listen(*address)))
+    server = Server("127.0.0.1", 0)
     assert get(server) == ""
-    assert len(tries) == 3
+    server.close()
+    assert 3 <= len(tries) <= 4  # the last of which waits for another client
 
 
 def test_an_address_that_is_taken_is_refused(server):

@@ -1,0 +1,71 @@
+"""The ranges of parameters and the ends of trials, as Optuna knows them. All of it imports Optuna when it is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from distrun.tools.sweep.search.source import Result
+from distrun.tools.sweep.space.ranges import Choices, Integers, Range
+
+_MOST_REPORTS = 1000  # of a trial that Optuna is told of: it copies them all at each
+
+
+def distributions(parameters: Mapping[str, Range]) -> dict[str, Any]:
+    """Return the distributions of parameters."""
+    return {name: _distribution(values) for name, values in parameters.items()}
+
+
+def ending(result: Result) -> tuple[float | None, Any]:
+    """Return the value and the state of a trial. One that diverged counts as pruned: as worse than all others."""
+    from optuna.trial import TrialState
+
+    if result.is_pruned or (result.value is not None and not result.is_finite):
+        return None, TrialState.PRUNED
+    return (None, TrialState.FAIL) if result.value is None else (result.value, TrialState.COMPLETE)
+
+
+def frozen(result: Result, spaces: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """Return a trial that has ended, for a study.
+
+    Args:
+        result: its end.
+        spaces: the distributions of its parameters.
+        attributes: what else there is to say of it, by name.
+    """
+    import optuna
+
+    value, state = ending(result)
+    finite = kept_reports(result)
+    if state is optuna.trial.TrialState.PRUNED and finite:
+        value = list(finite.values())[-1]
+    return optuna.create_trial(
+        state=state,
+        value=value,
+        params=dict(result.values),
+        distributions=dict(spaces),
+        intermediate_values=finite,
+        user_attrs=dict(attributes),
+    )
+
+
+def kept_reports(result: Result) -> dict[int, float]:
+    """Return the finite values that a trial reported, by number: of very many some, and the last."""
+    finite = [(number, value) for number, (_, value) in enumerate(result.reports) if math.isfinite(value)]
+    return dict(finite[:: 1 + len(finite) // _MOST_REPORTS] + finite[-1:])
+
+
+def _distribution(values: Range) -> Any:
+    from optuna import distributions as kinds
+
+    if isinstance(values, Choices):
+        return kinds.CategoricalDistribution(values.values)
+    if isinstance(values, Integers):
+        step = values.step
+        last = values.high - (values.high - values.low) % step  # as Optuna would, with a warning
+        return kinds.IntDistribution(values.low, last, log=values.is_log, step=step)
+    if values.step is not None:
+        high = float((values.listed() or [values.high])[-1])
+        return kinds.FloatDistribution(values.low, high, step=values.step)
+    return kinds.FloatDistribution(values.low, values.high, log=values.is_log)
