@@ -3,6 +3,8 @@
 A step takes the next samples in the order of the epoch, a batch for each rank. So one number, the samples that are
 done, says what is left, and any rank knows it: nothing has to be gathered when ranks are gone. A batch is done when the
 script has reached the end of its step, not when it was fetched: loaders fetch ahead.
+
+Horovod's sampler also keeps one number, but moves it when a batch is recorded, wherever the step is, and pads.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ learns their lengths, and who changes, repeats, drops or exchanges one is notice
 in the place of a real one is not, so where that matters the public keys must come by a way that vouches for them.
 
 The package cryptography does all of it; it is imported with this module, and this module where something is sealed.
+
+TLS would do the same with two more messages, and in both directions, where only one of them carries secrets.
 """
 
 from __future__ import annotations

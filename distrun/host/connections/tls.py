@@ -7,6 +7,9 @@ again by TLS 1.3, so someone who learns the job key later still cannot read what
 
 The encryption is OpenSSL's, through Python's `ssl`; the certificates are made by `cryptography`. This module is
 imported where encryption is asked for, and nowhere else.
+
+A certificate per job would be simpler, but would not bind a session to its connection. Kernel TLS would save a copy,
+but few kernels have it loaded, and Python cannot give it the keys.
 """
 
 from __future__ import annotations

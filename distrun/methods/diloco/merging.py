@@ -5,6 +5,9 @@ may be at different steps: one has used an average that another one was still wa
 newcomers have learned nothing. So the ranks tell each other where they are, take the newest anchors, and average how
 far each has come from there. That average is the new anchor: momentum has no part in it, so that merging often does
 not push the parameters on.
+
+No rank need be at a step boundary when a host is lost: all ranks wait for the merge at the end of a step, and the state
+of each is as good as any other.
 """
 
 from __future__ import annotations

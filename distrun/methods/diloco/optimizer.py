@@ -1,4 +1,11 @@
-"""The outer optimizer: takes the outer steps of one model, whichever framework it belongs to."""
+"""The outer optimizer: takes the outer steps of one model, whichever framework it belongs to.
+
+One exchange is under way at a time: an average is used when the next fragment is due at the latest, and after 10 steps
+at most, so one buffer in shared memory and one copy of what was sent serve all fragments. An outer step that overlaps
+with training is added rather than written: `parameters += new anchor - what was sent`. So nothing that the host has
+learned meanwhile is lost, and its ranks keep the same bits. Every step checks the engine for a lost host, because hosts
+that did not look would train alone for `every` steps.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ There is a file per optimizer, which is replaced as a whole, and whose digest is
 the *generation* of the server: how often servers had been started again when this one came to its host. A server writes
 files of its own generation only, and reads the newest of those before: one that has been given up, but is still there
 behind a network that is cut, does no harm.
+
+A copy is older than what workers have seen, so each worker tells the new server how many of its steps were applied.
+Steps that are missing in the copy would otherwise be waited for, for ever if their worker has no more to push.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ worker without an answer pushes the same gradient again, and the update goes on 
 steps are there twice, and one word says which of the two holds.
 
 Processes die, and memory does not: the order of writes is that of the program.
+
+A replica on another server would cost the traffic of every update, and would lose the last ones unless each update
+waited for it. The chunks are small enough for the cache, so the scratch area costs one more copy.
 """
 
 from __future__ import annotations

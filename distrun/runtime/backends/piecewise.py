@@ -5,6 +5,10 @@ itself it takes from where it lies: only what others need is staged.
 
 There are two staging buffers, used in turn with the exchanges: what is staged before an exchange goes where that
 exchange's line is, so nobody overwrites what is still being read.
+
+Rejected: reading the arrays in place by `process_vm_readv`. For every read the kernel walks the other process's page
+tables. With huge pages 100 MB took 21.3 ms instead of 23.1 and 4 MB took 1.10 ms instead of 0.87; small pages cost more
+processor time. One exchange fewer, larger or smaller pieces, and pieces in step with each other made no difference.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 The slots of the gradients begin at multiples of 16 bytes, so that all is moved in wide steps. Behind them lies one flag
 per parameter, as in `DenseBucket`.
+
+On the CPU a rank reads from the flags which parameters have a gradient anywhere. Reading them here would make the host
+wait for the device, so they are read only where a parameter had no gradient on this rank.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Direct exchange has the fewest steps and rounds least, and stays the choice where hosts are few. Its n-1 messages per
 host and step are what makes others better: each costs the processor some 10 us, and many at once overflow the buffers
 of a switch. Trees and recursive doubling have 2 log2(n) messages.
+
+Quantised arrays are not sent whole between two hosts, although that would be the same number of bytes and one rounding
+fewer: each host would also compute what the other makes of its elements. A step of 25 million parameters at 1 Gbit/s
+took 191 ms longer than alone in that way with int4, and 179 ms by direct exchange.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Each host sends an array to the next one, then to the one after that, then to th
 the time until what it is sent has come. The hosts tell each other by a small reduction, so all draw the same
 conclusion. A host counts with the best of its times in each direction: neither a slow host at the other end makes a
 link slow, nor a process that was not scheduled for a moment.
+
+The speeds that interfaces report are not used: virtual interfaces report anything.
 """
 
 from __future__ import annotations

@@ -9,6 +9,12 @@ others, say: then the coordinator decides, as ever.
 That keeps the one order. A rank makes an offer only when all that it has submitted before is done, so nothing that the
 coordinator may still decide can come before the operation on one rank and after it on the other; and what a rank
 submits later reaches the other one behind its offer.
+
+Offers between more than two ranks are not built. Neither is executing an order that has repeated itself without asking,
+which would save the way up and down the tree (1.0 ms for 10,000 ranks, as simulated). An operation that some ranks have
+begun and others will not submit cannot be taken back, because its arrays hold partial sums and bytes of it are in the
+streams. Today that case is either a legitimate program or a mismatch that is reported and leaves all ranks able to go
+on.
 """
 
 from __future__ import annotations
