@@ -1,4 +1,4 @@
-"""The engine of a rank: which thread makes progress at which time, and what happens when something fails.
+"""The engine of a rank: which thread makes progress when, and what happens when something fails.
 
 `engine` has the progress loop. `state` has the rules for whose turn it is to run the loop, and `progress_thread` runs
 it when no caller waits. `execute` executes operations and completes them. `failing` ends everything when something is

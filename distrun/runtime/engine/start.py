@@ -47,8 +47,9 @@ def start_engine(
         tree: given where leaders of hosts forward the messages between ranks and coordinator.
     """
     backend = groups.backends[WORLD]
-    # Ranks agree on whether there are spare cores, which decides who wakes whom: if they saw different affinities, each
-    # could rely on the other. And every rank plans the fusion by itself, so all must use one threshold: rank 0's.
+    # Ranks agree on whether there are spare cores, which decides whether peers wake each other: if they saw different
+    # affinities, each could rely on the other. And every rank plans the fusion by itself, so all must use one
+    # threshold: rank 0's.
     shown = local_group.exchange((fusion_threshold, local_group.spare_cores), "init")
     local_group.spare_cores = min(words[1] for words in shown)
     operations = PendingOperations(shown[0][0])
