@@ -10,25 +10,25 @@
 // As PTX instructions, because cupy compiles with -ftz=true, which would flush subnormal numbers to zero.
 
 #ifndef PRELUDE
-__device__ __forceinline__ float widen_half(unsigned short half) {
+__device__ __forceinline__ float half_to_float(unsigned short half) {
     float result;
     asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(half));
     return result;
 }
 
-__device__ __forceinline__ unsigned short narrow_to_half(float value) {
+__device__ __forceinline__ unsigned short float_to_half(float value) {
     unsigned short result;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
     return result;
 }
 
-__device__ __forceinline__ double widen_float(float value) {
+__device__ __forceinline__ double float_to_double(float value) {
     double result;
     asm("cvt.f64.f32 %0, %1;" : "=d"(result) : "f"(value));
     return result;
 }
 
-__device__ __forceinline__ float narrow_to_float(double value) {
+__device__ __forceinline__ float double_to_float(double value) {
     float result;
     asm("cvt.rn.f32.f64 %0, %1;" : "=f"(result) : "d"(value));
     return result;
@@ -44,8 +44,8 @@ __device__ __forceinline__ double multiply(double left, double right) { return l
 #endif
 
 __device__ __forceinline__ void assign(float& to, float value) { to = value; }
-__device__ __forceinline__ void assign(float& to, double value) { to = narrow_to_float(value); }
-__device__ __forceinline__ void assign(double& to, float value) { to = widen_float(value); }
+__device__ __forceinline__ void assign(float& to, double value) { to = double_to_float(value); }
+__device__ __forceinline__ void assign(double& to, float value) { to = float_to_double(value); }
 __device__ __forceinline__ void assign(double& to, double value) { to = value; }
 
 union Bits {
@@ -55,10 +55,10 @@ union Bits {
 
 // Round to odd: a float that rounds to the same half-precision number as `value` does. Where the float is not exact,
 // its last bit is odd, so it never lies exactly in the middle of two half-precision numbers, and is not rounded twice.
-__device__ __forceinline__ float narrow_to_odd(double value) {
+__device__ __forceinline__ float round_to_odd(double value) {
     Bits nearest;
-    nearest.value = narrow_to_float(value);
-    double rounded = widen_float(nearest.value);
+    nearest.value = double_to_float(value);
+    double rounded = float_to_double(nearest.value);
     bool is_inexact = rounded != value && value == value;
     bool is_beyond = value < 0 ? rounded < value : rounded > value;
     nearest.bits = (nearest.bits - is_beyond) | is_inexact;
@@ -83,7 +83,7 @@ struct float64 {
     double value;
 };
 
-__device__ __forceinline__ float load(float16 element) { return widen_half(element.bits); }
+__device__ __forceinline__ float load(float16 element) { return half_to_float(element.bits); }
 __device__ __forceinline__ float load(float32 element) { return element.value; }
 __device__ __forceinline__ double load(float64 element) { return element.value; }
 __device__ __forceinline__ float load(bfloat16 element) {
@@ -92,7 +92,7 @@ __device__ __forceinline__ float load(bfloat16 element) {
     return number.value;
 }
 
-__device__ __forceinline__ void store(float16& element, float value) { element.bits = narrow_to_half(value); }
+__device__ __forceinline__ void store(float16& element, float value) { element.bits = float_to_half(value); }
 __device__ __forceinline__ void store(float32& element, float value) { element.value = value; }
 __device__ __forceinline__ void store(bfloat16& element, float value) {
     Bits number;
@@ -103,8 +103,8 @@ __device__ __forceinline__ void store(bfloat16& element, float value) {
         element.bits = (unsigned short)((number.bits + 0x7fff + (number.bits >> 16 & 1)) >> 16);
     }
 }
-__device__ __forceinline__ void store(float16& element, double value) { store(element, narrow_to_odd(value)); }
-__device__ __forceinline__ void store(bfloat16& element, double value) { store(element, narrow_to_odd(value)); }
+__device__ __forceinline__ void store(float16& element, double value) { store(element, round_to_odd(value)); }
+__device__ __forceinline__ void store(bfloat16& element, double value) { store(element, round_to_odd(value)); }
 __device__ __forceinline__ void store(float32& element, double value) { assign(element.value, value); }
 __device__ __forceinline__ void store(float64& element, double value) { element.value = value; }
 

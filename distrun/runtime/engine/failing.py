@@ -50,7 +50,7 @@ class Failing:
     def abort(self, reason: str) -> None:
         """Let nothing complete any longer: what is under way fails, and what is submitted later, on all ranks.
 
-        The calling thread has the turn.
+        Only for the thread that has the turn.
         """
         self._announce(reason)
         self._fail_operations(reason)

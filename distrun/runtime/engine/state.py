@@ -83,7 +83,7 @@ class ProgressState:
         return True
 
     def take_at_last(self) -> None:
-        """Take the turn, waiting for the thread that has it. The calling thread must not have it already."""
+        """Take the turn, waiting for the thread that has it. This thread must not have it already."""
         self.lock.acquire()
         self.turn = CALLER
 
@@ -95,7 +95,7 @@ class ProgressState:
             self.notify()
 
     def is_ours(self) -> bool:
-        """Whether the calling thread has the turn. If so, this is a signal handler that interrupted it."""
+        """Whether this thread has the turn. If so, this is a signal handler that interrupted it."""
         if not self.lock.acquire(False):
             return False
         is_ours = self.turn is not IDLE
