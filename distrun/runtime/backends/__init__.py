@@ -1,4 +1,4 @@
-"""Backends: the ways in which arrays in host memory move between ranks.
+"""Backends: move arrays in host memory between ranks.
 
 `base` is the interface: each collective as a method on flat arrays, called by all ranks of a group in the same order.
 `dispatch` calls these methods for operations that the ranks have agreed on. `shared_memory` serves the ranks of one

@@ -45,7 +45,7 @@ class Groups:
         self._world = world
         self._factory = factory
         self.backends: dict[int, Backend] = {WORLD: world}
-        """The backends of the sets to which this rank belongs, by the number of the set."""
+        """The backends of this rank's sets, by the number of the set."""
         self.ranks: dict[int, tuple[int, ...]] = {WORLD: tuple(range(world.size))}
         """The ranks of all sets, in rising order."""
         self.before_removal: list[Callable[[int], None]] = []

@@ -36,7 +36,7 @@ from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 
 Transfer = tuple[int, Iterable[Flat], Iterable[Flat]]
-"""A host, the arrays to send there, and the arrays in which to receive what it sends."""
+"""A host, the arrays to send to it, and the arrays to receive from it."""
 
 _KINDS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (Direct, Ring, HalvingDoubling, Tree)}
 _PROBES = "probes"

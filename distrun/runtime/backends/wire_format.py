@@ -41,7 +41,7 @@ class WireFormat(ABC):
         self._empty = empty
 
     def incoming(self, start: int, count: int) -> Flat:
-        """Return an array in which to receive `count` elements from `start` on."""
+        """Return an array to receive `count` elements from `start` on."""
         return self._empty(self.length(start, count), self.dtype)
 
     @abstractmethod

@@ -87,7 +87,7 @@ class RailShare:
         return self.wire.decode(raw, room[:count], start)
 
     def incoming(self, part: slice) -> Flat:
-        """Return the array in which to receive the result of a part, for `settle`."""
+        """Return an array to receive the result of a part, for `settle`."""
         if not self.wire.is_encoded:
             return self.target[part]
         return self.wire.incoming(self._first + part.start, part.stop - part.start)
@@ -149,7 +149,7 @@ class Algorithm(ABC):
 
 
 class Scratch:
-    """Memory in which arrays of other hosts are received. It is kept because the first touch of new memory is slow."""
+    """Memory to receive arrays of other hosts. It is kept because the first touch of new memory is slow."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
