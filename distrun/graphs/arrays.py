@@ -35,17 +35,17 @@ def reduce(arrays: Sequence[Array], collective: Call) -> list[Array]:
 def move_rows(arrays: Sequence[Array], splits: Array | None, collective: Call) -> tuple[list[Array], NDArray[np.int32]]:
     """Return the results of an allgather, an alltoall or a reducescatter, and the rows from each rank.
 
-    See `gathering`.
+    See `row_exchange`.
     """
     (flats, names), shapes = _flats(arrays), _shapes(arrays)
-    results, received = complete(gathering(prepare(collective, names, shapes), shapes, flats, splits, collective))
+    results, received = complete(row_exchange(prepare(collective, names, shapes), shapes, flats, splits, collective))
     return [
         flat.view(array.dtype).reshape(shape) if prod(shape) else np.empty(shape, array.dtype)
         for (flat, shape), array in zip(results, arrays, strict=True)
     ], received
 
 
-def gathering(
+def row_exchange(
     prepared: Prepared, shapes: Sequence[Shape], inputs: Sequence[Flat], splits: Array | None, collective: Call
 ) -> Operations[tuple[list[tuple[Flat, Shape]], NDArray[np.int32]]]:
     """Execute an allgather, an alltoall or a reducescatter on flat storage, yielding its operations.
@@ -68,7 +68,7 @@ def gathering(
         elements = elements_per_rank(shapes[0], splits, collective.process_set.size())
     results = []
     received = []
-    gathered = yield from prepared.gathering(flats, elements)
+    gathered = yield from prepared.row_exchange(flats, elements)
     for (flat, counts), shape in zip(gathered, shapes, strict=True):
         results.append((flat, (rows_in(flat.size, shape), *shape[1:])))
         received.append([rows_in(count, shape) for count in counts])

@@ -114,7 +114,7 @@ class Prepared:
             start = stop
         return results
 
-    def gathering(
+    def row_exchange(
         self, inputs: Sequence[Flat], splits: Sequence[int] | None = None
     ) -> Operations[list[tuple[Flat, list[int]]]]:
         """Execute an allgather, an alltoall or a reducescatter, yielding its operations.

@@ -86,7 +86,7 @@ def _move_rows(context: Context, kernel: Kernel, tensors: int) -> Operations[Non
     numbers = [context.read(index) for index in range(tensors)]
     splits = context.inputs.pop()
     dtypes, shapes = context.dtypes[:-1], context.shapes[:-1]
-    results, received = yield from arrays.gathering(
+    results, received = yield from arrays.row_exchange(
         kernel.prepare(dtypes, shapes), shapes, context.inputs, splits if splits.size else None, kernel.collective
     )
     for index, (flat, shape) in enumerate(results):
