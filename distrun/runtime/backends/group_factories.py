@@ -33,7 +33,7 @@ class OneHostFactory(GroupFactory):
 
     def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
         local_ranks = self._subgroups.add(ranks)
-        self._world.barrier(what)  # all ranks have opened their areas, and MPI's collective call below need not wait
+        self._world.barrier(what)  # all areas are ready, and MPI's blocking call below will not wait for long
         if local_ranks is None:
             return None
         if self._requests is None:

@@ -30,7 +30,7 @@ CHECK_INTERVAL = 0.5
 DIAL_INTERVAL = 5.0
 """Seconds after which a rank that dials checks this: enough for a handshake over a slow network."""
 MANY_HOSTS = 32
-"""With this many hosts or more, a rank does not connect with all of them at the start, only with those it needs."""
+"""With more hosts than this, a rank does not connect with all of them at the start, only with those that it needs."""
 
 
 class DataConnections(LinkMaker):

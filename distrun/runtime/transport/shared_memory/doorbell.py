@@ -35,7 +35,7 @@ def fence() -> None:
 
 
 class Doorbell:
-    """One rank's bell, for its owner, who waits for it, and its peers, who ring it.
+    """One rank's bell. Its owner waits for it, and its peers ring it.
 
     `words` is the memory that holds the "owner sleeps" word, at `index`. No ring is lost: the owner sets the word,
     checks its condition once more, then sleeps. A peer publishes, then reads the word. With the fences, either the
