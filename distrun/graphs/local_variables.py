@@ -36,7 +36,7 @@ class LocalVariables:
         self._layers += layers
 
     def all(self) -> list[Any]:
-        """Return the variables, except those of layers that are not built yet."""
+        """Return the variables. Layers that are not built yet contribute none."""
         return self._variables + [weight for layer in self._layers for weight in layer.trainable_weights]
 
     def others(self, variables: Iterable[Any]) -> list[Any]:

@@ -100,7 +100,7 @@ def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[
 
 
 def further_networks(allowed: Sequence[Interface], network: str, address: str) -> list[Interface]:
-    """Return the interfaces named by the user, other than that of `address`, to spread traffic over.
+    """Return the interfaces named by the user, except the one with `address`, to spread traffic over.
 
     Networks that the user has not named are not used, even if hosts seem to share them: a container bridge has the same
     subnet on every host, and does not lead to other hosts.
@@ -182,7 +182,7 @@ def _fits(interface: Interface, entry: str | Subnet) -> bool:
 
 
 def _prefix(address: str, netmask: str | None) -> int:
-    """Return the prefix length of `netmask`, such as `255.255.0.0` or `ffff:ffff::`. Without one, that of `address`."""
+    """Return the prefix length of `netmask`, such as `255.255.0.0` or `ffff:ffff::`. Without one, the full length."""
     if not netmask:
         return ipaddress.ip_address(without_zone(address)).max_prefixlen
     return int(ipaddress.ip_address(netmask)).bit_count()

@@ -1,4 +1,4 @@
-"""Listening: accepts TCP connections, and returns only those of clients that know the job key."""
+"""Listening: accepts TCP connections, and returns only connections with clients that know the job key."""
 
 from __future__ import annotations
 

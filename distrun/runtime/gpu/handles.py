@@ -55,7 +55,7 @@ class DeviceHandle(Handle):
         *,
         arena: Arena,
     ) -> None:
-        """The arguments are those of `Handle`. `arena` owns the inputs and outputs, and allocates further outputs."""
+        """For the arguments see `Handle`. `arena` owns the inputs and outputs, and allocates further outputs."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
         self._gpu = engine.gpu()

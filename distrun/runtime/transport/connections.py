@@ -283,7 +283,7 @@ class Stream(Connection):
         return transfer
 
     def receive(self, into: memoryview) -> Transfer:
-        """Receive bytes in `into`, after those of earlier calls."""
+        """Receive the next bytes in `into`, after the bytes for earlier calls."""
         transfer = Transfer(len(into))
         if not transfer.left:
             return transfer

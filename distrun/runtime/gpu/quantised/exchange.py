@@ -1,8 +1,8 @@
 """The exchange: reductions whose elements are quantised between hosts, once each way.
 
 It works as the host backend does (`HierarchicalBackend`, `algorithms.direct`), with the same parts, order of summation
-and roundings. So its results have the same bits as those of arrays in host memory that are exchanged directly and in
-one piece:
+and roundings. So its results have the same bits as if the arrays were in host memory and exchanged directly and in one
+piece:
 
 1. Each rail has an equal share of the elements. The ranks of a host send their float32 values of each share to the
    share's rank on their host, which adds them.

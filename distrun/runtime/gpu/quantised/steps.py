@@ -131,7 +131,7 @@ class Step:
         return self._at(room)
 
     def _summed(self, addresses: Sequence[int]) -> Places:
-        """Send the values of each rail's piece to that rail's rank on this host. Add those of this rank's rail, if
+        """Send the values of each rail's piece to that rail's rank on this host. Add the values of this rank's rail, if
         any."""
         hosts, ranks = self._hosts, self._hosts.local_ranks
         sends = [

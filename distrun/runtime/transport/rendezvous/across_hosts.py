@@ -36,7 +36,7 @@ def rendezvous_across_hosts(
         host: identifies this rank's host.
         hostname: the host's name in messages to users.
         endpoint: the endpoint of rank 0.
-        agreed: numbers by name. Those of rank 0 hold for all ranks.
+        agreed: numbers by name. Rank 0's hold for all ranks.
         timeout: seconds to wait for the slowest rank.
         network: interfaces and subnets that may be used (see `host.interfaces.matching`). "" allows all.
         interruption: may end the wait earlier.

@@ -15,7 +15,7 @@ which ranks have connected, with their endpoints, and which have ended, and pass
     a relay to rank 0       length, compressed {"came": [{"size": ..., "member": [...]}, ...], "ended": [rank, ...]}
     a rank to its relay     {"size": ..., "member": [...]}, as an introduction
     a relay to a rank       a byte, with the listening sockets of the rank
-                            length, compressed {"endpoint": [address, port], "key": "..."}: rank 0's, as reached from there
+                            length, compressed {"endpoint": [address, port], "key": "..."}: rank 0, as seen from there
                             rank 0's message, unchanged
 """
 
