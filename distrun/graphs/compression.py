@@ -1,9 +1,9 @@
-"""Compression of what travels between hosts, for the frameworks that run graphs.
+"""Compression of tensors between hosts, for the frameworks that run graphs.
 
-`Compression.fp16` and `Compression.bf16` concern only what leaves a host: there float32 and float64 travel in half
-precision; the ranks of a host are added up before that, and the hosts after it, in full. A compressor of your own - a
+`Compression.fp16` and `Compression.bf16` only affect data between hosts: float32 and float64 are sent in half
+precision. The ranks of a host are added before, and the hosts after that, in full precision. Your own compressor - a
 class with the static methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is
-called always, on the tensors of the framework.
+always called, on the tensors of the framework.
 
 The others, `Compression.int8`, `.int4` and `.powersgd(rank)`, are in `distrun.runtime.collectives.compressors`.
 """
@@ -28,11 +28,11 @@ class Compressor(Protocol):
     """The interface of a compressor: a class with these static methods, or an object with these methods."""
 
     def compress(self, tensor: Any, /) -> tuple[Any, Any]:
-        """Return the tensor that is to travel instead of `tensor`, and what `decompress` needs to know."""
+        """Return the tensor to send in place of `tensor`, and a context for `decompress`."""
         ...
 
     def decompress(self, tensor: Any, ctx: Any, /) -> Any:
-        """The tensor again, of the dtype and shape it had."""
+        """Return the decompressed tensor, of the original dtype and shape."""
         ...
 
 
@@ -41,7 +41,7 @@ class FP16Compressor:
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor in float16, and the dtype it had."""
+        """Return the tensor in float16, and its original dtype."""
         return _encode(tensor, "float16")
 
     @staticmethod
@@ -55,7 +55,7 @@ class BF16Compressor:
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """The tensor in bfloat16, and the dtype it had."""
+        """Return the tensor in bfloat16, and its original dtype."""
         return _encode(tensor, "bfloat16")
 
     @staticmethod
@@ -86,11 +86,13 @@ _ALL = "Compression.none, .fp16, .bf16, .int8, .int4 or, for gradients, .powersg
 
 
 def wire_type(compression: Any, *, of_gradients: bool = False) -> str:
-    """Return the type of elements on the wire; empty for their own, as it is with a compressor of the user's. For the
-    gradients of an optimizer it may be the name of an approximation (see `distrun.tensor_fusion.low_rank`).
+    """Return the type of elements on the wire for `compression`.
+
+    It is "" for their own type, and for a user's compressor. For the gradients of an optimizer, it may be the name of
+    an approximation (see `distrun.tensor_fusion.low_rank`).
 
     Raises:
-        UsageError: it has no methods `compress` and `decompress`, or is for gradients only.
+        UsageError: `compression` has no methods `compress` and `decompress`, or is for gradients only.
     """
     if isinstance(compression, PowerSGDCompressor):
         if not of_gradients:
@@ -108,10 +110,10 @@ def wire_type(compression: Any, *, of_gradients: bool = False) -> str:
 
 
 def wire_only(compression: Any, *, of_gradients: bool = False) -> str:
-    """Return what `wire_type` does, where compressors of the user's are not called.
+    """Return the result of `wire_type`, for callers that do not support users' compressors.
 
     Raises:
-        UsageError: it is not one of `Compression`.
+        UsageError: `compression` is not one of `Compression`.
     """
     if not is_builtin(compression):
         raise UsageError(
@@ -122,14 +124,14 @@ def wire_only(compression: Any, *, of_gradients: bool = False) -> str:
 
 
 def is_builtin(compression: Any) -> bool:
-    """Whether a compressor comes with distrun. A subclass is the user's."""
+    """Return whether `compression` is one of distrun's. A subclass of one is not."""
     if isinstance(compression, type):
         return compression in _OF_THE_WIRE
     return isinstance(compression, PowerSGDCompressor)
 
 
 def compressed(compression: Any, tensors: Sequence[Any], reduce: Callable[[list[Any]], Sequence[Any]]) -> list[Any]:
-    """Return `reduce(tensors)`; a compressor of the user's says what travels instead of dense ones."""
+    """Return `reduce(tensors)`. A user's compressor is applied to dense tensors before, and undone after that."""
     if is_builtin(compression):
         return list(reduce(list(tensors)))
     pairs = [(tensor, None) if is_sparse_or_none(tensor) else compression.compress(tensor) for tensor in tensors]
@@ -141,7 +143,7 @@ def compressed(compression: Any, tensors: Sequence[Any], reduce: Callable[[list[
 
 
 def is_sparse_or_none(gradient: Any) -> bool:
-    """Whether a gradient is not a dense tensor: missing, or tf.IndexedSlices, which this module does not import."""
+    """Return whether `gradient` is None or tf.IndexedSlices. TensorFlow is not imported here, so compare by name."""
     return gradient is None or type(gradient).__name__ == "IndexedSlices"
 
 
@@ -162,7 +164,7 @@ def _cast(tensor: Any, dtype: Any) -> Any:
         return tensorflow.cast(tensor, dtype)
     if torch is not None and torch.is_tensor(tensor):
         return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-    if dtype == "bfloat16" and hasattr(tensor, "__array_interface__"):  # numpy has none of its own
+    if dtype == "bfloat16" and hasattr(tensor, "__array_interface__"):  # numpy itself has no bfloat16
         import ml_dtypes
 
         dtype = ml_dtypes.bfloat16
