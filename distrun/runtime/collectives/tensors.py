@@ -190,6 +190,14 @@ def rows_group(handle: Handle) -> list[Array]:
     return [_rows_of(output, shape, dtype) for output, shape in zip(handle.outputs, handle.request.shapes, strict=True)]
 
 
+def move_rows(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
+    """Start an allgather or a reducescatter of tensors of one dtype in one place."""
+    flats, dtype, device = rows_given(tensors)
+    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), device)
+    handle = moving(request, flats, collect, tensors[0].dtype)
+    return handle.engine.submit(handle)
+
+
 def _rows_of(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if len(shape) > 1 and not row_size(shape):
         return np.empty((output.size, *shape[1:]), dtype)
