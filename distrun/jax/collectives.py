@@ -1,12 +1,11 @@
-"""The collectives on arrays of JAX and on pytrees of them: tuples, dictionaries, parameters of flax.
+"""The collectives on JAX arrays and on pytrees of them: tuples, dictionaries, parameters of flax.
 
 They work inside and outside of `jit`, `grad`, `vmap`, `scan` and the like, on arrays of any numeric dtype and shape,
-and are differentiable: see `distrun.graphs.jax.derivatives` for what flows back. Results are new arrays; None stays
-None.
+and are differentiable: see `distrun.graphs.jax.derivatives` for the gradients. Results are new arrays. None stays None.
 
-In a jitted function all collectives run in the order of the program, which must be the same on all ranks; one that
-fails raises JAX's own error, when its result is needed, with the name and text of the `distrun.CollectiveError` that is
-raised outside. Names are needed nowhere: outside, collectives without one are matched in the order of the calls.
+In a jitted function all collectives run in the order of the program, which must be the same on all ranks. One that
+fails raises JAX's own error when its result is needed, with the name and text of the `distrun.CollectiveError` that
+would be raised outside. Names are optional: outside, unnamed collectives are matched in the order of the calls.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ def reduction(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> Call:
-    """An allreduce or a reducescatter.
+    """Return the call of an allreduce or a reducescatter.
 
     Raises:
-        UsageError: `op` or `compression` is none.
+        UsageError: `op` is not an operator of this kind, or `compression` is not one of `Compression`.
     """
     wire, site = wire_only(compression), call_site()
     call = Call(kind, _own(name), op, -1, prescale_factor, postscale_factor, process_set, wire, site)
@@ -61,7 +60,7 @@ def reduction(
 
 
 def _own(name: str | None) -> str | None:
-    """A name that only arrays of JAX have: numpy arrays may travel while a program runs."""
+    """Return a name that no numpy array has: numpy arrays may travel under the same name while a program runs."""
     return f"jax.{name}" if name else None
 
 

@@ -1,19 +1,20 @@
 """The collectives on tensors of TensorFlow, with Horovod's names, arguments and order of arguments.
 
-What the texts of `distrun.runtime.collectives` say of numpy arrays holds here: names, order, errors. They work eagerly,
-in tf.function and in graphs of TensorFlow 1, on tensors of any numeric dtype and shape, and are differentiable: see
-`distrun.tensorflow.autograd` for what flows back. In a graph an operation without a name gets one that counts within
-the graph, so a rank may trace a function again by itself. There failures are a tf.errors.OpError that holds the text of
-the `distrun.CollectiveError` that is raised eagerly: FailedPreconditionError where the ranks disagree,
-InvalidArgumentError for splits that do not fit, UnknownError otherwise. Eagerly the first two are both at once, an
-error of distrun's and TensorFlow's.
+The rules of `distrun.runtime.collectives` for names, order and errors apply. The functions work eagerly, in tf.function
+and in graphs of TensorFlow 1, on tensors of any numeric dtype and shape, and are differentiable: see
+`distrun.tensorflow.autograd` for the gradients. In a graph an unnamed operation gets a name with a number that counts
+within the graph, so one rank may trace a function again without the others.
 
-In a graph of TensorFlow 1 nothing but tf.control_dependencies orders operations: they are executed in any order, and
-hold none of the session's threads while they wait. In a tf.function they run in the order in which they were traced.
+In a graph a failure is a tf.errors.OpError with the text of the `distrun.CollectiveError` that would be raised eagerly:
+FailedPreconditionError if the ranks disagree, InvalidArgumentError for splits that do not fit, UnknownError otherwise.
+Eagerly, an error of the first two kinds is an instance of both distrun's and TensorFlow's class.
 
-`device_dense`, `device_sparse` and `ignore_name_scope` are accepted for Horovod's sake and change nothing.
+In a graph of TensorFlow 1 only tf.control_dependencies orders operations. They are executed in any order, and occupy no
+thread of the session while they wait. In a tf.function they run in the order of tracing.
 
-Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too, and 0-dimensional ones; functions
+`device_dense`, `device_sparse` and `ignore_name_scope` are accepted for Horovod's sake and have no effect.
+
+Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too, as do 0-dimensional ones. Functions
 compiled by XLA (`jit_compile=True`) are refused.
 """
 
@@ -64,11 +65,11 @@ def allreduce(
     """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`. Differentiable.
 
     Args:
-        tensor: a tensor, variable or array, of one shape and dtype on all ranks; or tf.IndexedSlices, whose `op` is
+        tensor: a tensor, variable or array, of one shape and dtype on all ranks, or tf.IndexedSlices, whose `op` is
             `Average` or `Sum`.
 
     Returns:
-        The reduced tensor; of tf.IndexedSlices, the slices of all ranks put together.
+        The reduced tensor, or for tf.IndexedSlices the slices of all ranks put together.
     """
     return grouped_allreduce(
         [tensor], average, "", "", compression, op, prescale_factor, postscale_factor, process_set, name=name
@@ -161,7 +162,7 @@ def broadcast_(
 
 
 def assign_all(variables: Sequence[Any], values: Sequence[tf.Tensor]) -> Any:
-    """Assign to variables of TensorFlow or Keras; in a graph, the operation that does it."""
+    """Assign values to variables of TensorFlow or Keras. Returns None or, in a graph, the operation that assigns."""
     assigned = [variable.assign(value) for variable, value in zip(variables, values, strict=True)]
     return None if tf.executing_eagerly() else tf.group(*[each for each in assigned if each is not None])
 

@@ -116,7 +116,7 @@ def allreduce(
     """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`.
 
     Args:
-        tensor: this rank's array, of one shape and dtype on all ranks; any dtype and shape, contiguous or not.
+        tensor: this rank's array, of one shape and dtype on all ranks. Any dtype and shape, contiguous or not.
     """
     handle = _allreduce(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
@@ -139,7 +139,7 @@ def allreduce_(
 
 
 def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Handle:
-    """Return the handle of an allreduce of tensors of one dtype in one place."""
+    """Return the handle of an allreduce of tensors that have one dtype and lie on one device."""
     engine = world.engine()
     if isinstance(tensors[0], GpuArray):
         return on_gpu.allreduce(tensors, call, in_place, True)
@@ -154,7 +154,7 @@ def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Hand
 
 
 Start = Callable[[Handle], Handle]
-"""Starts an operation: as one that the caller waits for at once, or not."""
+"""Starts an operation: `_run` for a caller that waits at once, `_submit` for one that does not."""
 
 
 def _run(handle: Handle) -> Handle:
@@ -221,7 +221,7 @@ def grouped_allreduce(
     """Reduce several tensors as one operation: none starts before all ranks have submitted the group.
 
     Returns:
-        The reduced arrays, in the order of `tensors`; views of one new buffer per dtype.
+        The reduced arrays, in the order of `tensors`, as views of one new buffer per dtype.
     """
     return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
 

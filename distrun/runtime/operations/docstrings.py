@@ -2,8 +2,8 @@
 
 In the source, the docstring of a collective says what is particular to it. `complete` adds what it leaves out, by the
 function's name and parameters: notes on the kind of collective, the parameters, the result and the errors. Modules call
-`complete_all` at their end, so `help(distrun.allreduce)` shows the whole text; docs/site/docstrings.py completes the
-reference pages, which are made from the source. Functions are not wrapped, so calls cost nothing more.
+`complete_all` at their end, so `help(distrun.allreduce)` shows the whole text. In the same way docs/site/docstrings.py
+completes the reference pages, which are made from the source. Functions are not wrapped, so calls cost nothing more.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def complete(name: str, parameters: Sequence[str], docstring: str) -> str:
     Args:
         name: of the function: a kind, with `grouped_` before it, and `_async` and `_` behind it.
         parameters: their names, in the order of the signature.
-        docstring: as the source has it; what it says of a parameter, the result or an error stays.
+        docstring: as the source has it. What it says of a parameter, the result or an error stays.
     """
     head, *sections = _SECTION.split(cleandoc(docstring))
     own = dict(zip(sections[::2], sections[1::2], strict=True))
@@ -173,7 +173,7 @@ def _section(title: str, entries: Mapping[str, str]) -> str:
 
 
 def _filled(text: str, hanging: str = " " * 4) -> str:
-    """Return the text indented by four spaces and filled; `hanging` is the indentation from the second line on."""
+    """Return the text indented by four spaces and filled. `hanging` is the indentation from the second line on."""
     line = f"    {text}"
     if len(line) <= WIDTH and "\n" not in line:  # as nearly all are: filling takes longer
         return line
