@@ -79,8 +79,8 @@ class Reducescatter(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         call: Call = ctx.call
         factor = reducescatter_gradient_factor(call)
-        gathering = Call("allgather", call.name, process_set=call.process_set).named("gradient")
-        return None, *[whole * factor for whole in apply(Allgather, gathering, *_contiguous(gradients))]
+        gather_call = Call("allgather", call.name, process_set=call.process_set).named("gradient")
+        return None, *[whole * factor for whole in apply(Allgather, gather_call, *_contiguous(gradients))]
 
 
 class Broadcast(torch.autograd.Function):

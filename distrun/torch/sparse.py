@@ -95,6 +95,6 @@ def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) 
     indices = whole.indices().t().contiguous()
     # Without elements: its row counts the ranks that have not joined, and makes the ranks compare their shapes.
     mark = indices.new_empty((1, 0, *tensor.shape))
-    gathering = call._replace(kind="allgather", wire="").named("sparse")
+    gather_call = call._replace(kind="allgather", wire="").named("sparse")
     tensors = [indices, whole.values(), mark]
-    return SparseHandle(operations.grouped(tensors, gathering, operations.move_rows, start), tensor.shape, call)
+    return SparseHandle(operations.grouped(tensors, gather_call, operations.move_rows, start), tensor.shape, call)
