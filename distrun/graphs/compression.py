@@ -65,7 +65,8 @@ class BF16Compressor:
 
 
 class Compression:
-    """The compressors that come with distrun."""
+    """The compressors that come with distrun. TensorFlow and Keras take one of your own as well: a class with static
+    methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,10 +1,11 @@
 """Compression of what travels between hosts.
 
-Within a host tensors travel through its memory, or from GPU to GPU, where halving them costs more than it saves:
-`Compression.fp16` and `Compression.bf16` leave them as they are there. Between hosts float32 and float64 then travel in
-half precision; tensors on the CPU are added up within each host before that, and the hosts after it, in full. So
-results are at least as exact as Horovod's. A compressor of your own - a class with the static methods, or an object
-with the methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor` - is called always.
+Within a host tensors travel through its memory, or from GPU to GPU, where halving them costs more than it saves.
+`Compression.fp16` and `Compression.bf16` leave them unchanged there. Only between hosts do float32 and float64 travel
+in half precision. Tensors on the CPU are summed in full precision, within each host before that and over the hosts
+after it, so results are at least as exact as Horovod's. A compressor of your own, a class with static methods or an
+object with methods `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor`, is always
+called.
 
 The others, `Compression.int8`, `.int4` and `.powersgd(rank)`, are in `distrun.runtime.collectives.compressors`.
 """
@@ -29,11 +30,11 @@ class Compressor(Protocol):
     """The interface of a compressor: a class with these static methods, or an object with these methods."""
 
     def compress(self, tensor: Tensor, /) -> tuple[Tensor, Any]:
-        """Return the tensor that is to travel instead of `tensor`, and what `decompress` needs to know."""
+        """Return the tensor to send instead of `tensor`, and a context for `decompress`."""
         ...
 
     def decompress(self, tensor: Tensor, ctx: Any, /) -> Tensor:
-        """The tensor again, of the dtype and shape it had."""
+        """Return the tensor with its original dtype and shape."""
         ...
 
 
@@ -74,7 +75,8 @@ class BF16Compressor:
 
 
 class Compression:
-    """The compressors that come with distrun."""
+    """The compressors that come with distrun. You can give one of your own as well: a class with static methods
+    `compress(tensor) -> (tensor, context)` and `decompress(tensor, context) -> tensor`."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
@@ -94,12 +96,12 @@ _OF_THE_WIRE: dict[Any, str] = {
 
 
 def low_rank(compressor: Compressor) -> int:
-    """Return the rank of PowerSGD's matrices; 0 for other compressors."""
+    """Return the rank of PowerSGD's matrices, or 0 for other compressors."""
     return compressor.rank if isinstance(compressor, PowerSGDCompressor) else 0
 
 
 def wire_type(compressor: Compressor) -> str | None:
-    """The type of elements on the wire, empty for their own; None when `compressor` is not one of those that concern
+    """The type of elements on the wire, empty for their own, or None when `compressor` is not one of those that concern
     only what leaves the host: the user's, a subclass, and PowerSGD's.
 
     Raises:

@@ -1,8 +1,9 @@
-"""The compressors that leave tensors alone here: they say how elements travel between hosts, whatever the framework.
+"""The compressors that do not touch tensors in the framework: they choose how elements travel between hosts.
 
-`Compression.int8` and `.int4` send 8 or 4 bits per value, with scales, which round large tensors and leave small ones
-alone (see `distrun.runtime.operations.wire`); `.int4` adds what a step has lost of the gradients to those of the next.
-For gradients only, `.powersgd(rank)` sends matrices as two thin ones (see `distrun.tensor_fusion.low_rank`).
+`Compression.int8` and `.int4` send 8 or 4 bits per value, with scales. They round large tensors, and send small ones
+unchanged (see `distrun.runtime.operations.wire`). `.int4` has error feedback: it adds what a step's gradients have lost
+to the next step's. `.powersgd(rank)`, for gradients only, sends a matrix as two thin ones (see
+`distrun.tensor_fusion.low_rank`).
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ class NoneCompressor:
 
 
 class Int8Compressor(NoneCompressor):
-    """Has floating-point tensors travel between hosts as integers of 8 bits with scales; leaves them as they are
-    here."""
+    """Sends floating-point tensors between hosts as 8-bit integers with scales. In the framework they stay as they
+    are."""
 
 
 class Int4Compressor(NoneCompressor):
-    """Has floating-point tensors travel between hosts as powers of two in 4 bits, with scales; leaves them as they
-    are here."""
+    """Sends floating-point tensors between hosts as powers of two in 4 bits, with scales. In the framework they stay as
+    they are."""
 
 
 @dataclass(frozen=True)
 class PowerSGDCompressor(NoneCompressor):
-    """Has the gradients of matrices travel as two thin ones; leaves them as they are here. For optimizers only."""
+    """Sends the gradient of a matrix as two thin matrices. In the framework it stays as it is. For optimizers only."""
 
     rank: int
     """The columns of the thin matrices."""

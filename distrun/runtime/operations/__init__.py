@@ -3,6 +3,6 @@
 `request` is what the ranks must agree on, `handle` what the caller holds, `engine` the protocol that makes a handle
 progress. `reduction`, `dtypes`, `wire` and `stages` are the arithmetic, and `feedback` keeps what quantisation rounds
 away. `timeouts` times waits, by `waking_clock`. `call_site` finds the line of user code that submitted an operation.
-`numbering` counts what all ranks have to count alike. `unreported` keeps an error until a call has raised it. Nothing
-here knows how data is sent.
+`numbering` counts what all ranks have to count alike. `unreported` keeps an error until a call has raised it.
+`docstrings` has the texts that the docstrings of all collectives share. Nothing here knows how data is sent.
 """
