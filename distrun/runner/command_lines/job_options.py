@@ -59,7 +59,7 @@ def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPla
 
 
 def shown_ranks(request: LaunchRequest, most: int) -> frozenset[int] | None:
-    """Return the ranks whose output is shown, of as many as there may come to be; None = all.
+    """Return the ranks whose output is shown, of as many as there may come to be. None = all.
 
     Raises:
         UsageError: --rank-filter names none of them.

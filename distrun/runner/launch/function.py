@@ -80,7 +80,7 @@ def run(
 
     Args:
         function, args, kwargs: the call, the same on every rank; it may use `distrun.init()` and all that follows.
-        np: the number of ranks; None = all slots of the hosts.
+        np: the number of ranks. None = all slots of the hosts.
         env: variables for the ranks besides those of this process.
         ssh: how to reach other hosts, and the Python that calls the function there.
         horovod: whether `import horovod` gives distrun in the ranks.

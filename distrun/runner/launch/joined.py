@@ -57,8 +57,8 @@ def launch(
             host 0 only.
         say: tells the user what is waited for.
         grace: seconds from SIGTERM to SIGKILL.
-        elastic: what makes the job elastic: hosts may be replaced, by others with their index; None = it is not.
-        stdout, stderr: where host 0 prints; None = on the standard streams of this process.
+        elastic: what makes the job elastic: hosts may be replaced, by others with their index. None = it is not.
+        stdout, stderr: where host 0 prints. None = on the standard streams of this process.
 
     Returns:
         The end of the job: on host 0 with the results of all ranks, elsewhere with the status and the failure report.
@@ -113,9 +113,9 @@ def this_host(
         index: its number among the hosts.
         hosts: the number of hosts.
         ranks: the number of ranks that it takes.
-        name: what to call it; None = its own name.
-        gpus: the GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES; none = those that they find.
-        wdir: the directory of its ranks; None = the present one.
+        name: what to call it. None = its own name.
+        gpus: the GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES. Empty = those that they find.
+        wdir: the directory of its ranks. None = the present one.
 
     Raises:
         UsageError: the numbers cannot be.

@@ -20,7 +20,7 @@ from distrun.runner.planning.ssh_config import Route
 
 
 class JoinedHosts:
-    """The hosts that have joined; see `distrun.runner.elastic.discovery.HostSource` for the interface."""
+    """The hosts that have joined. See `distrun.runner.elastic.discovery.HostSource` for the interface."""
 
     def __init__(self, join_listener: JoinListener, listed: HostList) -> None:
         self._join_listener = join_listener

@@ -24,7 +24,7 @@ class Surroundings:
     endpoint: tuple[str, int]
     """Where host 0 listens."""
     slots: int | None = None
-    """The number of ranks that the host takes; None = nobody says."""
+    """The number of ranks that the host takes. None = nobody says."""
 
     @property
     def where(self) -> str:
@@ -36,7 +36,7 @@ def read_surroundings(options: Mapping[str, Any], environ: Mapping[str, str]) ->
     """Return the place of this host.
 
     Args:
-        options: `nnodes`, `node_rank` and `rdzv_endpoint` of the command line, which win; None = not given.
+        options: `nnodes`, `node_rank` and `rdzv_endpoint` of the command line, which win. None = not given.
         environ: the variables of this process.
 
     Raises:

@@ -19,7 +19,7 @@ def hidden_streams(
         local_ranks: rank -> local rank.
         redirect: the streams that go to files only: 1 stdout, 2 stderr, 3 both, of all ranks; `0:3,1:2`: of local
             ranks 0 and 1. None = none.
-        shown: the local ranks that are shown, `0,2`; None = all.
+        shown: the local ranks that are shown, `0,2`. None = all.
 
     Raises:
         UsageError: one of the texts is something else.

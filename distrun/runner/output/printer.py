@@ -35,7 +35,7 @@ class Style:
     tags: bool = True
     """Whether each line begins with the rank that wrote it."""
     ranks: frozenset[int] | None = None
-    """The ranks whose output is shown; None = all."""
+    """The ranks whose output is shown. None = all."""
     timestamps: bool = False
     """Whether each line, also in files, begins with the time at which it arrived."""
     prompts: bool = False
@@ -44,7 +44,7 @@ class Style:
     """The ranks and streams that are not shown even though the rank is."""
 
     first_server: int | None = None
-    """The number of the first process that is a parameter server and no rank; None = there are none."""
+    """The number of the first process that is a parameter server and no rank. None = there are none."""
 
     def tag(self, rank: int) -> bytes:
         """Return what a line begins with: `[3]`, or `[server 1]`."""

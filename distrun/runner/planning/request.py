@@ -58,7 +58,7 @@ class LaunchRequest:
     algorithm: str | None = None
     """The algorithm for allreduce between hosts. None = chosen for each array."""
     scalars: bool = False
-    """Whether rank 0 writes the job's metrics into the scalar log that its script writes."""
+    """Whether rank 0 logs its step rate and its use of time to TensorBoard and MLflow, where its script logs there."""
     autotune: bool = False
     """Whether communication settings are tuned while the job runs."""
     autotune_log: str | None = None

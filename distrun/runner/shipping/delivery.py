@@ -48,7 +48,7 @@ class Delivery:
     brings_itself: bool = True
     """Whether distrun is brought to hosts that lack it, or have another one."""
     requirements: tuple[str, ...] | None = None
-    """The requirements of the environment that ranks run in; None = they run in what there is."""
+    """The requirements of the environment that ranks run in. None = they run in what there is."""
     snapshots: tuple[ShippedFolder, ...] = ()
     """The folders that are shipped."""
 

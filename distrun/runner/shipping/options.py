@@ -117,7 +117,7 @@ def deliver(
 
     Args:
         ships: folders, as in `--ship`.
-        bootstrap: the value of `--bootstrap`; None = without it.
+        bootstrap: the value of `--bootstrap`. None = without it.
         limit: the most that a folder may have.
         brings_itself: whether distrun is brought where it is missing.
         hosts_may_come: whether hosts may come to the job later, and are to get the folders as they are now.

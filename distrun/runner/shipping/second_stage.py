@@ -41,7 +41,7 @@ def prepare(
 
     Args:
         launcher: the conversation.
-        sent: the launcher's words; see `first_stage.main`.
+        sent: the launcher's words. See `first_stage.main`.
         module: the name of the module that will run.
         is_same: whether the distrun that can be imported is the launcher's.
         lacks: the packages that distrun needs and that cannot be imported.

@@ -37,7 +37,7 @@ class ShippedFolder:
     packed: bytes
     """The manifest, as it travels."""
     kept: Blobs | None = None
-    """The cache that has all contents, for hosts that come later; None = they are read where they are."""
+    """The cache that has all contents, for hosts that come later. None = they are read where they are."""
 
     @property
     def digest(self) -> str:
