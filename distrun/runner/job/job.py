@@ -217,7 +217,7 @@ class Job:
             event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
-                if not self._stop_or_go_on(event):
+                if not self._suspend_or_resume(event):
                     self._act(self._policy.handle(event, self._suspension.now()))
             now = self._suspension.now()
             if now >= self._serve_at:
@@ -259,7 +259,7 @@ class Job:
             self._agents.adopt(event.host, self._connector.take(event.host))
         self._reporter.note(event)
 
-    def _stop_or_go_on(self, event: events.Event) -> bool:
+    def _suspend_or_resume(self, event: events.Event) -> bool:
         """Suspend or resume the job on SIGTSTP and SIGCONT. Returns whether the event was one of these."""
         match event:
             case events.SignalReceived(signal.SIGTSTP, ""):

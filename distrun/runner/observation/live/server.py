@@ -99,7 +99,7 @@ class LiveServer:
             self._show(connection, requests)
 
     def _show(self, connection: socket.socket, requests: Any) -> None:
-        viewer = _Onlooker(connection)
+        viewer = _RemoteViewer(connection)
         hub = self._watch(viewer)
         if hub is None:
             return
@@ -114,7 +114,7 @@ class LiveServer:
             self._unwatch(viewer)
 
 
-class _Onlooker:
+class _RemoteViewer:
     """The viewer at the other end of a connection. A slow reader misses snapshots."""
 
     def __init__(self, connection: socket.socket) -> None:

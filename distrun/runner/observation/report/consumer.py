@@ -15,7 +15,7 @@ from distrun.host.ranks import list_ranks
 from distrun.runner.observation.consumer import JobEnd, Source
 from distrun.runner.observation.profiling.profiler import Profiler
 from distrun.runner.observation.report import facts
-from distrun.runner.observation.report.gathering import Collector
+from distrun.runner.observation.report.collector import Collector
 from distrun.runner.observation.report.page import page
 from distrun.runner.observation.report.scaling import scaling
 from distrun.runner.observation.report.summary import Summary

@@ -129,9 +129,9 @@ def _of_exchange(summary: Summary, moving: float, computing: float, step: float)
     if len(hosts) > 1:
         busiest = max(hosts, key=lambda host: host.sent or 0.0)
         carried = f"The network of {busiest.name} carried {bits(busiest.sent)} outwards. " if busiest.sent else ""
-        is_narrow = "DISTRUN_WIRE_DTYPE" in summary.settings
-        narrower = "" if is_narrow else ", --wire-dtype bfloat16"
-        advice = f"{carried}A faster network{narrower} or fewer bytes per step would help."
+        is_compressed = "DISTRUN_WIRE_DTYPE" in summary.settings
+        compression = "" if is_compressed else ", --wire-dtype bfloat16"
+        advice = f"{carried}A faster network{compression} or fewer bytes per step would help."
     if moving > computing:
         advice += (
             " The batch is small for this exchange: a larger one per rank, or several backward passes per step, gives "
