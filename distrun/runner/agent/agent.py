@@ -106,7 +106,7 @@ class Agent:
     def _launcher_lost(self) -> None:
         # At once in an elastic job, which may begin its next world on other hosts: these ranks must not train beside
         # it. At once also for servers that are started again on other hosts: after SIGTERM, the servers here would
-        # remove the copies that those load.
+        # remove the copies that the new ones load.
         at_once = self._elastic is not None or (self._launcher.is_silent and self._is_outlived)
         self._finish(0.0 if at_once else _ORPHAN_GRACE)
 

@@ -61,7 +61,7 @@ class Panel:
         return size.columns or 80, size.lines or 24
 
     def show(self, lines: Sequence[str]) -> None:
-        """Replace the lines of the panel. Without lines, there is no panel."""
+        """Replace the lines of the panel. An empty sequence removes the panel."""
         self._wanted = tuple(line.encode(errors="replace") for line in lines)
         self._request()
 

@@ -24,7 +24,7 @@ class Sink(Protocol):
         """A key that is equal for sinks whose output appears in the same place."""
 
     def write(self, data: bytes) -> None:
-        """Write all data. Blocks while the reader does not read. Raises OSError if there is no reader."""
+        """Write all data. Blocks while the reader does not read. Raises OSError if the reader is gone."""
 
 
 class DescriptorSink:

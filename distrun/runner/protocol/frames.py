@@ -50,7 +50,7 @@ class FrameKind(IntEnum):
     END = 9
     """End a process, and everything that it has started. Payload: seconds of grace."""
     RELEASE = 15
-    """A process that has ended is not needed again: end what it has left behind, and forget it."""
+    """A process that has ended is not needed again: end its leftovers, and forget it."""
     OBSERVE = 10
     """Report the ranks' activity and usage every `interval` seconds (JSON). An interval of 0 ends the reports."""
     DEPARTED = 11
