@@ -127,7 +127,7 @@ def _listed_children() -> set[int] | None:
 
 
 def kill_marked(job: bytes, markers: Collection[bytes]) -> set[bytes]:
-    """SIGKILL every process of this user whose initial environment has the marker of the job and one of `markers`.
+    """SIGKILL every accessible process whose initial environment has the marker of the job and one of `markers`.
 
     Args:
         job: the `NAME=VALUE` that all processes of the job have in their environment.
