@@ -1,4 +1,4 @@
-"""`python -m distrun.runner.agent`: an agent that is spoken to in frames, on its stdin and stdout."""
+"""`python -m distrun.runner.agent`: an agent that exchanges frames on its stdin and stdout."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from distrun.runner.system import descendants
 
 
 def main() -> None:
-    """Be an agent until the launcher is done."""
-    # The program that started the launcher may have blocked signals. Without SIGCHLD we would wait for ever, and ranks
-    # inherit it.
+    """Run an agent until the launcher is done."""
+    # The program that started the launcher may have blocked signals. With SIGCHLD blocked, the agent would wait for
+    # ever, and ranks inherit the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     descendants.set_subreaper()
     reports = os.dup(sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""The agent proper: it executes the launcher's frames, starts and watches the ranks, and leaves nothing behind."""
+"""The agent itself: it executes the launcher's frames, starts and reaps the ranks, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Agent:
     """One agent, from the first frame to the last."""
 
     def __init__(self, commands: int, reports: int) -> None:
-        """Args: descriptors of the frames from and to the launcher."""
+        """Args: `commands` and `reports` are the descriptors of the frames from and to the launcher."""
         self._loop = Loop()
         self._launcher = LauncherConnection(self._loop, commands, reports, self._handle, self._launcher_lost)
         self._relay = Relay(self._loop, self._launcher)
@@ -75,7 +75,7 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Serve the launcher until all descendants are gone."""
+        """Execute the launcher's commands until the job is over and all descendants are gone."""
         self._loop.watch_signals((signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT), self._signalled)
         while not self._left:
             self._loop.run_once(self._timeout())
@@ -89,7 +89,7 @@ class Agent:
                 self._end_descendants(self._ending)
 
     def _timeout(self) -> float | None:
-        """Return the seconds until something is due, None when nothing is."""
+        """Return the seconds until something is due, or None if nothing is."""
         ending = None if self._ending is None else self._ending.seconds_left(time.monotonic())
         elastic = None if self._elastic is None else self._elastic.seconds_left
         observation = self._observation.seconds_left
@@ -97,15 +97,16 @@ class Agent:
         return min((seconds for seconds in due if seconds is not None), default=None)
 
     def _signalled(self, signums: bytes) -> None:
-        # First: who ends us, such as a batch scheduler, ends our ranks at the same time, and that is no failure of
-        # theirs.
+        # Before reaping: a batch scheduler that signals the agent ends the ranks at the same time, and their exits must
+        # not be reported as failures.
         if any(signum != signal.SIGCHLD for signum in signums):
             self._launcher.lose()
         self._reap()
 
     def _launcher_lost(self) -> None:
-        # Another world of an elastic job may begin without us: our ranks must not train beside it. Servers that go on
-        # elsewhere need the copies that ours would remove when they are asked to end.
+        # At once in an elastic job, which may begin its next world on other hosts: these ranks must not train beside
+        # it. At once also for servers that are started again on other hosts: after SIGTERM, the servers here would
+        # remove the copies that the new ones load.
         at_once = self._elastic is not None or (self._launcher.is_silent and self._is_outlived)
         self._finish(0.0 if at_once else _ORPHAN_GRACE)
 
@@ -155,7 +156,8 @@ class Agent:
             os.environ[PORTS] = greeting.allowed_ports
         opener: Opener | None = None
         try:
-            self._reservations = [reserve_port() for _ in range(1 + greeting.servers)]  # kept open until we leave
+            # Kept open until the agent exits.
+            self._reservations = [reserve_port() for _ in range(1 + greeting.servers)]
             if self._arrived is not None:
                 greeting = replace(greeting, wdir=self._arrived.here(greeting.wdir))
             info = handshake.describe_host(greeting, self._reservations[0], self._reservations[1:])
@@ -174,7 +176,7 @@ class Agent:
             self._launcher.keep_alive(greeting.keepalive)
 
     def _pause(self, signum: int) -> None:
-        """Stop the ranks. Until `_resume` the launcher says nothing, for it is stopped itself."""
+        """Stop the ranks. The launcher sends nothing before `_resume`, as it is suspended itself."""
         for rank in self._ranks.values():
             rank.signal(signum)
         self._launcher.pause_keepalive()
@@ -186,7 +188,7 @@ class Agent:
         self._launcher.resume_keepalive()
 
     def _keep_function(self, piece: bytes) -> None:
-        """Keep a piece of the function in anonymous memory that every rank can read: no file, nothing to clean up."""
+        """Keep a piece of the function in a memfd that every rank can read, so that there is no file to clean up."""
         if self._function is None:
             self._function = os.memfd_create("distrun-function")
         with open(self._function, "ab", closefd=False) as memory:
@@ -207,7 +209,7 @@ class Agent:
             files = scratch.prefixes(plan.environ)
         self._guard.start({"DISTRUN_JOB": job, "DISTRUN_HOSTNAME": plan.host}, self._commands, files)
         plan = replace(plan, environ={**plan.defaults, **plan.environ, **self._guard.mark})
-        self._departures = Departures() if job else None  # mpirun's ranks meet by themselves
+        self._departures = Departures() if job else None  # mpirun's ranks do not use it
         if self._function is not None:
             plan = replace(plan, command=[sys.executable, _WORKER])
         if self._arrived is not None:
@@ -265,14 +267,14 @@ class Agent:
     # --- the end
 
     def _finish(self, grace: float) -> None:
-        """Begin to end what is left; the second time, without grace, skip the rest of the grace."""
+        """Begin to end all descendants. A second call with a grace of 0 skips the rest of the grace."""
         if self._ending is None:
             self._ending = Termination(grace, time.monotonic())
         elif grace <= 0:
             self._ending.skip_grace(time.monotonic())
 
     def _reap(self) -> bool:
-        """Collect and report all that have died; return whether any descendant is left."""
+        """Reap and report all processes that have died. Returns whether any descendant is left."""
         ends: list[tuple[RankProcess, int]] = []
         while (dead := descendants.reap()) is not None and dead != (0, 0):
             pid, returncode = dead
@@ -282,7 +284,7 @@ class Agent:
                 ends.append((rank, returncode))
         if any(returncode for _, returncode in ends):
             self._activities.tell(self._ranks.values())
-        # The counter shows that a process of the control group was killed, not which one.
+        # The kernel's counter says that a process of the control group was killed, but not which one.
         out_of_memory = any(returncode for _, returncode in ends) and self._oom.has_risen()
         exits = [(rank, RankExit(returncode, out_of_memory and returncode != 0)) for rank, returncode in ends]
         for rank, rank_exit in sorted(exits, key=lambda item: item[1].root_cause_order):
@@ -299,7 +301,7 @@ class Agent:
         return dead is not None
 
     def _end_descendants(self, ending: Termination) -> None:
-        """Take one step towards having no descendant."""
+        """Send the next signal to the descendants if it is due, and leave when they are gone."""
         now = time.monotonic()
         if not self._reap() or self._guard.is_alone():
             self._leave(ending, unkillable=0)

@@ -1,6 +1,7 @@
-"""The control channels of the processes of an elastic job, on their way between each process and the launcher.
+"""The control channels of an elastic job's processes, which the agent relays between each process and the launcher.
 
-A channel is a pair of Unix sockets that keep messages whole. What a process does not take at once waits here.
+A channel is a pair of SOCK_SEQPACKET sockets, which keep message boundaries. Messages that a process does not take at
+once are queued here.
 """
 
 from __future__ import annotations
@@ -14,40 +15,41 @@ from distrun.runner.agent.rank_process import RankProcess
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.system.loop import WRITE, Loop
 
-_LONGEST = 1 << 22  # bytes of a message; the kernel takes shorter ones only
+_LONGEST = 1 << 22  # bytes of a message, more than the kernel accepts
 
 
 class ControlRelay:
-    """Passes messages on in both directions, unread."""
+    """Relays messages in both directions, without reading them."""
 
     def __init__(self, loop: Loop, launcher: LauncherConnection) -> None:
-        """Args: the event loop; the launcher, which gets what processes say."""
+        """Args: `loop` is the event loop, and `launcher` gets the processes' messages."""
         self._loop = loop
         self._launcher = launcher
         self._channels: dict[int, socket.socket] = {}
-        self._writers: dict[int, socket.socket] = {}  # copies: the loop watches a descriptor for one thing only
+        # Duplicates, as the loop watches a descriptor either for reading or for writing.
+        self._writers: dict[int, socket.socket] = {}
         self._pending: dict[int, deque[bytes]] = {}
 
     def add(self, process: RankProcess) -> None:
-        """Begin to listen to a process."""
+        """Begin to relay a process's messages."""
         if process.control is not None:
             self._channels[process.number] = process.control
             self._loop.watch(process.control.fileno(), partial(self._read, process.number))
 
     def send(self, number: int, message: bytes) -> None:
-        """Hand a process a message as soon as it takes it; one that is gone gets none."""
+        """Send `message` to a process as soon as it takes it. If the process is gone, the message is dropped."""
         if number in self._channels:
             self._pending.setdefault(number, deque()).append(message)
             self._write(number)
 
     def drain(self, number: int) -> None:
-        """Pass on all that a process has said that is gone, and close its channel."""
+        """Relay the last messages of a process that is gone, and close its channel."""
         while number in self._channels and self._read(number):
             pass
         self._close(number)
 
     def _read(self, number: int) -> bool:
-        """Pass the next message on; return whether there was one."""
+        """Relay the next message. Returns whether there was one."""
         try:
             message = self._channels[number].recv(_LONGEST)
         except BlockingIOError:

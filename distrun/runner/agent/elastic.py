@@ -1,4 +1,4 @@
-"""The processes of an elastic job on one host: they come and go one by one, and have a control channel each."""
+"""The processes of an elastic job on one host: they are started and ended one by one, each with a control channel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distrun.runner.system.loop import Loop
 
 
 class ElasticProcesses:
-    """Starts processes when nothing of dead ones is left, and ends those that the launcher does not want any more."""
+    """Starts processes when dead ones have no leftovers, and ends processes at the launcher's request."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class ElasticProcesses:
     ) -> None:
         """
         Args:
-            job: the job's name.
+            job: the job's id.
             loop: the event loop.
-            launcher: is told what happens.
-            relay: passes on what processes write.
-            start: starts a process and tells the launcher; returns None if that was not possible.
-            others: returns the process ids of children of the agent that are not of the job.
+            launcher: gets frames about exits, and the processes' messages.
+            relay: relays the output of processes.
+            start: starts a process and reports it to the launcher. Returns None if the process could not be started.
+            others: returns the process ids of the agent's children that do not belong to the job.
         """
         self._launcher = launcher
         self._relay = relay
@@ -47,31 +47,31 @@ class ElasticProcesses:
         self._leftovers = Leftovers(f"DISTRUN_JOB={job}")
         self._processes: dict[int, RankProcess] = {}
         self._kill_at: dict[int, float] = {}
-        self._waiting: dict[int, tuple[RankPlan, list[bytes]]] = {}  # with what they are to be told
+        self._waiting: dict[int, tuple[RankPlan, list[bytes]]] = {}  # with messages for them
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `tend` has something to do; None = it has nothing."""
+        """Seconds until `tend` has something to do. None = nothing to do."""
         now = time.monotonic()
         due = [max(0.0, kill_at - now) for kill_at in self._kill_at.values() if kill_at < math.inf]
         left = self._leftovers.seconds_left
         return min(due if left is None else [*due, left], default=None)
 
     def start(self, plan: RankPlan) -> None:
-        """Start a process as soon as nothing is left of those that have died here."""
+        """Start a process as soon as dead processes on this host have no leftovers."""
         self._waiting[plan.rank] = plan, []
         if self._leftovers.seconds_left is None:
             self._start_waiting()
 
     def tell(self, number: int, message: bytes) -> None:
-        """Hand a process a message of the launcher's."""
+        """Send a process a message of the launcher."""
         if number in self._waiting:
             self._waiting[number][1].append(message)
         else:
             self._control.send(number, message)
 
     def end(self, number: int, grace: float) -> None:
-        """Begin to end a process, and all that it has started."""
+        """Begin to end a process, and everything that it has started."""
         if self._waiting.pop(number, None) is not None:
             self._launcher.send(Frame(FrameKind.EXITED, number, RankExit(-signal.SIGTERM).encode()))
         elif (process := self._processes.get(number)) is not None and process.alive:
@@ -79,26 +79,26 @@ class ElasticProcesses:
             self._kill_at[number] = min(time.monotonic() + grace, self._kill_at.get(number, math.inf))
 
     def release(self, number: int) -> None:
-        """Begin to end what a dead process has left behind, and to forget it."""
+        """Begin to end the leftovers of a dead process. When they are gone, the process is forgotten."""
         if number in self._processes:
             self._leftovers.add(number)
 
     def is_ending(self, number: int) -> bool:
-        """Whether a process that has not been reported as gone was told to end."""
+        """Whether `end` was called for a process whose exit has not been reported."""
         return number in self._kill_at
 
     def drain(self, process: RankProcess) -> None:
-        """Pass on the last that a process has said that is gone."""
+        """Relay the last messages of a process that is gone."""
         self._control.drain(process.number)
 
     def exited(self, process: RankProcess, returncode: int) -> None:
-        """Begin to end what a process has left behind, unless it has ended as it should: then that may go on."""
+        """Begin to end the leftovers of a process that failed or was ended. After a normal exit, they may run on."""
         if self._kill_at.pop(process.number, None) is not None or returncode:
             end_group(process.pid)
             self._leftovers.add(process.number)
 
     def tend(self) -> list[int]:
-        """Do what is due; return the processes of which nothing is left now."""
+        """Send signals and start processes that are due. Returns the dead processes that have no leftovers now."""
         now = time.monotonic()
         for number in [number for number, kill_at in self._kill_at.items() if now >= kill_at]:
             self._processes[number].signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""When which signal is due to the processes that an agent still has to end."""
+"""The schedule of the signals that an agent sends to end its descendants."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ _KILL_TIMEOUT = 5.0  # seconds of such rounds after which a process counts as un
 
 
 class Termination:
-    """SIGTERM once, SIGKILL again and again after the grace, at last giving up. Times are of one monotonic clock."""
+    """SIGTERM once, SIGKILL repeatedly after the grace, and then giving up. All times come from one monotonic clock."""
 
     def __init__(self, grace: float, now: float) -> None:
-        """Args: seconds between SIGTERM and SIGKILL, where 0 means no SIGTERM; the time."""
+        """Args: `grace` is the number of seconds between SIGTERM and SIGKILL, where 0 means no SIGTERM, and `now` the
+        time.
+        """
         self.ended: set[int] = set()
-        """Process ids of those that were sent a signal."""
+        """The ids of all processes that were sent a signal."""
         self._next = now
         self._signal = signal.SIGTERM if grace > 0 else signal.SIGKILL
         self._kill_at = now + grace
@@ -25,11 +27,11 @@ class Termination:
         return max(0.0, self._next - now)
 
     def is_hopeless(self, now: float) -> bool:
-        """Whether SIGKILL has not helped for so long that it will not."""
+        """Whether SIGKILL has had no effect for `_KILL_TIMEOUT`."""
         return now > self._give_up_at
 
     def due_signal(self, now: float) -> int | None:
-        """Return the signal to send now, None when none is due; the next call answers for the next signal."""
+        """Return the signal to send now, or None. A signal counts as sent: the next call returns the one after it."""
         if now < self._next or self.is_hopeless(now):
             return None
         due = self._signal
@@ -38,7 +40,7 @@ class Termination:
         return due
 
     def skip_grace(self, now: float) -> None:
-        """Have SIGKILL due now."""
+        """Make SIGKILL due now."""
         self._signal = signal.SIGKILL
         self._next = min(self._next, now)
         self._give_up_at = min(self._give_up_at, now + _KILL_TIMEOUT)

@@ -1,6 +1,7 @@
 """The command of a rank of `distrun.run`: read the pickled call from one descriptor, write its result to another.
 
-It runs by its path and imports nothing of distrun before it has taken over the sys.path of the calling program.
+It is run by its path, and imports nothing of distrun before it has adopted the sys.path of the program that called
+`distrun.run`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import traceback
 
 
 def main(call: int, result: int) -> None:
-    """Call the function and send its result, or what it raised.
+    """Call the function, and send its result or its exception.
 
     Args:
-        call: descriptor of the call, in memory that all ranks share.
-        result: descriptor of this rank's pipe for the result.
+        call: descriptor of the pickled call, in memory that all ranks share.
+        result: descriptor of this rank's result pipe.
     """
     os.set_inheritable(call, False)
     os.set_inheritable(result, False)
-    with open(f"/proc/self/fd/{call}", "rb") as memory:  # opened again: the ranks share the descriptor's position
+    # Reopened, as the ranks share the position of the inherited descriptor.
+    with open(f"/proc/self/fd/{call}", "rb") as memory:
         sys.path[:] = _search_path(pickle.load(memory))
         pickled = memory.read()
     _follow_mode()
@@ -38,11 +40,11 @@ def main(call: int, result: int) -> None:
 
 
 def _search_path(given: list[str]) -> list[str]:
-    """Return the search path for modules: the calling program's; on a host to which something was brought, our own with
-    the shipped part of that.
+    """Return the search path for modules: `given`, or on a host with a shipped environment, the shipped entries of
+    `given`, this process's own path, and the other entries of `given`.
 
     Args:
-        given: the calling program's.
+        given: sys.path of the program that called `distrun.run`.
     """
     shipped = os.environ.get("DISTRUN_SHIPPED")
     if shipped is None:
@@ -58,7 +60,7 @@ def _search_path(given: list[str]) -> list[str]:
 
 
 def _follow_mode() -> None:
-    """Find `horovod` where Horovod's mode is on: the caller's search path does not have it."""
+    """Make `horovod` importable in Horovod mode, as the caller's search path does not have it."""
     from distrun.contract.horovod import install_as_horovod, is_on
 
     if is_on(os.environ):

@@ -1,4 +1,4 @@
-"""The agent's end of the connection to its launcher: frames both ways, and noticing that the launcher is gone."""
+"""The agent's end of the connection to its launcher: frames in both directions, and detection of a lost launcher."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
 
 
 class LauncherConnection:
-    """Reads the launcher's commands, and writes reports to it without ever blocking."""
+    """Reads the launcher's commands, and writes reports to it without blocking."""
 
     def __init__(
         self, loop: Loop, commands: int, reports: int, handle: Callable[[Frame], None], on_loss: Callable[[], None]
     ) -> None:
-        """Begin to listen.
+        """Begin to read.
 
         Args:
             loop: the event loop.
             commands: the descriptor of the frames from the launcher.
             reports: the descriptor of the frames to it.
             handle: called with each frame that arrives.
-            on_loss: called once when the launcher is dead or its connection is cut.
+            on_loss: called once, when the launcher is lost.
         """
         self.is_lost = False
         self.is_silent = False
-        """Whether the launcher was given up for its silence; it may well be there, behind a network that is cut."""
+        """Whether the launcher counts as lost because it sent nothing for too long. It may still run, behind a network
+        that is down.
+        """
         self._loop = loop
         self._commands = commands
         self._reports = reports
@@ -49,58 +51,57 @@ class LauncherConnection:
         os.set_blocking(commands, False)
         os.set_blocking(reports, False)
         loop.watch(commands, self._read)
-        # A process the launcher's own program forked may hold our stdin open after the launcher's death.
+        # Another child of the launcher's program may have inherited the other end of stdin and keep it open after the
+        # launcher's death. So the agent also watches its parent process.
         with suppress(OSError):
             self._parent = os.pidfd_open(os.getppid())
             loop.watch(self._parent, self.lose)
 
     @property
     def backlog(self) -> int:
-        """The bytes that the launcher has still to take or, of output, to acknowledge; 0 when there is no launcher."""
+        """The bytes that the launcher has not yet read, or for output, acknowledged. 0 if the launcher is lost."""
         return 0 if self.is_lost else max(self._unacknowledged, len(self._outgoing))
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `stay_in_touch` has something to do; None = it never has."""
+        """Seconds until `stay_in_touch` has something to do. None = never."""
         return None if self._keepalive is None else self._keepalive.seconds_left()
 
     def send(self, frame: Frame, *, is_output: bool = False) -> None:
-        """Write a frame as soon as the launcher takes it; output counts as backlog until it is acknowledged."""
+        """Write a frame as soon as the launcher reads it. Output counts as backlog until it is acknowledged."""
         if not self.is_lost:
             self._outgoing += frame.encode()
             self._unacknowledged += len(frame.payload) if is_output else 0
             self._flush()
 
     def send_raw(self, data: bytes) -> None:
-        """Write bytes that are not a frame, before the next frame."""
+        """Write bytes that are not a frame together with the next frame."""
         self._outgoing += data
 
     def acknowledge(self, count: int) -> None:
-        """Note that the launcher has dealt with so many bytes of output."""
+        """Record that the launcher has dealt with `count` bytes of output."""
         self._unacknowledged -= count
 
     def open_with(self, opener: Opener) -> None:
-        """From now on, take sealed frames only, and open them."""
+        """Accept only sealed frames after this call, and open them with `opener`."""
         self._opener = opener
 
     def keep_alive(self, timeout: float) -> None:
-        """From now on, give the launcher up after so many seconds of silence, and speak often enough not to be given
-        up."""
+        """Count the launcher as lost when it sends nothing for `timeout` seconds, and send it keepalive frames."""
         self._keepalive = Keepalive(timeout)
 
     def pause_keepalive(self) -> None:
-        """Give the launcher up no longer for its silence, until `resume_keepalive`; the end of its connection still
-        counts."""
+        """Suspend the timeout until `resume_keepalive`. The end of the connection still counts as a loss."""
         if self._keepalive is not None:
             self._keepalive.excuse()
 
     def resume_keepalive(self) -> None:
-        """Count the launcher's silence again, from now."""
+        """Start the timeout again, from this moment."""
         if self._keepalive is not None:
             self._keepalive.expect()
 
     def stay_in_touch(self) -> None:
-        """Do what is due: between hosts a connection can be cut without either end noticing."""
+        """Send a keepalive frame if it is due, and lose the launcher if its timeout is over."""
         if self._keepalive is None:
             return
         if self._keepalive.is_lost():
@@ -111,13 +112,13 @@ class LauncherConnection:
             self.send(Frame(FrameKind.KEEPALIVE))
 
     def _has_words(self) -> bool:
-        """Whether something has come that was not read yet: it may have been us who were stopped or busy."""
+        """Whether unread bytes have come: then it was the agent that was stopped or busy, not the launcher."""
         poll = select.poll()
         poll.register(self._commands, select.POLLIN)
         return bool(poll.poll(0))
 
     def lose(self) -> None:
-        """Give the launcher up: it is dead, its connection is cut, or somebody asks us to leave."""
+        """Count the launcher as lost: it is dead, its connection is broken, or a signal asks this agent to exit."""
         if self.is_lost:
             return
         self.is_lost = True
@@ -129,7 +130,7 @@ class LauncherConnection:
         self._on_loss()
 
     def close(self) -> None:
-        """Write all that is left, however long that takes."""
+        """Write everything that is left, however long that takes."""
         os.set_blocking(self._reports, True)
         if not self.is_lost:
             self._flush()
@@ -147,7 +148,9 @@ class LauncherConnection:
                 self._open(self._opener, frame)
 
     def _open(self, opener: Opener, frame: Frame) -> None:
-        """Handle the frame in a sealed one. Any other is not the launcher's, and its line is given up."""
+        """Handle the frames inside a sealed frame. Any other frame is not from the launcher, so the connection counts
+        as lost.
+        """
         try:
             opened = opener.open(frame.payload if frame.kind is FrameKind.SEALED else b"")
         except BootstrapError:

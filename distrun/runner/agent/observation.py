@@ -1,5 +1,6 @@
-"""Observing the ranks of this host for the launcher: their events, what they use of the machine, and what they were
-doing when the first one failed."""
+"""Observing the ranks of this host for the launcher: their events, their usage of CPUs, memory and GPUs, and their
+activities when the first one failed.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.tracing import stacks
 from distrun.tracing.activity import activity_in
 
-_LONGEST_BACKLOG = 64 << 20  # bytes that the launcher has not taken yet, beyond which nothing is added
-_RECENT = 2000  # events of the past for one who begins to look on
-_ANSWER_WITHIN, _LOOK_EVERY = 2.0, 0.02  # seconds for a rank to tell its stacks; between two looks whether it has
+_LONGEST_BACKLOG = 64 << 20  # bytes that the launcher has not read, beyond which reports are skipped
+_RECENT = 2000  # past events that a new observer gets
+_ANSWER_WITHIN, _LOOK_EVERY = 2.0, 0.02  # seconds for a rank to write its stacks, and between two checks for them
 _SILENT = (
     "has not answered within 2 s: it has not called distrun.init() yet, trains alone, or native code of it "
     "keeps the interpreter; py-spy dump --pid shows it all the same"
@@ -27,26 +28,27 @@ _NAMES = struct.Struct("<I")
 
 
 class Observation:
-    """Tells the launcher at regular intervals, once it has asked for that."""
+    """Sends the launcher events and usage at regular intervals, after it has asked for them."""
 
     def __init__(self, launcher: LauncherConnection, ranks: Callable[[], Iterable[RankProcess]]) -> None:
-        """Args: the launcher; what gives the ranks of the present."""
+        """Args: `launcher` gets the frames, and `ranks` returns the current ranks."""
         self._launcher = launcher
         self._ranks = ranks
         self._interval = 0.0
         self._due = 0.0
         self._usage: Any = None
-        self._asked: dict[int, tuple[RankProcess, int, float]] = {}  # with the answers so far, and until when to wait
+        # With the number of answers so far, and the deadline.
+        self._asked: dict[int, tuple[RankProcess, int, float]] = {}
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until `look` has something to do; None = it never has."""
+        """Seconds until `look` has something to do. None = never."""
         if self._asked:
             return _LOOK_EVERY
         return max(0.0, self._due - time.monotonic()) if self._interval else None
 
     def ask(self, payload: bytes) -> None:
-        """Do from now on what an OBSERVE frame asks for."""
+        """Follow an OBSERVE frame: begin, change or end the reports."""
         was_asked, self._interval = self._interval, float(json.loads(payload)["interval"])
         self._due = time.monotonic() + self._interval
         if self._interval and not was_asked:
@@ -59,11 +61,11 @@ class Observation:
             self._usage = Usage()
 
     def answer_clock(self, payload: bytes) -> None:
-        """Tell what the time is here, beside what it was there."""
+        """Answer a CLOCK frame with the time of this host beside the launcher's."""
         self._launcher.send(Frame(FrameKind.CLOCK, payload=b"%s %d" % (payload, time.monotonic_ns())))
 
     def look(self) -> None:
-        """Tell what is new, if that is due."""
+        """Report new events and the usage, if that is due."""
         if self._asked:
             self._tell_stacks()
         if not self._interval or time.monotonic() < self._due:
@@ -78,7 +80,7 @@ class Observation:
         self._launcher.send(Frame(FrameKind.SAMPLE, payload=json.dumps(sample).encode("ascii")))
 
     def ask_stacks(self, number: int) -> None:
-        """Have a rank tell what its threads are doing, and pass that on."""
+        """Ask a rank for the stacks of its threads. The answer is sent to the launcher when it comes."""
         rank = next((rank for rank in self._ranks() if rank.number == number), None)
         if rank is None or not rank.alive or rank.events is None:
             why = "is gone" if rank is None or not rank.alive else "cannot be asked: its events are not recorded"
@@ -100,7 +102,7 @@ class Observation:
             self._launcher.send(Frame(FrameKind.STACK, number, text.encode()))
 
     def tell_events(self, rank: RankProcess) -> None:
-        """Tell what is new of one rank, which may be gone, if anybody has asked."""
+        """Report the new events of one rank, which may be gone, if the launcher has asked for reports."""
         if not self._interval or rank.events is None:
             return
         names, records = rank.events.new_names(), rank.events.read()
@@ -110,15 +112,17 @@ class Observation:
 
 
 class Activities:
-    """Tells once: what ranks do afterwards is a consequence of the failure, or of the signal that ends them."""
+    """Reports the ranks' activities once. What they do later is a consequence of the failure, or of the signal that
+    ends them.
+    """
 
     def __init__(self, launcher: LauncherConnection) -> None:
-        """Args: the launcher, which is told."""
+        """Args: `launcher` gets the frames."""
         self._launcher = launcher
         self._has_told = False
 
     def tell(self, ranks: Iterable[RankProcess]) -> None:
-        """Tell of all ranks of which something is known, unless that was done before."""
+        """Report the activity of each rank that has recorded one, at the first call only."""
         if self._has_told:
             return
         self._has_told = True

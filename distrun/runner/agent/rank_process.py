@@ -1,4 +1,4 @@
-"""One rank as its agent sees it: a process in a session of its own, the pipes to and from it, and its end."""
+"""One rank as a child of its agent: a process in its own session, the pipes to and from it, and its exit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANK, EVENTS = "DISTRUN_RANK", "DISTRUN_EVENTS"
 
 
 class StartError(Exception):
-    """A rank could not be started; `status` is the exit status a shell would give."""
+    """A rank could not be started. `status` is the exit status that a shell would give."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -35,7 +35,7 @@ class StartError(Exception):
 
 
 class RankProcess:
-    """A running rank. Our ends of its pipes do not block."""
+    """A running rank. The agent's ends of its pipes do not block."""
 
     def __init__(
         self, plan: AgentPlan, rank: RankPlan, function: int | None, departures: Departures | None = None
@@ -45,8 +45,8 @@ class RankProcess:
         Args:
             plan: the part of the plan that all ranks of the host share.
             rank: its own part.
-            function: descriptor of the pickled function of `distrun.run`, None for an ordinary command.
-            departures: what tells it in init of ranks that have ended; None: nothing does.
+            function: descriptor of the pickled function of `distrun.run`, or None for an ordinary command.
+            departures: notifies it during init of ranks that have exited. None = nothing does.
 
         Raises:
             StartError: the command or the directory does not exist or may not be used.
@@ -54,16 +54,16 @@ class RankProcess:
         self.number = rank.rank
         is_bound = plan.bind_to != "none" and not rank.is_spare and not rank.is_server
         self.cpus = cpus.share(plan.bind_to, rank.local_rank, rank.local_size) if is_bound else set()
-        """The CPUs that it is bound to; none = it is not. A spare binds itself when it becomes a rank."""
+        """The CPUs that it is bound to. Empty = not bound. A spare binds itself when it becomes a rank."""
         self.is_server = rank.is_server
         self.alive = True
         self.sources: dict[int, FrameKind] = {}
-        """The open descriptors to read from, and the kind of frame for what is read there."""
+        """The open descriptors to read from, with the kind of frame for the bytes."""
         self.stdin: int | None = None
         self.control: socket.socket | None = None
-        """Our end of its control channel, which only a process of an elastic job has."""
+        """The agent's end of the control channel, which only a process of an elastic job has."""
         self.events: RingReader | None = None
-        """The reader of its ring of events, if it is a rank that has one."""
+        """The reader of the rank's ring of events, if it records events."""
         self._question: int | None = None
         self._scratch: str | None = None
         theirs: list[int] = []
@@ -150,13 +150,13 @@ class RankProcess:
         return their_end
 
     def ask_stacks(self) -> None:
-        """Ask the rank what its threads are doing; `events` has the answer soon, if it can answer."""
+        """Ask the rank for the stacks of its threads. The answer appears in `events`, if the rank can answer."""
         if self._question is not None and self.alive:
             with suppress(BlockingIOError):
                 os.eventfd_write(self._question, 1)
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the rank's process group; until the rank is reaped, its process id is nobody else's."""
+        """Send a signal to the rank's process group. Its process id cannot be reused before the rank is reaped."""
         if self.alive:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signum)
@@ -164,12 +164,12 @@ class RankProcess:
                     os.killpg(self.pid, signal.SIGCONT)  # a stopped rank would act only when continued
 
     def reaped(self, returncode: int) -> None:
-        """Note that the process is gone and has been waited for."""
+        """Record that the process is gone and has been reaped."""
         self.alive = False
         self._process.returncode = returncode  # or subprocess would wait for that process id again
 
     def close(self) -> None:
-        """Close all pipes, and delete the files of a process of an elastic job, of which nothing is left."""
+        """Close all pipes, and delete the temporary files of a process of an elastic job."""
         for descriptor in self.sources:
             os.close(descriptor)
         self.sources.clear()
@@ -185,17 +185,17 @@ class RankProcess:
             scratch.remove(self._scratch)
 
     def close_stdin(self) -> None:
-        """Give the rank the end of its standard input."""
+        """Close the rank's standard input, so that it reads end of file."""
         if self.stdin is not None:
             os.close(self.stdin)
             self.stdin = None
 
 
 def spare_command(command: list[str], environ: Mapping[str, str], wdir: str) -> list[str]:
-    """Return the command of a process that waits until it is to run a command.
+    """Return the command of a spare, which waits until it is activated and then runs `command`.
 
     Raises:
-        StartError: the command is no Python program.
+        StartError: the command is not a Python program.
     """
     from distrun.runner.planning import python_command
 
@@ -206,7 +206,7 @@ def spare_command(command: list[str], environ: Mapping[str, str], wdir: str) -> 
 
 
 def end_group(leader: int) -> None:
-    """SIGKILL what is left of the process group of a dead process."""
+    """SIGKILL the rest of the process group of a dead process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
@@ -221,7 +221,7 @@ def _before_exec(agent: int, bound_to: set[int]) -> None:
     die_with_parent(agent)
     if bound_to:
         os.sched_setaffinity(0, bound_to)
-    # Signals that are ignored, as by nohup or by a shell in the background, stay ignored; but these must end a rank.
+    # Ignored signals are inherited, for example from nohup or from a shell's background job, but these must end a rank.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_DFL)
 

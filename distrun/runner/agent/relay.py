@@ -1,4 +1,4 @@
-"""The output of ranks on its way to the launcher, and the launcher's standard input on its way to a rank."""
+"""Relaying the output of ranks to the launcher, and the launcher's standard input to a rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from distrun.runner.system.loop import WRITE, Loop
 
 
 class Relay:
-    """Passes bytes on in both directions, and reads no more from the ranks than the launcher takes."""
+    """Relays bytes in both directions, with flow control: ranks are not read faster than the launcher prints."""
 
     def __init__(self, loop: Loop, launcher: LauncherConnection) -> None:
-        """Args: the event loop; the launcher, which gets the output."""
+        """Args: `loop` is the event loop, and `launcher` gets the output."""
         self._loop = loop
         self._launcher = launcher
         self._ranks: dict[int, RankProcess] = {}
@@ -24,19 +24,21 @@ class Relay:
         self._stdin_ended: set[int] = set()
 
     def add(self, rank: RankProcess) -> None:
-        """Begin to pass on what a rank writes."""
+        """Begin to relay the output of a rank."""
         self._ranks[rank.number] = rank
         self._watch(rank)
 
     def drain(self, rank: RankProcess) -> None:
-        """Pass on all that a dead rank has written, and no more: a process it left behind may write for ever."""
+        """Relay the bytes that a dead rank's pipes hold now, and no more: a process that it left behind may write for
+        ever.
+        """
         for descriptor in list(rank.sources):
             waiting = waiting_bytes(descriptor)
             while waiting > 0 and (count := self._pass_on(rank, descriptor, min(waiting, CHUNK))):
                 waiting -= count
 
     def remove(self, rank: RankProcess) -> None:
-        """Pass on the last that a dead rank's descendants have written, and close its pipes."""
+        """Relay the last output of a dead rank's descendants, and close its pipes."""
         self.drain(rank)
         for descriptor in (*rank.sources, *(() if rank.stdin is None else (rank.stdin,))):
             self._loop.unwatch(descriptor)
@@ -44,7 +46,7 @@ class Relay:
         del self._ranks[rank.number]
 
     def update_flow(self) -> None:
-        """Stop reading from the ranks while the launcher has enough to print, and go on when half of it is done."""
+        """Stop reading from ranks when the launcher's backlog reaches `WINDOW`, and resume at half of that."""
         backlog = self._launcher.backlog
         if backlog >= WINDOW and not self._paused:
             self._paused = True
@@ -57,7 +59,7 @@ class Relay:
                 self._watch(rank)
 
     def take_stdin(self, number: int, data: bytes) -> None:
-        """Write data to a rank's stdin as fast as the rank reads it; no data means the end."""
+        """Write data to a rank's stdin as fast as the rank reads it. Empty data means end of file."""
         rank = self._ranks.get(number)
         if rank is None or rank.stdin is None:
             self._launcher.send(Frame.number(FrameKind.ACK, len(data), number))
@@ -72,7 +74,7 @@ class Relay:
             self._loop.watch(descriptor, partial(self._pass_on, rank, descriptor))
 
     def _pass_on(self, rank: RankProcess, descriptor: int, limit: int = CHUNK) -> int:
-        """Send what can be read now; return the bytes read, 0 when the pipe has ended or is empty."""
+        """Send the bytes that can be read now. Returns their number, which is 0 if the pipe is closed or empty."""
         try:
             data = os.read(descriptor, limit)
         except BlockingIOError:
@@ -93,7 +95,7 @@ class Relay:
             written = os.write(rank.stdin, pending) if pending else 0
         except BlockingIOError:
             return
-        except OSError:  # nobody reads it any more
+        except OSError:  # no process has it open for reading
             written = len(pending)
             self._stdin_ended.add(rank.number)
         del pending[:written]

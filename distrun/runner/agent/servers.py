@@ -1,4 +1,4 @@
-"""The parameter servers of this host: processes of ours, and the memory that outlives them."""
+"""The parameter servers of this host: their processes, and the memory that outlives these."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PROGRAM = str(Path(distrun.__file__).with_name("methods") / "servers" / "proces
 
 
 class Servers:
-    """Starts servers, and starts them again with what they had in memory.
+    """Starts servers, and restarts them with the parameters that they had in memory.
 
-    A server keeps its parameters in anonymous memory whose descriptor this agent holds, too. So they are still there
-    when the server is not, and are gone with the agent. One that comes from a host that is lost begins with a copy.
+    A server keeps its parameters in a memfd whose descriptor this agent holds, too. So the parameters outlive the
+    server, but not the agent. A server that moves here from a lost host starts from a copy in a file.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Servers:
         """
         Args:
             plan: this host's part of the plan.
-            relay: passes on what they write.
-            start: starts a process, and reports that.
+            relay: relays their output.
+            start: starts a process, and reports it to the launcher.
         """
         self._plan = plan
         self._relay = relay
@@ -44,11 +44,11 @@ class Servers:
             self.start(server, None)
 
     def start(self, server: RankPlan, before: RankProcess | None) -> None:
-        """Start a server, or start one again that is gone.
+        """Start a server, or restart one that is gone.
 
         Args:
-            server: which.
-            before: the process that it was; None = it is new on this host.
+            server: the plan of the server.
+            before: its previous process. None = it is new on this host.
         """
         if before is not None:
             self._relay.remove(before)

@@ -1,8 +1,8 @@
-"""The program of a spare: import what the ranks have imported, wait, and then be the command, as if started just now.
+"""The program of a spare: imports the modules that the ranks have imported, waits, and then runs the command.
 
-It runs by its path, with the interpreter and the options of the command, whose rest are its arguments; it imports
-nothing of distrun, which need not be there. It hears from the launcher on its control channel, and leaves that channel
-as it is: whatever comes after `Activate` is for the script. See `contract.elastic.messages`.
+It is run by its path, with the interpreter and the interpreter's options of the command. The rest of the command is its
+arguments. It imports nothing of distrun, which need not be importable there. The launcher's messages come on the
+control channel. The spare reads none after `Activate`, as they are for the script. See `contract.elastic.messages`.
 """
 
 import os
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Be a spare, and then the command."""
+    """Wait as a spare, and then run the command."""
     # With -P and -I, and PYTHONSAFEPATH, Python does not put the program's folder in front of the search path.
     is_safe = bool(getattr(sys.flags, "safe_path", False) or sys.flags.isolated)
     if not is_safe:
-        del sys.path[0]  # our own
+        del sys.path[0]  # the folder of this file
     program = sys.argv[1:]
     activation = _wait()
     program = _here(activation["program"]) or program
     os.environ.update(activation["environ"])
     os.environ.pop("DISTRUN_SPARE", None)
-    if "DISTRUN_TRIAL" in os.environ:  # of a sweep: the script is not elastic
+    if "DISTRUN_TRIAL" in os.environ:  # in a sweep, whose scripts are not elastic
         os.environ["DISTRUN_TRIAL_FD"] = channel = os.environ.pop("DISTRUN_CONTROL_FD")
         os.write(int(channel), b'["Activated",{}]')
     slot = os.environ.pop("DISTRUN_CPU_SLOT", None) or os.environ.get("DISTRUN_SLOT", "0")
     _bind(os.environ.pop("DISTRUN_SPARE_CPUS", ""), int(slot))
     try:
         _run(program, is_safe)
-    except Exception as error:  # as the interpreter does it, but without our own frames in the traceback
+    except Exception as error:  # as the interpreter does it, but without this file's frames in the traceback
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
             trace = trace.tb_next
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def _wait() -> "dict[str, Any]":
-    """Import what the launcher says, and return what it sends in the end: variables, and perhaps another program."""
+    """Import the modules that the launcher names, and return its activation: variables, and perhaps another program."""
     import signal
 
     channel = int(os.environ["DISTRUN_CONTROL_FD"])
@@ -57,7 +57,7 @@ def _wait() -> "dict[str, Any]":
 
 
 def _here(words: "list[str]") -> "list[str]":
-    """Return words with the paths of this host, as `runner.shipping.arrived` does: folders may have been shipped."""
+    """Return `words` with the paths of shipped folders replaced by their places here, as in `shipping.arrived`."""
     import json
 
     trees = json.loads(os.environ.get("DISTRUN_SHIPPED", "{}")).get("trees", ())
@@ -72,8 +72,8 @@ def _bind(shares: str, slot: int) -> None:
     """Bind this process and its threads to the CPUs of its slot.
 
     Args:
-        shares: the CPUs of each slot, such as `0-1;2-3`; empty: ranks are not bound.
-        slot: the slot; there may be more, which share from the first on.
+        shares: the CPUs of each slot, such as `0-1;2-3`. Empty = ranks are not bound.
+        slot: the slot, modulo the number of shares.
     """
     if not shares:
         return
@@ -103,18 +103,18 @@ def _receive(channel: int) -> "dict[str, Any]":
 
 
 def _preload(modules: "list[str]") -> None:
-    """Import modules, from where the script would find them, but for those beside it, which it imports itself."""
+    """Import `modules`. Modules in the script's own folder are not found here, and the script imports them itself."""
     import importlib
 
     for name in modules:
         try:
             importlib.import_module(name)
-        except BaseException:  # any at all, even SystemExit: the script may not need it
+        except BaseException:  # even SystemExit: the script may not need the module
             continue
 
 
 def _run(program: "list[str]", is_safe: bool) -> None:
-    """Run the command's program in a module `__main__` of its own.
+    """Run the command's program in a new module `__main__`.
 
     Args:
         program: `script args`, `-m module args` or `-c code args`.

@@ -1,4 +1,4 @@
-"""The usage of the machine: by the ranks of this host, and by all processes."""
+"""The usage of the host's CPUs, memory, network and GPUs: by its ranks, and by all processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distrun.runner.system.gpu_usage import new_gpu_usage
 
 
 class Usage:
-    """Measures since the call before; shares of CPUs are in percent of one core."""
+    """Measures the usage since the previous call. A rank's CPU usage is in percent of one core."""
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process] = {}
@@ -20,15 +20,15 @@ class Usage:
         psutil.cpu_percent(None)
 
     def sample(self, pids: Mapping[int, int]) -> dict[str, Any]:
-        """Return the usage now.
+        """Return the usage of the machine and of the processes `pids`.
 
         Args:
-            pids: process id by number of process.
+            pids: the process id of each process, by its number.
 
         Returns:
-            `cpu` (percent of all cores), `memory` (percent), `network` (bytes
-            received and sent by interface, since the machine started), `ranks` (by number: `cpu` in percent of one
-            core, `memory` in bytes, and for one that computes on a GPU `gpu`, see `GpuUsage.by_process`).
+            `cpu` (percent of all cores), `memory` (percent), `network` (bytes received and sent by interface, since the
+            machine started), `ranks` (by number: `cpu` in percent of one core, `memory` in bytes, and `gpu` if it
+            computes on a GPU, see `GpuUsage.by_process`).
         """
         for number in self._processes.keys() - pids.keys():
             del self._processes[number]

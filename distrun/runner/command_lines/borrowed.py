@@ -1,4 +1,4 @@
-"""Flags of other launchers on our own command line, where only one is meant."""
+"""Flags of other launchers in a command line of distrun, if their meaning is unambiguous."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _RECOGNISED = ("torchrun",)
 
 
 def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> Translation:
-    """Return a command line in which flags of other launchers are replaced by ours.
+    """Return a command line with flags of other launchers replaced by distrun's options.
 
     Args:
-        own: our own options, which always win; but one may have another launcher's value, as in --map-by ppr:2:node.
+        own: distrun's options, which take precedence. One may have another launcher's value, as in --map-by ppr:2:node.
         words: the command line.
         name: the command whose options they are.
 
     Raises:
-        UsageError: a flag is neither ours nor one that is understood.
+        UsageError: a flag is neither an option of distrun nor a known flag of another launcher.
     """
     rest = list(words)
     taken = []
@@ -33,12 +33,12 @@ def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> 
         if not count and (launcher := _launcher_of(rest[0])) is not None:
             flag = rest[0]
             taken.append(take(launcher, rest))
-            if not {*taken[-1].options[:1]} <= own.keys():  # distrun has such an option, and the doctor has not
+            if not {*taken[-1].options[:1]} <= own.keys():  # `distrun` has it, and this command, the doctor, lacks it
                 raise UsageError(_unknown(own, flag.partition("=")[0], name))
             continue
         option, equals, _ = rest[0].partition("=")
         if option in own:
-            count = 1 if equals else count or 2  # a value that is not understood at all is for click to refuse
+            count = 1 if equals else count or 2  # click refuses a value that is not valid
         count = count or count_attached(own, rest[0])
         if not count:
             raise UsageError(_unknown(own, option, name))
@@ -48,13 +48,13 @@ def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> 
 
 
 def _launcher_of(word: str) -> Program | None:
-    """Return the launcher that a flag is one of, None if it is of none that is understood here.
+    """Return the launcher that a flag belongs to, or None if no known launcher has it.
 
     Raises:
-        UsageError: several have it, and it means something else to each.
+        UsageError: several launchers have it, with different meanings.
     """
     name = word.partition("=")[0]
-    # Abbreviations are theirs: on our command line a part of a name is a typing error.
+    # Abbreviations work in those launchers' own command lines. In distrun's, a part of a name is a typo.
     tables = [replace(program(launcher), abbreviations=False) for launcher in _UNDERSTOOD]
     found = [(table, row) for table in tables if (row := find(table, name)) is not None]
     if len({row.effect for _, row in found}) > 1:

@@ -1,4 +1,4 @@
-"""The configuration file of horovodrun: YAML in, the words of horovodrun's command line that say the same out."""
+"""The configuration file of horovodrun: converts its YAML to the equivalent words of horovodrun's command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distrun.errors import UsageError
 _MPI_THREADS = ("--mpi-threads-disable", "--no-mpi-threads-disable")
 _TIMES = ("--log-with-timestamp", "--log-without-timestamp")
 _NO_TIMES = (_TIMES[1], _TIMES[0])
-# Each key's flag. One with two flags is a switch: the first is for true, the second for false.
+# The flag of each key. A key with two flags is a switch: the first is for true, the second for false.
 _KEYS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
     "params": {
         "fusion_threshold_mb": "--fusion-threshold-mb",
@@ -42,7 +42,7 @@ _KEYS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
         "mpi_threads_disable": _MPI_THREADS,
         "num_nccl_streams": "--num-nccl-streams",
         "thread_affinity": "--thread-affinity",
-        "ccl_bgt_affinity": "--thread-affinity",  # the names that it had before
+        "ccl_bgt_affinity": "--thread-affinity",  # its earlier names
         "mlsl_bgt_affinity": "--thread-affinity",
         "gloo_timeout_seconds": "--gloo-timeout-seconds",
     },
@@ -52,10 +52,10 @@ _CONTROLLERS = {"gloo": "--gloo", "mpi": "--mpi"}
 
 
 def words_of(file: str) -> list[str]:
-    """Return the words that say what a configuration file says.
+    """Return the command-line words that are equivalent to a configuration file.
 
     Raises:
-        UsageError: the file cannot be read, or has a key or a value that horovodrun does not have.
+        UsageError: the file cannot be read, or has a key or a value that horovodrun does not know.
     """
     values = _load(file)
     return [word for section, content in values.items() for word in _section(str(section), content)]

@@ -8,7 +8,7 @@ from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Pr
 
 
 def rows(program: Program) -> list[tuple[str, str]]:
-    """Return each flag with its spellings and values, and what becomes of it."""
+    """Return each flag with its spellings and values, and its effect in distrun."""
     return [(" ".join([", ".join(flag.names), *flag.values]), _effect(flag)) for flag in program.flags]
 
 

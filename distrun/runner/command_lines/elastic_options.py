@@ -87,12 +87,12 @@ _IMPLYING = (
 
 
 def elastic_options(command: Command) -> Command:
-    """Give a command the options of elastic jobs."""
+    """Add the options of elastic jobs to a click command."""
     for option in reversed(_ELASTIC_OPTIONS):
         command = option(command)
     return command
 
 
 def is_elastic(options: Mapping[str, Any]) -> bool:
-    """Whether the options ask for an elastic job; that no restarts are wanted does not."""
+    """Whether the options ask for an elastic job. A value of 0, as in `--max-restarts 0`, does not."""
     return options["elastic"] or any(options[name] not in (None, 0) for name in _IMPLYING)

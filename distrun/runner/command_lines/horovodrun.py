@@ -15,7 +15,7 @@ from distrun.runner.command_lines.values import number, one_of
 _NO_CYCLE = Ignored("operations start when the last rank has submitted them, without a cycle to wait for")
 _HIERARCHICAL = "what crosses hosts does so once per host always"
 _NO_NUMBERS = Ignored("tuning ends within 50 steps and adapts to how they vary, without numbers to choose")
-# The options without which Horovod's job is not elastic, and those that count only if it is.
+# The options that make a job of Horovod elastic, and the options that have an effect only in an elastic job.
 _ELASTIC = ("--min-np", "--max-np", "--hosts-from")
 _OF_ELASTIC = ("--elastic-timeout", "--reset-limit", "--cooldown")
 
@@ -42,8 +42,9 @@ def _config(file: str) -> Translation:
 
 
 def _finish(translation: Translation) -> Translation:
-    """Leave out arguments for mpirun where it does not start the ranks, as Horovod does with its Gloo, the log of a
-    tuning that does not happen, and limits of elastic jobs where the job is none."""
+    """Leave out options without effect: arguments for mpirun if it does not start the ranks, as Horovod does with Gloo,
+    the log of autotuning without autotuning, and limits of elastic jobs if the job is not elastic.
+    """
     options, ignored = list(translation.options), list(translation.ignored)
     if "mpirun" not in options:
         _leave_out(options, ignored, ("--mpi-args",), "they are for mpirun, which --mpi uses")

@@ -1,4 +1,4 @@
-"""From the options of a launch to those of its job, which concern the launcher's process only."""
+"""Converts the options of a launch to the options of its job, which concern only the launcher's process."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from distrun.runner.planning.prepare import chosen_settings
 from distrun.runner.planning.request import LaunchRequest
 from distrun.runner.shipping.options import delivery
 
-_MOST_HIDDEN = 1 << 16  # ranks that --redirect concerns
+_MOST_HIDDEN = 1 << 16  # ranks that --redirect applies to
 
 
 def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, most: int) -> JobOptions:
-    """Return the options that concern this process only.
+    """Return the options of the job, which concern only this process.
 
     Args:
-        options: those of the command line.
-        request: the request that they are.
-        plan: its plan.
-        most: the number of ranks that there may come to be.
+        options: the options of the command line.
+        request: the request from the same options.
+        plan: the plan of the request.
+        most: the largest number of ranks that the job may have.
 
     Raises:
-        UsageError: they name ranks that there cannot be, or go without an option that they need.
+        UsageError: an option names impossible ranks, or lacks another option that it needs.
     """
     settings = chosen_settings(request)
     panel = live_panel(options)
@@ -59,10 +59,10 @@ def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPla
 
 
 def shown_ranks(request: LaunchRequest, most: int) -> frozenset[int] | None:
-    """Return the ranks whose output is shown, of as many as there may come to be; None = all.
+    """Return the ranks whose output is shown, of at most `most` ranks. None = all.
 
     Raises:
-        UsageError: --rank-filter names none of them.
+        UsageError: --rank-filter is not a list of such ranks.
     """
     return None if request.rank_filter is None else parse_ranks(request.rank_filter, most)
 
@@ -70,7 +70,7 @@ def shown_ranks(request: LaunchRequest, most: int) -> frozenset[int] | None:
 def _hidden_streams(options: dict[str, Any], plan: LaunchPlan, most: int) -> frozenset[tuple[int, str]]:
     if options["redirect"] is not None and options["output_dir"] is None:
         raise UsageError(f"--redirect {options['redirect']} needs --output-dir DIR, which keeps what is not shown")
-    # Ranks that an elastic job may grow to have no local rank yet.
+    # Ranks that an elastic job may add later have no local rank yet.
     local_ranks = dict.fromkeys(range(plan.size, min(most, _MOST_HIDDEN)), -1)
     local_ranks |= {rank.rank: rank.local_rank for part in plan.agents for rank in part.ranks}
     return hidden_streams(local_ranks, options["redirect"], options["local_rank_filter"])

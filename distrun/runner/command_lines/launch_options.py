@@ -29,7 +29,7 @@ def _seconds(value: str) -> float:
 
 
 def some_seconds(value: str) -> float:
-    """Return an option's value as seconds above 0; a click type."""
+    """Return an option's value as seconds above 0 (a click type)."""
     seconds = _seconds(value)
     if not seconds:
         raise click.BadParameter("0 seconds are too few: give more, or leave it out")
@@ -250,11 +250,11 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
-    """Return what gives a command those options of a launch that have these names, in the order of its help."""
+    """Return a decorator that adds the options of a launch with these names to a command, in the order of its help."""
 
     @launch_options
     def have_all() -> None:
-        """Have all options."""
+        """A stand-in that collects all options."""
 
     every: list[click.Option] = have_all.__click_params__  # type: ignore[attr-defined]
     chosen = [option for option in every if option.name in names]
@@ -268,7 +268,7 @@ def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
 
 
 def launch_options(command: Command) -> Command:
-    """Give a command the options of a launch."""
+    """Add the options of a launch to a click command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

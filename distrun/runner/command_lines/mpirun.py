@@ -1,4 +1,4 @@
-"""The command lines of mpirun and mpiexec: those of Open MPI, MPICH and Intel MPI together."""
+"""The command lines of mpirun and mpiexec: the flags of Open MPI, MPICH and Intel MPI together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDERS = ("slot", "core", "hwthread", "socket", "package", "numa", "board", "l1
 
 
 def _mapped(text: str) -> list[str] | Ignored:
-    """Convert slot, node, socket, ppr:2:node, with :OVERSUBSCRIBE or :PE=4 behind."""
+    """Convert slot, node, socket or ppr:2:node, perhaps followed by :OVERSUBSCRIBE or :PE=4."""
     words = text.lower().split(":")
     options = ["--oversubscribe"] if "oversubscribe" in words else []
     options += ["--bind-to", "core"] if any(word.startswith("pe=") for word in words) else []
@@ -196,7 +196,7 @@ def _rest() -> tuple[Flag, ...]:
 
 
 def _finish(translation: Translation) -> Translation:
-    """Refuse several programs; a host without a number has one slot where the number of ranks is not given."""
+    """Refuse several programs, and give hosts without a number one slot if the number of ranks is not given."""
     if ":" in translation.command:
         raise UsageError(f"mpirun ... : ... starts several programs: {_APPS}")
     options = translation.options

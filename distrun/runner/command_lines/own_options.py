@@ -1,4 +1,4 @@
-"""Telling our own options from flags of other launchers, without reading any table of theirs."""
+"""Distinguishing distrun's own options from flags of other launchers, without loading the launchers' tables."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 import click
 
 OwnOptions = Mapping[str, Collection[str] | bool]
-"""The options by name: whether one takes a value, or the values that it may have."""
+"""For each option's name, whether it takes a value, or the values that are allowed."""
 
 
 def own_options(command: click.Command) -> OwnOptions:
-    """Return the options of a command."""
+    """Return the options of a click command."""
     found: dict[str, Collection[str] | bool] = {"--help": False, "-h": False}
     for option in command.params:
         if isinstance(option, click.Option):
@@ -21,7 +21,7 @@ def own_options(command: click.Command) -> OwnOptions:
 
 
 def are_all_own(own: OwnOptions, words: Sequence[str]) -> bool:
-    """Whether a command line has no flags but our own."""
+    """Whether all flags of a command line are distrun's own options."""
     rest = list(words)
     while is_flag(rest):
         count = count_own(own, rest)
@@ -32,12 +32,12 @@ def are_all_own(own: OwnOptions, words: Sequence[str]) -> bool:
 
 
 def is_flag(words: Sequence[str]) -> bool:
-    """Whether words go on with a flag."""
+    """Whether the next word is a flag."""
     return bool(words) and words[0].startswith("-") and words[0] not in ("-", "--")
 
 
 def count_own(own: OwnOptions, words: Sequence[str]) -> int:
-    """Return the number of words of our option at the beginning; 0: it is none of ours, or has a value that is not."""
+    """Return the number of words of the option at the beginning, or 0 if it or its value is not one of distrun's."""
     name, equals, value = words[0].partition("=")
     kind = own.get(name)
     if kind is None:
@@ -49,9 +49,9 @@ def count_own(own: OwnOptions, words: Sequence[str]) -> int:
 
 
 def count_attached(own: OwnOptions, word: str) -> int:
-    """Return the same for short options that share a word with each other or with a value: -vp 22, -p22.
+    """Return the number of words of short options that share a word with each other or with a value: -vp 22, -p22.
 
-    -port and -identity are none: they are misspelt long options.
+    -port and -identity do not count (0): they are misspelt long options.
     """
     if word.startswith("--"):
         return 0
@@ -65,14 +65,13 @@ def count_attached(own: OwnOptions, word: str) -> int:
 
 
 def with_value(own: OwnOptions, words: Sequence[str], option: str, value: str) -> list[str]:
-    """Return a command line in which an option that stands alone has a value: what follows it is the next option, or
-    the command.
+    """Return a command line with a value added to an option that stands alone, as the word after it is not its value.
 
     Args:
-        own: our own options.
+        own: distrun's own options.
         words: the command line.
         option: the option, whose value may be left out.
-        value: the value that it has then.
+        value: the default for its value.
     """
     found: list[str] = []
     rest = list(words)

@@ -1,4 +1,4 @@
-"""The programs whose command lines are understood, by their names."""
+"""The programs whose command lines can be translated, by name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ NAMES = tuple(_MODULES)
 
 
 def program(name: str) -> Program:
-    """Return the table of a program, and import no other.
+    """Return the table of a program, without importing the others.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the name is unknown.
     """
     if name not in _MODULES:
         raise UsageError(f"the command line of {name!r} is not understood: allowed are {', '.join(NAMES)}")

@@ -1,4 +1,4 @@
-"""From the options of a launch to the request that is planned."""
+"""Converts the options of a launch to the request that is planned."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from distrun.runner.planning.request import LaunchRequest
 
 
 def launch_request(options: dict[str, Any]) -> LaunchRequest:
-    """Return the request that the options of a command line are.
+    """Return the request for the options of a command line.
 
     Raises:
-        UsageError: there is no command to start, or an option is not understood.
+        UsageError: the command is missing, or an option is not valid.
     """
     if not options["command"]:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""The parts of a table of flags: a flag's names, the values that it takes, and what it becomes."""
+"""The types of a table of flags: a flag's names, its values, and its effect in distrun."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ignored:
-    """The flag changes nothing about the job. All ignored flags of a command line are told in one line."""
+    """The flag has no effect. All ignored flags of a command line are reported in one line."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Without what the flag asks for, the job would be another one."""
+    """The flag cannot be ignored, as the job would be another one without it."""
 
     remedy: str
-    """The rest of the sentence, which names ours where there is one."""
+    """The rest of the error message, which names distrun's equivalent if there is one."""
 
 
 @dataclass(frozen=True)
 class Holds:
-    """The flag asks for what is so anyway: it is accepted, and nothing is said."""
+    """The flag asks for distrun's normal behaviour: it is accepted silently."""
 
     why: str
 
@@ -33,13 +33,13 @@ class Becomes:
     """The flag becomes options of distrun."""
 
     words: str
-    """The options, in which `{}` stands for each value: `--hosts {}`. With `convert` it is there for readers only."""
+    """The options, with `{}` for each value: `--hosts {}`. With `convert`, it is used in documentation only."""
     convert: Callable[..., list[str] | Ignored | Translation] | None = None
-    """Makes the options from the values. It raises UsageError for a value that cannot be met."""
+    """Makes the options from the values. Raises UsageError for a value that is not supported."""
     joined: bool = False
-    """Whether the values of repeated flags are one list, with commas. Otherwise the last one wins."""
+    """Whether the values of repeated flags are joined with commas. Otherwise the last one wins."""
     yields: bool = False
-    """Whether options from other flags win over these wherever they stand."""
+    """Whether options from other flags override these at any position."""
 
 
 Effect = Becomes | Holds | Ignored | Refused
@@ -59,7 +59,7 @@ class Flag:
 
 
 def flag(names: str, effect: Effect) -> Flag:
-    """Return a row. `names` are the spellings and then the names of the values: `-np --num-proc N`."""
+    """Return a row of a table. `names` has the spellings, followed by the names of the values: `-np --num-proc N`."""
     words = names.split()
     spellings = tuple(word for word in words if word.startswith("-"))
     return Flag(spellings, effect, tuple(words[len(spellings) :]))
@@ -67,7 +67,7 @@ def flag(names: str, effect: Effect) -> Flag:
 
 @dataclass(frozen=True)
 class Translation:
-    """A command line of distrun."""
+    """A command line of distrun, as the result of a translation."""
 
     options: tuple[str, ...]
     command: tuple[str, ...]
@@ -80,8 +80,7 @@ class Translation:
         return [*self.options, *self.command]
 
     def description(self) -> str:
-        """Return one line about all flags that were ignored, `ignored: --mca pml ob1 (they tune ...)`; empty if none
-        was."""
+        """Return one line about all ignored flags, `ignored: --mca pml ob1 (they tune ...)`, or "" without any."""
         reasons: dict[str, list[str]] = {}
         for said, why in self.ignored:
             reasons.setdefault(why, []).append(said)
@@ -90,23 +89,23 @@ class Translation:
 
 
 def unchanged(translation: Translation) -> Translation:
-    """Return the translation as it is."""
+    """Return the translation unchanged."""
     return translation
 
 
 @dataclass(frozen=True)
 class Program:
-    """A launcher whose command lines are understood."""
+    """A launcher whose command lines can be translated."""
 
     name: str
     flags: tuple[Flag, ...]
     defaults: tuple[str, ...] = ()
-    """Options of distrun with which the program's own defaults are met; the flags come after them and win."""
+    """Options of distrun that reproduce the program's own defaults. They come first, so that flags override them."""
     any_dashes: bool = False
-    """Whether -host and --host are the same."""
+    """Whether -host and --host are equivalent."""
     abbreviations: bool = False
-    """Whether the beginning of a long flag is enough where only one begins so."""
+    """Whether an unambiguous prefix of a long flag is accepted."""
     variables: str = ""
-    """The beginning of variables that stand for flags: PET_ if PET_NNODES does for --nnodes. Empty = there are none."""
+    """The prefix of variables that stand for flags: PET_ if PET_NNODES stands for --nnodes. Empty = none."""
     finish: Callable[[Translation], Translation] = unchanged
-    """Does what no row can: looks at several flags at once, or at the command."""
+    """Does what a row cannot do, such as checks of several flags together, or of the command."""

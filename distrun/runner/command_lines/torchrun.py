@@ -1,4 +1,4 @@
-"""The command line of torchrun, which is that of `python -m torch.distributed.run` too."""
+"""The command line of torchrun, which is the same as that for `python -m torch.distributed.run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MASTER = ("127.0.0.1", "29500")  # torchrun's defaults
 _NO_RESTARTS = "ranks are restarted where one launcher starts them all: with --nnodes 1, or with distrun -H"
 _OWN_LOGS = "output is kept by --log-dir, and the first failure is told"
 _NO_FILTERS = "lines of output are not picked out"
-# Words for `_finish` alone, which no option of ours begins with.
+# Words for `_finish` only. No option of distrun begins with @.
 _MODULE, _NO_PYTHON, _ADDRESS, _PORT = "@module", "@no-python", "@address", "@port"
 
 
@@ -42,7 +42,7 @@ def _bound_to(mode: str) -> list[str]:
 
 
 def _finish(translation: Translation) -> Translation:
-    """Make the endpoint of its parts, and the command of a script."""
+    """Combine address and port to the endpoint, and add the interpreter to the command of a script."""
     rest, found = [], {}
     for word in translation.options:
         name, _, value = word.partition("=")

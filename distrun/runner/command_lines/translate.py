@@ -1,4 +1,4 @@
-"""From the words of another launcher's command line to those of distrun's, by the table of its flags."""
+"""Translates the words of another launcher's command line to distrun's, by the table of its flags."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Pr
 
 @dataclass(frozen=True)
 class Taken:
-    """A flag with its values, translated."""
+    """The translation of one flag with its values."""
 
     options: Sequence[str]
     ignored: Sequence[tuple[str, str]] = ()
     joined: bool = False
-    """See `Becomes`, also for the next."""
+    """As in `Becomes`, like `yields`."""
     yields: bool = False
 
 
 def translate(program: Program, words: Sequence[str], environ: Mapping[str, str] | None = None) -> Translation:
     """Return the command line of distrun that starts the same job.
 
-    Everything from the first word that is no flag, or after `--`, is the command. Variables of `environ` may stand for
-    flags that are not given.
+    Everything from the first word that is not a flag, or after `--`, is the command. Variables of `environ` may stand
+    for flags that are not given.
 
     Raises:
-        UsageError: a flag is unknown, lacks a value, or asks for what distrun has not.
+        UsageError: a flag is unknown, lacks a value, or asks for something that distrun lacks.
     """
     rest = list(words)
     taken = [Taken(program.defaults, yields=True)]
@@ -44,7 +44,7 @@ def translate(program: Program, words: Sequence[str], environ: Mapping[str, str]
 
 
 def _from_variables(program: Program, environ: Mapping[str, str]) -> list[str]:
-    """Return the flags that variables stand for: PET_NNODES=2 for --nnodes 2, PET_STANDALONE=1 for --standalone."""
+    """Return the flags for variables: --nnodes 2 for PET_NNODES=2, and --standalone for PET_STANDALONE=1."""
     words: list[str] = []
     for row in program.flags if program.variables else ():
         name = next(name for name in row.names if name.startswith("--"))
@@ -57,10 +57,10 @@ def _from_variables(program: Program, environ: Mapping[str, str]) -> list[str]:
 
 
 def take(program: Program, rest: list[str]) -> Taken:
-    """Remove a flag and its values from the words, and return what becomes of it.
+    """Remove a flag and its values from the words `rest`, and return its translation.
 
     Raises:
-        UsageError: it is unknown, lacks a value, or asks for what distrun has not.
+        UsageError: the flag is unknown, lacks a value, or asks for something that distrun lacks.
     """
     spelling, flag, values = _read(program, rest)
     said = " ".join([spelling, *values])
@@ -74,11 +74,11 @@ def take(program: Program, rest: list[str]) -> Taken:
 
 
 def assembled(taken: Iterable[Taken], command: Sequence[str]) -> Translation:
-    """Return the command line of several flags and a command."""
+    """Return the command line made of translated flags and a command."""
     yielding: list[str] = []
     options: list[str] = []
     ignored: list[tuple[str, str]] = []
-    joined: dict[str, int] = {}  # our option -> where its value stands
+    joined: dict[str, int] = {}  # option of distrun -> the index of its value
     for item in taken:
         ignored += item.ignored
         if item.yields:
@@ -93,7 +93,7 @@ def assembled(taken: Iterable[Taken], command: Sequence[str]) -> Translation:
 
 
 def find(program: Program, spelling: str) -> Flag | None:
-    """Return the row of a flag, None if there is none."""
+    """Return the row of a flag, or None if it is unknown."""
     rows = {name: flag for flag in program.flags for name in flag.names}
     if spelling in rows:
         return rows[spelling]
@@ -108,7 +108,7 @@ def find(program: Program, spelling: str) -> Flag | None:
 
 
 def _read(program: Program, rest: list[str]) -> tuple[str, Flag, list[str]]:
-    """Return a flag as it was spelt, its row and its values, all of which are removed from the words."""
+    """Remove a flag and its values from the words `rest`, and return its spelling, its row and its values."""
     word = rest.pop(0)
     spelling, equals, attached = word.partition("=")
     flag = find(program, spelling)
@@ -155,7 +155,7 @@ def _unknown(program: Program, spelling: str) -> str:
 
 
 def nearest(spelling: str, names: Iterable[str]) -> str | None:
-    """Return the name that a spelling is likely to be meant for; a guess that may be wrong is worse than none."""
+    """Return the name that a misspelt flag probably means, or None in doubt: a wrong guess is worse than none."""
     import difflib
 
     close = difflib.get_close_matches(spelling, list(names), n=1, cutoff=0.85)

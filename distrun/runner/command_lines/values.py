@@ -1,4 +1,4 @@
-"""The values of foreign flags, checked and converted to ours."""
+"""Checking and converting the values of other launchers' flags."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from distrun.host.numerals import whole_number
 
 
 def number(text: str) -> float:
-    """Return a number >= 0.
+    """Return `text` as a number >= 0.
 
     Raises:
-        UsageError: the text is none.
+        UsageError: the text is not such a number.
     """
     try:
         value = float(text)
@@ -25,10 +25,10 @@ def number(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Return a whole number >= 1.
+    """Return `text` as a whole number >= 1.
 
     Raises:
-        UsageError: the text is none.
+        UsageError: the text is not such a number.
     """
     number = whole_number(text, most=sys.maxsize)
     if number is None:
@@ -37,10 +37,10 @@ def whole(text: str) -> int:
 
 
 def one_of(text: str, *allowed: str) -> str:
-    """Return one of some words, in whatever case it is written.
+    """Return `text` in lower case, if that is one of the allowed words.
 
     Raises:
-        UsageError: the text is none of them.
+        UsageError: it is not.
     """
     if text.lower() not in allowed:
         raise UsageError(f"{text!r} is not understood: allowed are {', '.join(allowed)}")

@@ -1,4 +1,4 @@
-"""The agents of a job, by host, and the usual ways to start them."""
+"""The agents of a job by host, and the default ways to start them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distrun.runner.protocol.frames import Frame
 
 
 class Agents(dict[str, AgentClient]):
-    """The agents that a job has, by host; in an elastic job they come and go. For the thread that decides."""
+    """The agents of a job by host, which come and go in an elastic job. Only the job's thread uses it."""
 
     def __init__(
         self,
@@ -24,9 +24,9 @@ class Agents(dict[str, AgentClient]):
     ) -> None:
         """
         Args:
-            observer: is told what they report.
-            log: is told of each agent that is started.
-            adopted: is given each of them, before its ranks start.
+            observer: is notified of the frames that agents send.
+            log: gets a line about each agent that is started.
+            adopted: is called with each agent, before its ranks start.
         """
         super().__init__()
         self._adopted = adopted
@@ -34,7 +34,7 @@ class Agents(dict[str, AgentClient]):
         self._log = log
 
     def adopt(self, host: str, process: AgentProcess) -> None:
-        """Take an agent that has been started, and begin to read what it reports."""
+        """Add an agent that has been started, and begin to read its frames."""
         self[host] = agent = AgentClient(host, process, self._observer)
         agent.start()
         self._adopted(agent)
@@ -45,7 +45,8 @@ class Agents(dict[str, AgentClient]):
 
         Args:
             part: this machine's part of the plan.
-            marker: the variable by which descendants of this process belong to the job; None = all of them do.
+            marker: the variable, as `NAME=VALUE`, that descendants of this process have if they belong to the job. None
+                = all descendants do.
 
         Raises:
             LaunchError: it could not be started.
@@ -53,24 +54,24 @@ class Agents(dict[str, AgentClient]):
         self.adopt(part.host, LocalAgentProcess(part, marker))
 
     def broadcast(self, frame: Frame) -> None:
-        """Send all agents a frame."""
+        """Send a frame to all agents."""
         for agent in self.values():
             agent.send(frame)
 
     def kill(self) -> None:
-        """End all agents at once, and what is left of their descendants."""
+        """Kill all agents, and all descendants that they leave behind."""
         for agent in self.values():
             agent.kill()
             agent.clean_up()
 
     def close(self) -> None:
-        """Close the connections with agents that are dead."""
+        """Close the connections with the agents, which are dead."""
         for agent in self.values():
             agent.close()
 
 
 def usual_starter(plan: LaunchPlan, options: JobOptions, routes: Mapping[str, Route]) -> Starter:
-    """Return what starts agents on other hosts: srun if the plan says so, else SSH."""
+    """Return the starter of agents on other hosts: srun if the plan says so, else SSH."""
     from distrun.runner.shipping.delivery import Delivery
 
     delivery = options.delivery or Delivery()

@@ -1,4 +1,4 @@
-"""Calls of functions on ranks: how they travel there, and how results and exceptions come back."""
+"""Calls of functions on ranks: pickling the call, and unpickling results and exceptions."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class RemoteTraceback(Exception):  # noqa: N818  # the name multiprocessing and 
 
 
 def pickled_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Return a call as bytes; functions of notebooks, closures and lambdas travel by value.
+    """Return a call as bytes. Functions of notebooks, closures and lambdas are pickled by value.
 
     Raises:
-        LaunchError: something of it cannot be pickled.
+        LaunchError: a part of the call cannot be pickled.
     """
     import cloudpickle
 
@@ -36,7 +36,7 @@ def pickled_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 
 
 def result_of(rank: int, results: Mapping[int, bytes]) -> Any:
-    """Return what a rank's call has returned, from what the ranks have sent.
+    """Return the result of a rank's call, unpickled from `results`, the bytes that each rank has sent.
 
     Raises:
         LaunchError: the rank has sent nothing, or something that cannot be unpickled here.
@@ -51,13 +51,13 @@ def result_of(rank: int, results: Mapping[int, bytes]) -> Any:
 
 
 def raise_sent(rank: int, sent: bytes) -> NoReturn:
-    """Raise what a rank's call has raised, from what the rank has sent; see `raise_remote`."""
+    """Raise the exception of a rank's call, unpickled from the bytes `sent`. See `raise_remote`."""
     _, pickled, text = pickle.loads(sent)
     raise_remote(rank, pickled, text)
 
 
 def raise_remote(rank: int, pickled: bytes, text: str) -> NoReturn:
-    """Raise an exception of a rank as the object it was, with its traceback there, `text`, as its cause.
+    """Raise the pickled exception of a rank, with its traceback on that rank, `text`, as its cause.
 
     Raises:
         LaunchError: the exception cannot be unpickled here.

@@ -1,4 +1,4 @@
-"""The thread that decides: events come from one queue, a state machine decides, and its actions are executed here."""
+"""The job's thread: takes events from one queue, passes them to the policy, and executes the policy's actions."""
 
 from __future__ import annotations
 
@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from distrun.runner.hosts.nodes.peers import Peers
     from distrun.runner.observation.consumer import JobEnd
 
-_SERVE_AFTER = 0.5  # seconds before others can look on: nobody does in a job that is over by then, which shall not pay
-_PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end of a job that a signal ended
+_SERVE_AFTER = 0.5  # seconds until viewers can connect, so that a short job does not pay for the server
+_PRINT_TIMEOUT = 2.0  # seconds that a blocked terminal may delay the end of a job that a signal ended
 
 
 class Job:
-    """Executes a plan. It also observes the agents, whose threads call the methods that say so."""
+    """Executes a plan. It is also the observer of the agents, whose threads call the methods marked "an agent's
+    thread".
+    """
 
     def __init__(
         self,
@@ -57,18 +59,18 @@ class Job:
     ) -> None:
         """
         Args:
-            plan: what to do.
-            options: how to do it.
-            stdout, stderr: where to print.
-            starter: starts agents on other hosts; None = by SSH, or by srun if the plan says so.
-            peers: the launchers of the other nodes, where each starts the ranks of its own host; `run` closes them.
+            plan: the plan.
+            options: the options that are not part of the plan.
+            stdout, stderr: the sinks for the ranks' output.
+            starter: starts agents on other hosts. None = SSH, or srun if the plan says so.
+            peers: the launchers of the other nodes, if each node has one that starts its own ranks. `run` closes them.
 
         Raises:
             UsageError: the output directory cannot be written.
         """
         self._plan = plan
         self._options = options
-        self._queue: SimpleQueue[tuple[events.Event, bool]] = SimpleQueue()  # with whether it has happened here
+        self._queue: SimpleQueue[tuple[events.Event, bool]] = SimpleQueue()  # (event, whether it happened on this node)
         self._peers = peers
         # The parts of the plan that this launcher executes.
         self._parts = {part.host: part for part in plan.agents if peers is None or part.host == peers.here}
@@ -78,7 +80,7 @@ class Job:
         self._results: dict[int, bytearray] = {}
         self._observing = Observing(plan, options, self._rank, self._reporter.say)
         self._agents = Agents(self, self._reporter.log, self._observing.add)
-        # mpirun stops its ranks itself when it is asked to; it could not once it is stopped.
+        # mpirun stops its ranks itself when it gets SIGTSTP. After SIGSTOP it could not.
         self._suspension = Suspension(self._agents, signal.SIGTSTP if plan.by_mpirun else signal.SIGSTOP)
         self._time_limit = float("inf")
         self._serve_at = self._suspension.now() + _SERVE_AFTER
@@ -86,7 +88,7 @@ class Job:
         self._connector: Connector | None = None
         self._policy = self._make_policy()
 
-    # --- what an elastic job does otherwise: there, frames and events carry numbers of processes
+    # --- overridden by an elastic job, where frames and events carry numbers of processes
 
     def _make_policy(self) -> Policy:
         options, now = self._options, self._suspension.now()
@@ -100,24 +102,24 @@ class Job:
         return RankFiles(directory, self._plan.size, processes, self._options.style.first_server)
 
     def _rank(self, process: int) -> int:
-        """Return the rank that a process has at present."""
+        """Return the current rank of a process."""
         return process
 
     def _name(self, process: int) -> str:
         return "mpirun" if self._plan.by_mpirun else f"{self._plan.name_of(process)} on {self._host_of[process]}"
 
     def _is_remote(self, host: str) -> bool:
-        """Whether a host is another one than this machine."""
+        """Whether `host` is not this machine."""
         return host in self._plan.routes
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what a process says on its control channel."""
+        """Handle a message that a process has sent on its control channel."""
         raise LaunchError(f"{frame.kind!r} is not for a job that is not elastic")
 
     # --- observing the agents
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """Print what a rank wrote (an agent's thread)."""
+        """Print output of a rank (an agent's thread)."""
         if frame.process not in self._plan.servers:
             self._observing.output(self._rank(frame.process), frame.payload)
         self._reporter.output(agent, frame)
@@ -127,30 +129,32 @@ class Job:
         self._results.setdefault(frame.process, bytearray()).extend(frame.payload)
 
     def observed(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what an agent has seen of its ranks (its thread)."""
+        """Take an agent's observation of its ranks (an agent's thread)."""
         if frame.kind is not FrameKind.ACTIVITY:
             self._observing.hear(agent, frame)
             return
         self._reporter.activities[self._rank(frame.process)] = ActivityDescription.from_json(frame.payload)
 
     def reports_lost_peer(self, rank: int) -> bool:
-        """Whether a rank that is gone says that it lost a peer (an agent's thread)."""
+        """Whether the stderr of a rank that is gone reports a lost peer (an agent's thread)."""
         return self._reporter.stderr_tails.reports_lost_peer(rank)
 
     def post(self, event: events.Event) -> None:
-        """Tell the decider, and those of the other nodes, what has happened here (any thread, and signal handlers)."""
+        """Queue an event of this node, for this launcher and the launchers of other nodes (any thread, and signal
+        handlers).
+        """
         self._queue.put((event, True))
 
     def hear(self, news: News) -> None:
-        """Tell the decider what has happened on another node (the thread of `peers`)."""
+        """Queue an event of another node (the thread of `peers`)."""
         if isinstance(news.event, events.RankExited) and news.last_words:
             self._reporter.stderr_tails.record(news.event.rank, news.last_words)
         self._queue.put((news.event, False))
 
-    # --- the decider
+    # --- the job's thread
 
     def run(self) -> Outcome:
-        """Start the ranks and stay until none of them, nor anything they started, is left.
+        """Start the ranks, and return when they and all processes that they started are gone.
 
         Raises:
             LaunchError: an agent could not be started.
@@ -182,8 +186,8 @@ class Job:
         self._connect()
 
     def _connect(self) -> None:
-        """Start agents on all hosts, and the ranks where that needs no waiting."""
-        # Children of this process that are not below its local agent must not be ended with the job.
+        """Start agents on all hosts. If all of them are local, start the ranks, too."""
+        # Children of this process that do not descend from its local agent must survive the job.
         has_others = self._options.is_embedded or self._plan.launcher == "srun"
         marker = f"DISTRUN_JOB={self._plan.job}" if has_others else None
         for part in self._parts.values():
@@ -198,7 +202,7 @@ class Job:
         self._connector.start()
 
     def _start_ranks(self) -> None:
-        if self._plan.needs_host_info and self._peers is None:  # nodes have told each other when they met
+        if self._plan.needs_host_info and self._peers is None:  # nodes exchange it in their rendezvous
             self._parts = endpoints.completed(self._plan, lambda host: self._agents[host].process.host_info)
         for host, part in self._parts.items():
             self._agents[host].start_ranks(part, self._options.function)
@@ -213,7 +217,7 @@ class Job:
             event = self._judged(self._next_event(due, self._suspension.now))
             if event is not None:
                 self._note(event)
-                if not self._stop_or_go_on(event):
+                if not self._suspend_or_resume(event):
                     self._act(self._policy.handle(event, self._suspension.now()))
             now = self._suspension.now()
             if now >= self._serve_at:
@@ -225,19 +229,21 @@ class Job:
             self._act(self._policy.tick(now))
 
     def _next_event(self, deadline: float, clock: Callable[[], float] = time.monotonic) -> events.Event | None:
-        """Return the next event; None when the deadline, a time of the clock, comes first."""
+        """Return the next event, or None if `deadline`, a time of `clock`, comes first."""
         try:
             event, is_ours = self._queue.get(timeout=None if deadline == float("inf") else max(0.0, deadline - clock()))
         except Empty:
             return None
-        if is_ours and self._peers is not None:  # only now: what follows from it elsewhere must not be heard before it
+        # Not before it is taken here: its consequences on other nodes come back as events, which must be queued behind
+        # it.
+        if is_ours and self._peers is not None:
             failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
             last_words = [] if failed is None else self._reporter.stderr_tails.lines(failed)
             self._peers.tell(event, b"\n".join(last_words))
         return event
 
     def _judged(self, event: events.Event | None) -> events.Event | None:
-        """Return the event; that an mpirun ends as if all were well though it has lost a host is a failure."""
+        """Return the event, turning the exit status 0 of an mpirun that lost a host into a failure."""
         match event:
             case events.RankExited(rank, RankExit(0)) if self._plan.by_mpirun:
                 has_lost_host = self._reporter.stderr_tails.reports_lost_host(rank)
@@ -246,19 +252,19 @@ class Job:
                 return event
 
     def _note(self, event: events.Event) -> None:
-        """Note an event, and tell the user, before it is decided what to do."""
+        """Adopt the agent of a host that is ready, and report the event to the user, before the policy handles it."""
         if isinstance(event, events.HostReady):
             if self._connector is None or self._policy.state is not State.CONNECTING:
-                return  # it comes too late; the connector lets it go
+                return  # too late: the connector releases the agent
             self._agents.adopt(event.host, self._connector.take(event.host))
         self._reporter.note(event)
 
-    def _stop_or_go_on(self, event: events.Event) -> bool:
-        """Stop the job, or let it go on, if an event asks for that; return whether it does: it concerns no decision."""
+    def _suspend_or_resume(self, event: events.Event) -> bool:
+        """Suspend or resume the job on SIGTSTP and SIGCONT. Returns whether the event was one of these."""
         match event:
             case events.SignalReceived(signal.SIGTSTP, ""):
                 if self._peers is not None:
-                    self._peers.await_told()  # for the thread that tells them stops with this process
+                    self._peers.await_told()  # as the thread that sends it stops with this process
                 self._suspension.stop()
                 if self._peers is not None:
                     self._peers.tell(events.SignalReceived(signal.SIGCONT))
@@ -290,7 +296,7 @@ class Job:
             case actions.FinishAgents(grace):
                 self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
             case actions.CleanUpAfter(host):
-                if host in self._agents:  # what is left on another node is the business of its launcher
+                if host in self._agents:  # on another node, its own launcher cleans up
                     self._agents[host].clean_up()
             case actions.KillAgents():
                 self._agents.kill()
@@ -321,7 +327,7 @@ class Job:
     # --- the end
 
     def _release_agents(self) -> None:
-        """Leave no agent behind, even when a decision itself failed."""
+        """Leave no agent behind, even if the policy itself raised an exception."""
         if self._policy.state is not State.OVER:
             self._agents.kill()
         self._agents.close()
@@ -330,7 +336,7 @@ class Job:
             self._peers.close()
         if self._connector is not None:
             self._connector.close()
-        if self._plan.server_copies:  # servers that were killed have left theirs
+        if self._plan.server_copies:  # killed servers do not remove their copies
             shutil.rmtree(self._plan.server_copies, ignore_errors=True)
 
     def _ending(self) -> JobEnd:
@@ -343,7 +349,9 @@ class Job:
         return JobEnd(self._policy.status or int(error is not None), text, self._policy.interrupted_by)
 
     def _conclude(self) -> Outcome:
-        """Print the rest and the failure report. After a signal, a blocked terminal is not waited for long."""
+        """Print the remaining output and the failure report, and return the outcome. After a signal, a blocked terminal
+        may delay that by `_PRINT_TIMEOUT` only.
+        """
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
         failure_report = None if failure is None else self._failure_report(failure)
         # An embedded launcher does not print the report: `distrun.run` raises it.

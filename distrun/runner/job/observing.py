@@ -1,4 +1,4 @@
-"""Observing a job: from its start, where its options want that, and for as long as somebody looks on."""
+"""Observing a job: from its start if its options ask for it, and while viewers are connected."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Observing:
-    """The observation of a job, while there is one."""
+    """The observation of a job, which begins and ends with its observers."""
 
     def __init__(
         self, plan: LaunchPlan, options: JobOptions, rank_of: Callable[[int], int], say: Callable[[str], None]
     ) -> None:
         """
         Args:
-            plan, options: those of the job.
-            rank_of: returns the rank that a process has at present.
-            say: tells the user.
+            plan, options: the plan and the options of the job.
+            rank_of: returns the current rank of a process.
+            say: prints a line for the user.
         """
         self._plan = plan
         self._rank_of = rank_of
@@ -57,38 +57,38 @@ class Observing:
         return observation
 
     def start(self) -> None:
-        """Begin what is wanted from the start."""
+        """Start the observers that the options ask for."""
         if self._observation is not None:
             self._observation.start()
 
     def serve(self) -> None:
-        """Let others of this machine and user look on from now on, when the ranks are on their way."""
+        """Start the server for viewers, which are other processes of this user on this machine."""
         from distrun.runner.observation.live.server import LiveServer
 
         self._server = LiveServer(self._about, self._watch, self._unwatch)
         self._server.start()
 
-    # What the job hears -----------------------------------------------------------------------------------------------
+    # Input from the job -----------------------------------------------------------------------------------------------
 
     def add(self, agent: AgentClient) -> None:
-        """Take an agent, whose ranks are about to start."""
+        """Observe an agent, whose ranks are about to start."""
         with self._lock:
             self._agents[agent.host] = agent
             if self._observation is not None:
                 self._observation.add(agent, _is_remote(agent))
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take what a rank has written (an agent's thread)."""
+        """Take output of a rank (an agent's thread)."""
         if (observation := self._observation) is not None:
             observation.output(rank, data)
 
     def hear(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what an agent has told (its thread)."""
+        """Take a frame from an agent (its thread)."""
         if (observation := self._observation) is not None:
             observation.hear(agent, frame)
 
     def close(self, ending: Callable[[], JobEnd]) -> None:
-        """Complete what is observed: the job is over."""
+        """Complete the observation: the job is over."""
         with self._lock:
             self._is_over = True
             observation = self._observation
@@ -97,10 +97,10 @@ class Observing:
         if self._server is not None:
             self._server.close()
 
-    # Those who look on ------------------------------------------------------------------------------------------------
+    # Viewers ------------------------------------------------------------------------------------------------
 
     def _watch(self, viewer: Viewer) -> Hub | None:
-        """Show the job to a viewer from now on; None: it is over."""
+        """Show the job to `viewer`, and return its hub, or None if the job is over."""
         from distrun.runner.observation.live.hub import Hub
 
         with self._lock:
@@ -129,7 +129,7 @@ class Observing:
         return observation
 
     def _unwatch(self, viewer: Viewer) -> None:
-        """Show it to that viewer no more; when it was the last one, the job is as it was before the first."""
+        """Disconnect `viewer`. Without viewers, the job is observed only as its options ask for."""
         from distrun.runner.observation.live.view import LiveView
 
         with self._lock:
@@ -150,10 +150,10 @@ class Observing:
         return shlex.join(self._plan.command)
 
     def _about(self) -> dict[str, object]:
-        """Return what `distrun ps` wants to know."""
+        """Return the facts that `distrun ps` shows."""
         hub = self._hub
         latest = None if hub is None else hub.latest
-        # In the order of the plan, and then those that an elastic job has got later.
+        # Hosts in the order of the plan, and then hosts that an elastic job has added.
         planned = dict.fromkeys(agent.host for agent in self._plan.agents)
         return {
             "job": self._plan.job,

@@ -1,4 +1,4 @@
-"""A job as its caller sees it: options in, an outcome out."""
+"""The interface of a job: its options and its outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobOptions:
-    """The options that are not part of the plan, as they concern this process only."""
+    """The options that are not part of the plan, because they concern this process only."""
 
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
@@ -29,31 +29,31 @@ class JobOptions:
     stdin: int | None = None
     verbose: bool = False
     timeout: float | None = None
-    """Seconds after which the job is ended; None = never."""
+    """Seconds after which the job is ended. None = never."""
     bindings: bool = False
     """Whether the CPUs that ranks are bound to are printed."""
     notes: bool = True
     """Whether the plan's notes are printed."""
     ssh: SshOptions = field(default_factory=SshOptions)
     delivery: Delivery | None = None
-    """The things that are brought to other hosts; None: distrun itself, where it is missing."""
+    """The things that are brought to other hosts. None = only distrun itself, where it is missing."""
     function: bytes | None = None
-    """The pickled function of `distrun.run`; None = the ranks run the plan's command."""
+    """The pickled function of `distrun.run`. None = the ranks run the plan's command."""
 
     observers: tuple[Callable[[LaunchPlan, Callable[[str], None]], Consumer], ...] = ()
-    """Functions that make the observers of the job, of the plan and of what tells the user. None: nobody looks."""
+    """Functions that make the job's observers, from the plan and the function that prints a line. Empty = none."""
     panel: Panel | None = None
-    """The lines at the bottom of the terminal, of an observer."""
+    """An observer's lines at the bottom of the terminal."""
 
     @property
     def is_embedded(self) -> bool:
-        """Whether the launcher runs in a process that has other things to do, that of `distrun.run`."""
+        """Whether the launcher runs inside another program, which has called `distrun.run`."""
         return self.function is not None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a job."""
+    """The outcome of a job."""
 
     status: int
     """The exit status for `distrun`."""
@@ -61,6 +61,6 @@ class Outcome:
     failure_report: str | None
     interrupted_by: int | None
     results: dict[int, bytes] = field(repr=False)
-    """The bytes that ranks sent through their result pipes."""
+    """The bytes that each rank sent through its result pipe."""
     size: int
-    """The number of ranks, at the end."""
+    """The number of ranks at the end."""

@@ -1,4 +1,4 @@
-"""Telling the user of a job: what ranks write, what happens meanwhile, and the failure report."""
+"""Printing for the user: the ranks' output, progress, and the failure report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distrun.tracing.activity import ActivityDescription
 
 
 class Reporter:
-    """Tells the user. Frames and events have numbers of processes, which in most jobs are the ranks."""
+    """Prints for the user. Frames and events have numbers of processes, which are ranks unless the job is elastic."""
 
     def __init__(
         self,
@@ -31,12 +31,12 @@ class Reporter:
     ) -> None:
         """
         Args:
-            options: those of the job.
-            stdout, stderr: where to print.
-            files: where to keep all output besides.
-            rank_of: returns the rank that a process has at present.
-            name_of: returns what to call a process, such as `rank 3 on alpha`.
-            post: is told when printing fails or is done, by the printing thread.
+            options: the options of the job.
+            stdout, stderr: the sinks to print to.
+            files: additional files for all output.
+            rank_of: returns the current rank of a process.
+            name_of: returns the name of a process, such as `rank 3 on alpha`.
+            post: is called by the printing thread with an event when printing fails or is done.
         """
         self.stderr_tails = StderrTails()
         self.activities: dict[int, ActivityDescription] = {}
@@ -49,7 +49,7 @@ class Reporter:
         self._pids: dict[int, int] = {}
 
     def start(self) -> None:
-        """Begin to print."""
+        """Start the printing thread."""
         self._printer.start()
 
     def say(self, text: str) -> None:
@@ -62,14 +62,14 @@ class Reporter:
             self.say(text)
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """Print what a process wrote, and acknowledge it to its agent (an agent's thread)."""
+        """Print output of a process, and acknowledge it to its agent (an agent's thread)."""
         if frame.kind is FrameKind.STDERR:
             self.stderr_tails.record(frame.process, frame.payload)
         stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
         self._printer.output(self._rank_of(frame.process), stream, frame.payload, agent.acknowledge)
 
     def note(self, event: events.Event) -> None:
-        """Tell of an event, if it is one to tell of."""
+        """Print a line about an event, if it is of interest to the user."""
         match event:
             case events.HostReady(host, note) if note:
                 self.say(f"host {host} {note}")
@@ -94,12 +94,12 @@ class Reporter:
                 pass
 
     def forget(self, process: int) -> None:
-        """Keep nothing of a process that is gone and whose end is not reported any more."""
+        """Forget a process that is gone and that no later report mentions."""
         self.stderr_tails.forget(process)
         self._pids.pop(process, None)
 
     def name_with_pid(self, process: int) -> str:
-        """Return what to call a process that was started, such as `rank 3 on alpha (pid 4711)`."""
+        """Return the name of a process that was started, such as `rank 3 on alpha (pid 4711)`."""
         return f"{self._name_of(process)} (pid {self._pids[process]})"
 
     def failure_report(self, failure: Failure) -> str:
@@ -114,5 +114,5 @@ class Reporter:
         return "\n".join([report, *format_activities(self.activities)])
 
     def close(self, failure_report: str | None) -> None:
-        """Print what is left, and a failure report last; `events.Printed` is posted when that is done."""
+        """Print the remaining output, and the failure report last. `events.Printed` is posted when that is done."""
         self._printer.close(failure_report)

@@ -1,8 +1,9 @@
-"""Suspension: Ctrl-Z stops the ranks, on all hosts, and then the launcher; SIGCONT, as by `fg`, lets all go on.
+"""Suspension: Ctrl-Z stops the ranks on all hosts, and then the launcher. SIGCONT, as from `fg`, resumes them.
 
-The terminal's SIGTSTP reaches the launcher alone, for each rank has a session of its own. SIGTSTP would stop no rank
-either, so the agents send SIGSTOP. Agents and launcher know of the stop before it comes: neither gives the other up
-for its silence, whatever --keepalive says, and the time that goes by counts for no deadline of the job.
+The terminal's SIGTSTP reaches only the launcher, as each rank has its own session. Agents send ranks SIGSTOP, because
+the kernel ignores SIGTSTP in orphaned process groups, such as the ranks'. The launcher announces the stop to the agents
+first, so that neither side counts the other as lost, whatever the value of --keepalive. The time until the job is
+resumed does not count towards its deadlines.
 """
 
 from __future__ import annotations
@@ -14,28 +15,28 @@ from collections.abc import Mapping
 from distrun.runner.decisions.signals import stop_this_process
 from distrun.runner.hosts.agent_client import AgentClient
 
-_PAUSE_TIMEOUT = 2.0  # seconds in which agents answer; one that does not hears of it when its stream goes on
+_PAUSE_TIMEOUT = 2.0  # seconds to wait for all answers: an agent that is late stops its ranks when it reads the frame
 
 
 class Suspension:
-    """Stops a job and lets it go on."""
+    """Stops and resumes a job."""
 
     def __init__(self, agents: Mapping[str, AgentClient], signum: int = signal.SIGSTOP) -> None:
         """
         Args:
             agents: the agents of the job by host, as they come and go.
-            signum: what the ranks are sent.
+            signum: the signal that stops the ranks.
         """
         self._agents = agents
         self._signum = signum
         self._stopped = 0.0
 
     def now(self) -> float:
-        """Return the time in seconds of a monotonic clock that stands still while this process is stopped by us."""
+        """Return the seconds of a monotonic clock that stands still while `stop` has stopped this process."""
         return time.monotonic() - self._stopped
 
     def stop(self) -> None:
-        """Stop the ranks, then this process; returns when it has been let go on, and the ranks with it."""
+        """Stop the ranks, then this process. Returns when both have been resumed."""
         began = time.monotonic()
         self.pause()
         stop_this_process()
@@ -43,7 +44,7 @@ class Suspension:
         self.resume()
 
     def pause(self) -> None:
-        """Stop the ranks; returns when they are, as far as their agents answer."""
+        """Stop the ranks. Returns when all agents have answered, or after `_PAUSE_TIMEOUT`."""
         paused = list(self._agents.values())
         for agent in paused:
             agent.pause(self._signum)
@@ -52,6 +53,6 @@ class Suspension:
             agent.await_pause(max(0.0, deadline - time.monotonic()))
 
     def resume(self) -> None:
-        """Let the ranks go on."""
+        """Resume the ranks."""
         for agent in self._agents.values():
             agent.resume()

@@ -42,12 +42,12 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def agent(**options: Any) -> int:
-    """Be one host of a job that a cluster manager starts on each of its hosts: distrun agent -- python train.py
+    """Run one host of a job that a cluster manager starts on each of its hosts: distrun agent -- python train.py
 
-    Host 0 is the launcher, and the others call it. Which host this is, how many there are and where host 0 is found
-    comes from the variables of the cluster (Kubernetes' indexed jobs, JobSet, Kubeflow, and those that
-    docs/schedulers.md lists), or from --node-rank, --nnodes and --rdzv-endpoint. Each host has a rank per GPU, or as
-    many as --slots or DISTRUN_SLOTS says, or else one. The hosts know each other by DISTRUN_KEY.
+    Host 0 is the launcher, and the others connect to it. The number of this host, the number of hosts and the address
+    of host 0 come from the variables of the cluster (Kubernetes' indexed jobs, JobSet, Kubeflow, and others in
+    docs/schedulers.md), or from --node-rank, --nnodes and --rdzv-endpoint. The number of ranks of each host is --slots
+    or DISTRUN_SLOTS, or else the number of its GPUs, or else one. The hosts authenticate each other with DISTRUN_KEY.
     """
     for name in _UNSUITABLE:
         if options[name] is not None:
@@ -82,10 +82,10 @@ def agent(**options: Any) -> int:
 
 
 def _key(around: Surroundings) -> bytes:
-    """Return what the hosts know each other by.
+    """Return the key that the hosts authenticate each other with.
 
     Raises:
-        UsageError: there are several, and nothing.
+        UsageError: there are several hosts, and no key is set.
     """
     if around.hosts == 1:
         return new_key()

@@ -1,6 +1,6 @@
-"""`distrun.run`: calling a function on every rank and getting the results back, from within a Python program.
+"""`distrun.run`: runs a function on every rank and returns the results, within a Python program.
 
-Function and results travel through the agents' pipes, pickled by cloudpickle: no file, no network.
+Function and results are pickled by cloudpickle and travel through the agents' pipes, without files or a network.
 """
 
 from __future__ import annotations
@@ -73,28 +73,28 @@ def run(
     ship: str | Sequence[str] = (),
     bootstrap: str | bool = False,
 ) -> list[Result]:
-    """Call `function(*args, **kwargs)` once per rank, each in a process of its own, and return the results by rank.
+    """Call `function(*args, **kwargs)` once per rank, each in its own process, and return the results in rank order.
 
-    Unlike `multiprocessing`, functions of notebooks, closures and lambdas work: cloudpickle carries them by value.
-    Unlike `horovod.run`, an exception of a rank is raised here as the object it was.
+    Unlike with `multiprocessing`, functions of notebooks, closures and lambdas work: cloudpickle pickles them by value.
+    Unlike with `horovod.run`, an exception of a rank is raised here as the original object.
 
     Args:
-        function, args, kwargs: the call, the same on every rank; it may use `distrun.init()` and all that follows.
-        np: the number of ranks; None = all slots of the hosts.
-        env: variables for the ranks besides those of this process.
-        ssh: how to reach other hosts, and the Python that calls the function there.
+        function, args, kwargs: the call, the same on every rank. It may use `distrun.init()` and the rest of distrun.
+        np: the number of ranks. None = all slots of the hosts.
+        env: variables for the ranks, in addition to this process's.
+        ssh: options for reaching other hosts, and the Python that calls the function there.
         horovod: whether `import horovod` gives distrun in the ranks.
-        ship: a folder, or several, that other hosts get before; modules in it are found there.
-        bootstrap: whether ranks on other hosts run in an environment that is made there; a text: with these
+        ship: a folder, or several, that are brought to other hosts first. Modules in them can be imported there.
+        bootstrap: whether ranks on other hosts run in an environment that is created there. A string gives its
             requirements.
         hosts and the rest: like the options of `distrun` of the same name. `elastic` and the nine after it make the job
-            elastic: a rank that fails is replaced, and the results are those of the ranks that there are at the end.
+            elastic: a rank that fails is replaced, and the results come from the ranks that run at the end.
 
     Raises:
         UsageError: the request cannot be met.
-        LaunchError: a rank ended without a result, or raised something that cannot be unpickled here.
-        KeyboardInterrupt: the user pressed Ctrl-C; the ranks are gone.
-        Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
+        LaunchError: a rank ended without a result, or raised an exception that cannot be unpickled here.
+        KeyboardInterrupt: the user pressed Ctrl-C. The ranks have ended.
+        Exception: the exception of the first rank that failed, with a `RemoteTraceback` as its cause.
     """
     _check_arguments(function, args, np)
     if start_timeout is None:
@@ -145,7 +145,7 @@ def run(
 
 
 def _delivery(ship: str | Sequence[str], bootstrap: str | bool, is_elastic: bool) -> Delivery | None:
-    """Return what is brought to other hosts, if it is asked for."""
+    """Return the delivery to other hosts, or None without `ship` and `bootstrap`."""
     if not ship and bootstrap is False:
         return None
     from distrun.runner.shipping.options import deliver
@@ -157,7 +157,7 @@ def _delivery(ship: str | Sequence[str], bootstrap: str | bool, is_elastic: bool
 
 
 def _job(request: LaunchRequest, limits: Mapping[str, Any] | None, options: JobOptions) -> Job:
-    """Return the job; with limits it is an elastic one."""
+    """Return the job, which is elastic if there are `limits`."""
     if limits is None:
         plan = prepare(request, options.grace, options.ssh)
         return Job(plan, options, _sink(sys.stdout), _sink(sys.stderr))
@@ -170,7 +170,7 @@ def _job(request: LaunchRequest, limits: Mapping[str, Any] | None, options: JobO
 
 @contextmanager
 def _errors_about_arguments() -> Iterator[None]:
-    """Let errors name the arguments of `run` where they name options of the command line."""
+    """Replace options of the command line in errors by arguments of `run`."""
     try:
         yield
     except UsageError as error:
@@ -178,7 +178,7 @@ def _errors_about_arguments() -> Iterator[None]:
 
 
 def _as_argument(option: re.Match[str]) -> str:
-    """Return `np=3` for `-np 3`, `np` for `-np`, and what is no argument of `run` as it is."""
+    """Return `np=3` for `-np 3` and `np` for `-np`. Options that are not arguments of `run` stay."""
     name = {"H": "hosts", "x": "env"}.get(option[1], option[1].replace("-", "_"))
     defaults = run.__kwdefaults__ or {}
     if name not in defaults:
@@ -214,12 +214,12 @@ def _check_arguments(function: object, args: object, np: object) -> None:
 
 
 def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Return two pickles in a row: sys.path, so that the worker can import what the call mentions, and the call."""
+    """Return two consecutive pickles: sys.path, so that the worker can import the modules of the call, and the call."""
     return pickle.dumps(sys.path) + pickled_call(function, args, kwargs)
 
 
 def _sink(stream: TextIO) -> Sink:
-    """Return a sink that prints where this process does: notebooks and pytest replace sys.stdout."""
+    """Return a sink for the present sys.stdout or sys.stderr, which notebooks and pytest replace."""
     stream.flush()
     if stream in (sys.__stdout__, sys.__stderr__):
         return DescriptorSink(stream.fileno())
@@ -227,7 +227,7 @@ def _sink(stream: TextIO) -> Sink:
 
 
 def _interrupt(signum: int) -> NoReturn:
-    """Deliver the signal that ended the job to this process, as if no job had caught it."""
+    """Raise the signal that ended the job in this process, as if the job had not caught it."""
     signal.raise_signal(signum)
     raise LaunchError(f"the job was ended by {signal.Signals(signum).name}")
 

@@ -1,4 +1,4 @@
-"""The program that a cluster manager starts on each host: the launcher on the first, a joining host on the others."""
+"""A job whose program a cluster manager starts on each host: the launcher on host 0, and joining hosts elsewhere."""
 
 from __future__ import annotations
 
@@ -46,28 +46,28 @@ def launch(
     stdout: Sink | None = None,
     stderr: Sink | None = None,
 ) -> Outcome:
-    """Run a job of which this process has one host, to its end; called on every host with the same arguments.
+    """Run this host's part of a job to its end. Called on every host with the same arguments.
 
     Args:
-        point: where the hosts meet.
-        member: this host; `this_host` makes it. Index 0 is the launcher, and its host's ranks are children of this
-            process.
-        request: what is to run; its hosts are those that join.
-        make_options: returns the job's options for its plan, of which there may come to be so many ranks; called on
-            host 0 only.
-        say: tells the user what is waited for.
+        point: the endpoint where the hosts meet.
+        member: this host, from `this_host`. Index 0 is the launcher, whose ranks are children of this process.
+        request: the request, whose hosts are replaced by the hosts that join.
+        make_options: returns the job's options for its plan and the largest number of ranks. Called on host 0 only.
+        say: prints a line about the progress for the user.
         grace: seconds from SIGTERM to SIGKILL.
-        elastic: what makes the job elastic: hosts may be replaced, by others with their index; None = it is not.
-        stdout, stderr: where host 0 prints; None = on the standard streams of this process.
+        elastic: the request for an elastic job, whose hosts may be replaced by others with their index. None = not
+            elastic.
+        stdout, stderr: the sinks that host 0 prints to. None = the standard streams of this process.
 
     Returns:
-        The end of the job: on host 0 with the results of all ranks, elsewhere with the status and the failure report.
+        The outcome of the job: on host 0 with the results of all ranks, elsewhere with the status and the failure
+        report.
 
     Raises:
         UsageError: the request cannot be met.
-        LaunchError: the hosts did not come together in time.
+        LaunchError: not all hosts joined in time.
     """
-    if member.hosts > 1 and importlib.util.find_spec("cryptography") is None:  # else it would look like a wrong key
+    if member.hosts > 1 and importlib.util.find_spec("cryptography") is None:  # or it would look like a wrong key
         raise UsageError(
             "the Python package cryptography, by which hosts encrypt what they say, is not installed here: "
             "pip install cryptography"
@@ -112,13 +112,13 @@ def this_host(
     Args:
         index: its number among the hosts.
         hosts: the number of hosts.
-        ranks: the number of ranks that it takes.
-        name: what to call it; None = its own name.
-        gpus: the GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES; none = those that they find.
-        wdir: the directory of its ranks; None = the present one.
+        ranks: the number of its ranks.
+        name: its name in the job. None = its host name.
+        gpus: the GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES. Empty = all GPUs that they find.
+        wdir: the working directory of its ranks. None = the current one.
 
     Raises:
-        UsageError: the numbers cannot be.
+        UsageError: the numbers are impossible.
     """
     if hosts < 1 or index not in range(hosts):
         raise UsageError(f"host {index} is not one of {hosts} hosts: allowed are 0 to {hosts - 1}")
@@ -129,7 +129,7 @@ def this_host(
 
 
 def new_key() -> bytes:
-    """Return a key for a `JoinEndpoint` that nobody can guess."""
+    """Return a random key for a `JoinEndpoint`."""
     return secrets.token_bytes(32)
 
 
@@ -142,7 +142,7 @@ def _fixed_job(
     grace: float,
     sinks: tuple[Sink, Sink],
 ) -> Job:
-    """Return the job of hosts that stay what they are."""
+    """Return the job on a fixed set of hosts."""
     plan = plan_of(members, request, context, grace)
     settings = chosen_settings(request)
     if plan.size > 1:
@@ -162,7 +162,7 @@ def _elastic_job(
     grace: float,
     sinks: tuple[Sink, Sink],
 ) -> Job:
-    """Return the job of hosts that may be replaced. What only such a job needs is imported for it."""
+    """Return the elastic job, on hosts that may be replaced. Modules that only such a job needs are imported here."""
     from distrun.runner.elastic.job import ElasticJob
     from distrun.runner.launch.joined_elastic import plan_elastic
 
@@ -174,7 +174,7 @@ def _elastic_job(
 
 @contextmanager
 def _interrupting(join_listener: JoinListener) -> Iterator[None]:
-    """Have signals interrupt the reception until the job begins, which has a handler of its own."""
+    """Let signals interrupt the joining of hosts, until the job begins and installs its own handler."""
 
     def note(event: events.Event) -> None:
         if isinstance(event, events.SignalReceived) and event.signum in signals.ENDING:
@@ -185,7 +185,7 @@ def _interrupting(join_listener: JoinListener) -> Iterator[None]:
 
 
 def _listeners(point: JoinEndpoint) -> list[socket.socket]:
-    """Return sockets that listen at the port of the endpoint, on all addresses of this host."""
+    """Return sockets that listen on the port of the endpoint, at all addresses of this host."""
     if point.listeners:
         return list(point.listeners)
     listeners: list[socket.socket] = []
@@ -194,7 +194,7 @@ def _listeners(point: JoinEndpoint) -> list[socket.socket]:
             listeners.append(listen(wildcard, point.endpoint[1]))
         except OSError as error:
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and (listeners or wildcard != "::"):
-                continue  # this host has the other family only
+                continue  # this host has only the other address family
             for listener in listeners:
                 listener.close()
             raise LaunchError(

@@ -1,4 +1,4 @@
-"""An elastic job whose hosts join: those that are there may be used, and a replacement takes the place of one lost."""
+"""An elastic job whose hosts join: all hosts that have joined are available, and a lost host can be replaced."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from distrun.runner.planning.ssh_config import Route
 
 
 class JoinedHosts:
-    """The hosts that have joined; see `distrun.runner.elastic.discovery.HostSource` for the interface."""
+    """The hosts that have joined, as a host source. See `distrun.runner.elastic.discovery.HostSource` for the
+    interface.
+    """
 
     def __init__(self, join_listener: JoinListener, listed: HostList) -> None:
         self._join_listener = join_listener
         self._listed = listed
 
     def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
-        """Tell of the hosts that are there, now and whenever one has come or gone."""
+        """Post the available hosts, now and whenever a host has joined or left."""
 
         def tell() -> None:
             post(HostsFound(self._listed.add(self.list_hosts())))
@@ -36,11 +38,11 @@ class JoinedHosts:
         tell()
 
     def close(self) -> None:
-        """Tell of no more."""
+        """Stop posting."""
         self._join_listener.watch(lambda: None)
 
     def list_hosts(self) -> list[Host]:
-        """Return the hosts that are there."""
+        """Return the available hosts."""
         return _hosts(self._join_listener.members())
 
 
@@ -55,11 +57,11 @@ def plan_elastic(
     """Return the plan of an elastic job.
 
     Args:
-        reception: where hosts join.
-        members: those that have, the launcher's first.
-        request: what is to run.
-        elastic: what makes the job elastic.
-        context: the facts of the launcher.
+        join_listener: the listener that hosts join at.
+        members: the hosts that have joined, beginning with the launcher's.
+        request: the user's request.
+        elastic: the request for an elastic job.
+        context: the facts about the launching process.
         grace: seconds from SIGTERM to SIGKILL.
 
     Raises:

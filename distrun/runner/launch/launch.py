@@ -1,4 +1,4 @@
-"""A launch by `distrun`: by one launcher or by one on each node, elastic or not; or its plan is shown."""
+"""A launch by the command `distrun`: with one launcher or one per node, elastic or not, or a dry run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OF_NODES = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_con
 
 
 def _nodes(options: dict[str, Any]) -> NodeOptions | None:
-    """Return what the options say of nodes; None if they do not speak of them, as in nearly all launches."""
+    """Return the options about nodes, or None if none is given, the usual case."""
     if all(options[name] is None for name in _OF_NODES):
         return None
     from distrun.runner.hosts.nodes.options import node_options
@@ -42,10 +42,10 @@ def _nodes(options: dict[str, Any]) -> NodeOptions | None:
 
 
 def run(options: dict[str, Any]) -> int:
-    """Do what the options of `distrun` ask for, and return the exit status.
+    """Run the launch that the options of `distrun` describe, and return the exit status.
 
     Raises:
-        DistrunError: it cannot be done; the text says why, and what would help.
+        DistrunError: that is not possible. The text has the reason and the remedy.
     """
     if options["auto"] is not None and is_elastic(options):
         raise UsageError("--auto cannot be elastic: leave out --elastic and the options that imply it, or --auto")
@@ -67,7 +67,7 @@ def run(options: dict[str, Any]) -> int:
         servers.refuse(request.servers, "elastic jobs", "leave out --elastic and the options that imply it")
     if nodes is not None:
         request = replace(request, hosts=(Host("localhost", nodes.ranks),), nodes=1)
-    # mpirun's ranks are none that agents see: they write the timeline themselves.
+    # Agents cannot observe the ranks of mpirun, which write the timeline themselves.
     request = replace(request, writes_timeline=request.launcher != "mpirun")
     if is_elastic(options):
         return _run_elastic(options, request)
@@ -80,7 +80,7 @@ def run(options: dict[str, Any]) -> int:
 
 
 def _explain(options: dict[str, Any]) -> int:
-    """Have a script explained by the interpreter that would run it."""
+    """Run `--auto explain` for a script, with the interpreter that would run the script."""
     return subprocess.run(launch_request(options).command, cwd=options["wdir"]).returncode
 
 
@@ -98,7 +98,7 @@ def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:
 
 
 def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | None) -> int:
-    """Run this node's part of a job that has a launcher on every node."""
+    """Run this node's part of a job with a launcher on every node."""
     from distrun.runner.hosts.nodes.launch import launch
 
     request = launch_request(options)

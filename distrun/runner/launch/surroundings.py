@@ -1,4 +1,4 @@
-"""The place of this host in a job, as its cluster and the command line tell it: text in, an index and a number out."""
+"""The place of this host in its job, from the variables of its cluster and the command line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distrun.runner.hosts.nodes.options import DEFAULT_PORT, count_ranks
 
 @dataclass(frozen=True)
 class Surroundings:
-    """A host's place in its job."""
+    """A host's place in its job: `index` of `hosts` hosts."""
 
     index: int
     hosts: int
     endpoint: tuple[str, int]
-    """Where host 0 listens."""
+    """The endpoint that host 0 listens on."""
     slots: int | None = None
-    """The number of ranks that the host takes; None = nobody says."""
+    """The number of ranks of the host. None = not given."""
 
     @property
     def where(self) -> str:
@@ -36,11 +36,11 @@ def read_surroundings(options: Mapping[str, Any], environ: Mapping[str, str]) ->
     """Return the place of this host.
 
     Args:
-        options: `nnodes`, `node_rank` and `rdzv_endpoint` of the command line, which win; None = not given.
+        options: `nnodes`, `node_rank` and `rdzv_endpoint` of the command line, which take precedence. None = not given.
         environ: the variables of this process.
 
     Raises:
-        UsageError: something is not told, or what is told cannot be.
+        UsageError: a value is missing or impossible.
     """
     if options["node_rank"] is not None and environ.get(HOSTS):
         environ = {**environ, INDEX: str(options["node_rank"])}

@@ -1,5 +1,7 @@
-"""Observing a job while it runs: the events of all ranks on one clock, and what is made of them.
+"""Observing a job while it runs: brings the events of all ranks onto one clock, and feeds consumers with them.
 
-`observation` asks the agents and hands on what they tell to `consumers`, on a thread of its own; `clocks` aligns the
-clocks of the hosts. A job of which nobody wants to see anything has none of it.
+`observation` requests reports from the agents and passes them to its consumers (the interface is in `consumer`), on its
+own thread. `clocks` aligns the clocks of the hosts. The consumers are the live view (`live`), the report (`report`),
+Prometheus metrics (`metrics`) and the timeline (`timeline`). `model` is what the first three share, and `profiling`
+makes the profile that `prediction` reads. A job without consumers runs none of this.
 """

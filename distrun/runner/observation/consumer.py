@@ -1,4 +1,4 @@
-"""The interface of consumers, which make something of the events of a job: a timeline, the live view, a report."""
+"""The interface of consumers of a job's events, such as the timeline, the live view and the report."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ class Source:
     process: int
     """Its number in frames."""
     rank: int
-    """The rank that it has at present."""
+    """Its current rank."""
     host: str
 
 
 class Consumer(Protocol):
-    """Is told what happens, by one thread. Times are in nanoseconds of the launcher's monotonic clock."""
+    """Takes the events of a job, called by one thread. Times are in nanoseconds of the launcher's monotonic clock."""
 
     title: str
-    """Its product, for messages: `the timeline`."""
+    """The name of its product, for messages: `the timeline`."""
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank, in the order in which it recorded them; `names` has all names of its ring."""
+        """Take new events of a rank, in the order of recording. `names` has all names of its ring."""
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take what the ranks of a host use of the machine; see `agent.usage`. `ranks` has numbers of processes.
+        """Take the usage of a host's machine. See `agent.usage`. `ranks` has numbers of processes.
 
-        All events that its ranks recorded before `time` have been told.
-        `clock` has the `offset` of the host's clock from the launcher's, and by how much that can be wrong against the
-        other hosts, `error`; nanoseconds.
+        All events that its ranks recorded before `time` have been passed to `events`. `clock` has the `offset` of the
+        host's clock from the launcher's, and the `error` that this can have relative to the other hosts, in
+        nanoseconds.
         """
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take what a rank has written to stdout or stderr."""
+        """Take bytes that a rank has written to stdout or stderr."""
 
     def tick(self, now: int) -> None:
-        """Note the time; called several times in a second."""
+        """Take the current time. Called several times per second."""
 
     def close(self, status: int) -> None:
-        """Complete what there is to complete: the job is over, with that exit status."""
+        """Complete the product: the job is over, with this exit status."""
 
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The way in which a job has ended."""
+    """The outcome of a job, for consumers."""
 
     status: int
     """Its exit status."""
     failure_report: str = ""
-    """The report of the first failure as it is printed; empty: nothing failed."""
+    """The report of the first failure, as printed. Empty = no failure."""
     interrupted_by: int | None = None
-    """The signal that ended it."""
+    """The signal that ended it. None = no signal."""
 
 
 @runtime_checkable
 class HearsEnding(Protocol):
-    """A consumer that wants to know how the job has ended, not only with which status."""
+    """A consumer that also takes the outcome of the job, beyond the exit status."""
 
     def ended(self, ending: JobEnd) -> None:
-        """Note it; `close` follows."""
+        """Take the outcome. `close` is called next."""

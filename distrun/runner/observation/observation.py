@@ -1,4 +1,4 @@
-"""Asking the agents of a job what their ranks do, and handing that on to the consumers."""
+"""Requesting the events and usage of ranks from a job's agents, and passing them to consumers."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ INTERVAL = 0.5
 """Seconds between two reports of an agent."""
 _TICK = 0.2
 _QUESTIONS, _QUESTIONS_EVERY = 8, 1.0
-"""Questions for the time that are asked at once, and seconds between two times. The last has the shortest way there,
-since the first has woken everybody who passes it on, and the answer to the first has the shortest way back."""
+"""The number of clock requests per burst, and the seconds between two bursts. In a burst, the last request travels
+fastest, as the first has woken all processes on the way, and the reply to the first travels back fastest.
+"""
 _EARLY_QUESTIONS = 15
-"""Ticks at the beginning, in each of which they are asked: ranks have not done enough together yet."""
+"""Ticks at the beginning with a burst each: the ranks have not done enough collective operations yet."""
 
 
 class Observation:
-    """Hears agents' threads, and works on a thread of its own, so that neither ranks nor decisions wait for it."""
+    """Takes frames from the agents' threads, and works in its own thread, so that neither ranks nor the job's thread
+    wait.
+    """
 
     def __init__(
         self, consumers: Sequence[Consumer], rank_of: Callable[[int], int], say: Callable[[str], None]
     ) -> None:
         """
         Args:
-            consumers: are told, one after the other.
-            rank_of: returns the rank that a process has at present.
-            say: tells the user.
+            consumers: are called one after the other.
+            rank_of: returns the current rank of a process.
+            say: prints a line for the user.
         """
         self._consumers = list(consumers)
         self._rank_of = rank_of
@@ -52,13 +55,14 @@ class Observation:
         self._thread = threading.Thread(target=self._work, name="distrun observation", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
-    # By other threads -------------------------------------------------------------------------------------------------
+    # Called by other threads
+    # -------------------------------------------------------------------------------------------------
 
     def add(self, agent: AgentClient, is_remote: bool) -> None:
-        """Ask an agent, whose ranks are about to start (the thread that decides)."""
+        """Request reports from an agent, whose ranks are about to start (the job's thread)."""
         self._agents[agent.host] = agent
         self._clocks.add(agent.host, is_remote)
         if is_remote:
@@ -66,19 +70,19 @@ class Observation:
         agent.send(Frame(FrameKind.OBSERVE, payload=json.dumps({"interval": INTERVAL}).encode()))
 
     def release(self, agent: AgentClient) -> None:
-        """Ask an agent for nothing any more."""
+        """End the reports of an agent."""
         agent.send(Frame(FrameKind.OBSERVE, payload=json.dumps({"interval": 0}).encode()))
 
     def join(self, consumer: Consumer) -> None:
-        """Tell one more consumer, from now on."""
+        """Add a consumer."""
         self._queue.put(lambda: self._consumers.append(consumer))
 
     def leave(self, consumer: Consumer) -> None:
-        """Tell a consumer nothing any more, not even that it is over."""
+        """Remove a consumer, without closing it."""
         self._queue.put(lambda: self._consumers.remove(consumer))
 
     def ask_stack(self, rank: int, answer: Callable[[str], None]) -> bool:
-        """Ask a rank what its threads are doing; return whether there is such a rank."""
+        """Ask a rank for the stacks of its threads. Returns whether the rank exists."""
         agent, process = self._places.get(rank, (None, 0))
         if agent is None:
             return False
@@ -86,13 +90,13 @@ class Observation:
         return True
 
     def abandon(self) -> None:
-        """End without completing anything."""
+        """End without closing any consumer."""
         self._queue.put(self._consumers.clear)
         self.close(JobEnd(0))
 
     def hear(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what an agent has told (its thread)."""
-        if frame.kind is FrameKind.CLOCK:  # at once: the time counts
+        """Take a frame from an agent (its thread)."""
+        if frame.kind is FrameKind.CLOCK:  # at once, as time in the queue would loosen the bounds
             asked, theirs = map(int, frame.payload.split())
             self._clocks.answered(agent.host, asked, theirs, time.monotonic_ns())
             return
@@ -102,17 +106,18 @@ class Observation:
         self._queue.put(lambda: self._take(agent.host, frame))
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take what a rank has written (an agent's thread)."""
+        """Take output of a rank (an agent's thread)."""
         self._queue.put(lambda: self._tell(lambda consumer: consumer.output(rank, data)))
 
     def close(self, ending: JobEnd) -> None:
-        """Have everything completed, and wait for that: all agents are gone (the thread that decides)."""
+        """Close all consumers, and wait for that: all agents are gone (the job's thread)."""
         self._ending = ending
         self._queue.put(None)
-        if self._thread.ident is not None:  # a job that could not start has not begun to be observed
+        if self._thread.ident is not None:  # it was not started if the job could not start
             self._thread.join()
 
-    # By its own -------------------------------------------------------------------------------------------------------
+    # The own thread
+    # -------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -175,6 +180,6 @@ class Observation:
         for consumer in list(self._consumers):
             try:
                 call(consumer)
-            except Exception as error:  # whatever it is, the training goes on without being seen
+            except Exception as error:  # any error ends this consumer only, and not the training
                 self._consumers.remove(consumer)
                 self._say(f"{consumer.title} ends here: {error}")

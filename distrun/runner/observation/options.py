@@ -1,4 +1,4 @@
-"""The options by which a job is observed while it runs, and what they make observe it."""
+"""The command-line options for observing a running job, and the observers that they create."""
 
 from __future__ import annotations
 
@@ -57,21 +57,21 @@ _OBSERVATION_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def observation_options(command: Command) -> Command:
-    """Give a command the options by which a job is observed."""
+    """Add the observation options to a click command."""
     for option in reversed(_OBSERVATION_OPTIONS):
         command = option(command)
     return command
 
 
 def observers(options: Mapping[str, Any], panel: Panel | None = None) -> tuple[Observer, ...]:
-    """Return what the options of a command line want to observe the job; see `JobOptions.observers`.
+    """Return the observers that the options of a command line ask for. See `JobOptions.observers`.
 
     Args:
-        options: those of the command line.
-        panel: what `live_panel` has returned.
+        options: the options of the command line.
+        panel: the panel that `live_panel` has returned.
 
     Raises:
-        UsageError: an option names what cannot be used.
+        UsageError: the value of an option cannot be used.
     """
     found: list[Observer] = []
     if options["live"]:
@@ -86,8 +86,7 @@ def observers(options: Mapping[str, Any], panel: Panel | None = None) -> tuple[O
 
 
 def live_panel(options: Mapping[str, Any]) -> Panel | None:
-    """Return the panel for the live view, in the terminal that stderr or else stdout is; None: none is wanted, or there
-    is no terminal."""
+    """Return the live view's panel on the terminal of stderr or stdout, or None without `--live` or a terminal."""
     if not options["live"] or os.environ.get("TERM", "dumb") == "dumb":
         return None
     terminal = next((descriptor for descriptor in (2, 1) if os.isatty(descriptor)), None)

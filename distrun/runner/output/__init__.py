@@ -1,6 +1,7 @@
-"""Printing: everything that ranks write and that the launcher has to say, on one console and in files.
+"""Printing: the output of ranks and the launcher's own lines, on one console and in files.
 
-`printer` is the one thread that prints. `lines` cuts the bytes of each rank into lines and decides where tags and line
-ends go, and `sinks` are the places where bytes end up: a descriptor, a text stream of Python, a file per rank. Events
-tell the job when everything is printed, and when nobody reads the output any more.
+`printer` is the one thread that prints. `lines` cuts the bytes of each rank into lines and places tags and line ends.
+`sinks` are the destinations: a descriptor, a text stream of Python, a file per rank. `panel` keeps lines at the bottom
+of the terminal, and `hidden` selects output that is not shown. Events notify the job when everything is printed, and
+when the reader of the output is gone.
 """

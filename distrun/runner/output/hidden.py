@@ -1,4 +1,4 @@
-"""Which ranks and streams are not shown, from the options that name ranks by their place on their host. Pure."""
+"""The ranks and streams that are not shown, from the options that select ranks by local rank. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def hidden_streams(
     """Return the ranks and streams that are not shown.
 
     Args:
-        local_ranks: rank -> local rank.
-        redirect: the streams that go to files only: 1 stdout, 2 stderr, 3 both, of all ranks; `0:3,1:2`: of local
-            ranks 0 and 1. None = none.
-        shown: the local ranks that are shown, `0,2`; None = all.
+        local_ranks: the local rank of each rank.
+        redirect: the streams that go to files only: 1 for stdout, 2 for stderr, 3 for both, either for all ranks or by
+            local rank, as in `0:3,1:2`. None = no stream.
+        shown: the local ranks that are shown, as in `0,2`. None = all.
 
     Raises:
-        UsageError: one of the texts is something else.
+        UsageError: one of the texts is not valid.
     """
     redirected = _redirected(redirect or "0")
     kept = None if shown is None else _numbers(shown)
@@ -34,7 +34,7 @@ def hidden_streams(
 
 
 def _redirected(text: str) -> dict[int | None, tuple[str, ...]]:
-    """Return the streams by local rank; None stands for all."""
+    """Return the streams by local rank, where the key None stands for all ranks."""
     if text in _STREAMS:
         return {None: _STREAMS[text]}
     entries = [re.fullmatch(r"(\d+):([0-3])", entry.strip(), re.ASCII) for entry in text.split(",")]

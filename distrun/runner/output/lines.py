@@ -1,7 +1,7 @@
-"""From the bytes of many ranks to tidy lines on one console: splitting, tagging, and continuing unfinished lines.
+"""Turns the bytes of many ranks into tidy lines on one console: splitting, tagging, and continuing unfinished lines.
 
-Only bytes are handled, so text that is not UTF-8 passes unharmed. A line ends with LF, CR LF or CR (progress bars); one
-that grows beyond `LONGEST` is passed on in pieces, so a line of any length costs no more memory than that.
+Only bytes are handled, so text that is not UTF-8 passes unharmed. A line ends with LF, CR LF or CR (progress bars). A
+line that grows beyond `LONGEST` is passed on in pieces, which bounds the memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _CLEAR_TO_END_OF_LINE = b"\x1b[K"
 
 
 class LineSplitter:
-    """Cuts one stream of one rank into lines; a line that is too long comes in several pieces."""
+    """Cuts one stream of one rank into lines. A line that is too long comes in several pieces."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
@@ -29,7 +29,7 @@ class LineSplitter:
         """Return the pieces that are complete now."""
         self._partial += data
         if len(data) < LONGEST and b"\n" not in data and b"\r" not in data and len(self._partial) < LONGEST:
-            return []  # a long line in small pieces: do not look at its beginning again and again
+            return []  # a long line in small pieces: do not scan its beginning again for each
         pieces = [match.group() for match in _PIECE.finditer(self._partial)]
         self._partial.clear()
         last = pieces[-1] if pieces else b""
@@ -38,20 +38,20 @@ class LineSplitter:
         return pieces
 
     def flush(self) -> bytes:
-        """Return the beginning of a line whose end is no longer waited for."""
+        """Return the unfinished line, and do not wait for its end any longer."""
         partial = bytes(self._partial)
         self._partial.clear()
         return partial
 
 
 class LineStamper:
-    """Writes the time in front of every line of one stream that is kept as it comes."""
+    """Puts time stamps in front of the lines of one stream, for a file that gets the bytes unsplit."""
 
     def __init__(self) -> None:
         self._begins_line = True
 
     def feed(self, data: bytes, stamp: bytes) -> bytes:
-        """Return the data with the stamp at the beginning of each line that begins in it."""
+        """Return `data` with `stamp` in front of each line that begins in it."""
         if not data:
             return data
         head = stamp if self._begins_line else b""
@@ -60,7 +60,9 @@ class LineStamper:
 
 
 class Console:
-    """One place where output appears, perhaps that of several streams, and whose line its cursor is on."""
+    """The state of one place where output appears, perhaps of several streams: the writer of the line that the cursor
+    is on.
+    """
 
     def __init__(self, is_terminal: bool = False) -> None:
         self._is_terminal = is_terminal
@@ -68,8 +70,9 @@ class Console:
         self._last_byte = b"\n"
 
     def compose(self, writer: object, tag: bytes, pieces: list[bytes]) -> bytes:
-        """Return the bytes that show a writer's pieces: each line with its tag, except where the writer's own line goes
-        on."""
+        """Return the bytes that show a writer's pieces: each line with its tag, except for a continuation of the
+        writer's own line.
+        """
         out = []
         for piece in pieces:
             out += [self._prefix(writer, tag, piece), piece]
@@ -77,7 +80,7 @@ class Console:
         return b"".join(out)
 
     def end_line(self) -> bytes:
-        """Return the bytes that bring the cursor to the beginning of a line."""
+        """Return the bytes that move the cursor to the beginning of a line."""
         needed = self._last_byte != b"\n"
         self._last_byte = b"\n"
         return b"\n" if needed else b""
@@ -89,6 +92,6 @@ class Console:
         if self._last_byte == b"\r":
             if own:
                 return b"" if piece == b"\n" else tag
-            # Another rank's progress bar is on this line: a terminal shows ours in its place, a file gets both.
+            # Another rank's progress bar is on this line: on a terminal the new text replaces it, and a file gets both.
             return (_CLEAR_TO_END_OF_LINE if self._is_terminal else b"") + tag
         return b"" if own else b"\n" + tag

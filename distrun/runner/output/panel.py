@@ -1,7 +1,7 @@
 """A panel of lines that stays at the bottom of a terminal while output scrolls above it.
 
-Only the printing thread writes to the terminal. Threads that have new lines hand them over, and ask for them to be
-painted. Progress bars do not scroll: that of rank 0 is the panel's first line, and those of the others are left out.
+Only the printing thread writes to the terminal. Other threads set new lines and request a repaint. Progress bars do not
+scroll: rank 0's is the panel's first line, and the others are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
 _BACKSPACES = re.compile(rb"[\x08]+")
-# Keras ends the states of its progress bar by line feeds where it writes to no terminal itself.
+# Keras ends each state of its progress bar with a line feed if it does not write to a terminal.
 _KERAS = re.compile(rb"^\s*(\d+)/(\d+) \S+ (?:\d+:)*\d+s? \S+/(?:step|epoch)")
 _TQDM = re.compile(rb"\d(?:it|/\S+) \[\d[^\]]*\]\s*$")
 _LONGEST = 4096
@@ -24,17 +24,17 @@ class _Line:
 
     def __init__(self) -> None:
         self.text = b""
-        """Since its beginning, or since a carriage return."""
+        """The text since its beginning, or since a carriage return."""
         self.before = b""
-        """Drawn over by `text`, once there is any; then the line is a progress bar's."""
+        """The previous state of a progress bar, which `text` replaces as soon as there is any."""
         self.is_bar = False
 
 
 class Panel:
-    """The panel. What is not said to be for any thread is for the printing one."""
+    """The panel. Methods belong to the printing thread, except those marked for any thread."""
 
     def __init__(self, descriptor: int) -> None:
-        """Args: that of the terminal."""
+        """Args: `descriptor` is the descriptor of the terminal."""
         status = os.fstat(descriptor)
         self.identity: object = (status.st_dev, status.st_ino)
         self._descriptor = descriptor
@@ -44,15 +44,16 @@ class Panel:
         self._lines: dict[Key, _Line] = {}
         self._has_news = False
 
-    # By any thread ----------------------------------------------------------------------------------------------------
+    # For any thread
+    # ----------------------------------------------------------------------------------------------------
 
     def on_request(self, request: Callable[[], None]) -> None:
-        """Have somebody called, by any thread, when there is something to paint."""
+        """Set the callback that requests a repaint, which any thread may call."""
         self._request = request
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and rows of the terminal."""
+        """The columns and rows of the terminal."""
         try:
             size = os.get_terminal_size(self._descriptor)
         except OSError:
@@ -60,14 +61,14 @@ class Panel:
         return size.columns or 80, size.lines or 24
 
     def show(self, lines: Sequence[str]) -> None:
-        """Show other lines from now on; none: no panel."""
+        """Replace the lines of the panel. An empty sequence removes the panel."""
         self._wanted = tuple(line.encode(errors="replace") for line in lines)
         self._request()
 
-    # What ranks write -------------------------------------------------------------------------------------------------
+    # Output of ranks -------------------------------------------------------------------------------------------------
 
     def whole(self, key: Key, pieces: Sequence[bytes]) -> list[bytes]:
-        """Return the whole lines in what a stream of a rank goes on with; the rest is kept."""
+        """Take further pieces of a rank's stream, and return the lines that are complete. The rest is kept."""
         line = self._lines.setdefault(key, _Line())
         found = []
         for piece in pieces:
@@ -93,7 +94,7 @@ class Panel:
         return [] if is_left_out else [drawn + b"\n"]
 
     def unfinished(self) -> list[tuple[Key, bytes]]:
-        """Return, at the end, the lines that are unfinished, but for other ranks' progress bars."""
+        """Return the unfinished lines at the end of the job, except for other ranks' progress bars."""
         left = [(key, line.text or line.before) for key, line in self._lines.items() if not line.is_bar or not key[0]]
         self._lines.clear()
         return [(key, text) for key, text in left if text]
@@ -112,7 +113,7 @@ class Panel:
         return self._has_news
 
     def around(self, data: bytes) -> bytes:
-        """Return the bytes that write whole lines, none perhaps, above the panel as it is to be now."""
+        """Return the bytes that write `data`, whole lines or nothing, and repaint the panel below."""
         self._has_news = False
         columns, rows = self.size
         bar = self._bar()
@@ -130,10 +131,10 @@ class Panel:
     def _erased(self, columns: int, rows: int) -> bytes:
         if not self._drawn:
             return b""
-        # A terminal that has become narrower has wrapped them.
+        # A terminal with fewer columns than before has wrapped them.
         up = sum(1 + max(0, min(width, 4 * columns) - 1) // columns if width > columns else 1 for width in self._drawn)
         up = min(up - 1, rows - 1)
-        # Line by line: to some terminals, clearing from the first line on means keeping what was there.
+        # Line by line, as some terminals save the text in their history when the screen is cleared from the first line.
         return b"\r" + b"\x1b[2K\x1b[A" * up + b"\x1b[2K"
 
 

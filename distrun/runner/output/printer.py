@@ -1,6 +1,6 @@
-"""The one thread that prints, so that a blocked terminal blocks nothing else.
+"""The one thread that prints, so that a blocked terminal blocks no other thread.
 
-Its queue needs no bound of its own: an agent sends no more than a window of unacknowledged output.
+Its queue needs no bound: an agent sends at most a window of unacknowledged output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distrun.runner.output.sinks import RankFiles, Sink
 if TYPE_CHECKING:
     from distrun.runner.output.panel import Panel
 
-# Seconds for which an unfinished line, such as the prompt of a debugger, is held back before it is shown.
+# Seconds before an unfinished line, such as the prompt of a debugger, is shown.
 PARTIAL_LINE_TIMEOUT = 0.1
 
 _COLOURS = {"stdout": b"36", "stderr": b"31"}
@@ -30,24 +30,24 @@ _COLOURS = {"stdout": b"36", "stderr": b"31"}
 
 @dataclass(frozen=True)
 class Style:
-    """The looks of the output."""
+    """The format of the output, and what is shown."""
 
     tags: bool = True
     """Whether each line begins with the rank that wrote it."""
     ranks: frozenset[int] | None = None
-    """The ranks whose output is shown; None = all."""
+    """The ranks whose output is shown. None = all."""
     timestamps: bool = False
-    """Whether each line, also in files, begins with the time at which it arrived."""
+    """Whether each line, also in files, begins with the time of its arrival."""
     prompts: bool = False
-    """Whether unfinished lines are shown after a moment even where no terminal shows them."""
+    """Whether unfinished lines are shown after a moment even if the output is not a terminal."""
     hidden: frozenset[tuple[int, str]] = frozenset()
-    """The ranks and streams that are not shown even though the rank is."""
+    """Pairs of rank and stream that are not shown, although the rank is in `ranks`."""
 
     first_server: int | None = None
-    """The number of the first process that is a parameter server and no rank; None = there are none."""
+    """The number of the first process that is a parameter server instead of a rank. None = without servers."""
 
     def tag(self, rank: int) -> bytes:
-        """Return what a line begins with: `[3]`, or `[server 1]`."""
+        """Return the tag in front of a rank's lines: `[3]`, or `[server 1]`."""
         first = self.first_server
         return b"[%d]" % rank if first is None or rank < first else b"[server %d]" % (rank - first)
 
@@ -65,7 +65,7 @@ class _Output:
 
 
 class _Paint:
-    """A wish for the panel to be painted."""
+    """A request to repaint the panel."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Last:
 
 
 class Printer:
-    """Prints what ranks write and what the launcher has to say, in a thread of its own."""
+    """Prints the output of ranks and the launcher's lines, in its own thread."""
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Printer:
     ) -> None:
         """
         Args:
-            stdout, stderr: where to print.
-            style: how output is to look.
-            files: where to keep all output besides.
-            post: is told when printing fails or is done, by the printing thread.
-            panel: stays at the bottom of the terminal, below what is printed there.
+            stdout, stderr: the sinks to print to.
+            style: the format of the output.
+            files: additional files for all output.
+            post: is called by the printing thread with an event when printing fails or is done.
+            panel: the panel at the bottom of the terminal. None = without one.
         """
         self._sinks = {"stdout": stdout, "stderr": stderr}
         self._style = style
@@ -110,20 +110,23 @@ class Printer:
         self._thread = threading.Thread(target=self._run, name="distrun printer", daemon=True)
 
     def start(self) -> None:
-        """Begin to print."""
+        """Start the thread."""
         self._thread.start()
 
     def output(self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None]) -> None:
-        """Print what a rank wrote to "stdout" or "stderr", and acknowledge it when that is done; never blocks."""
+        """Print a rank's output to `stream`, "stdout" or "stderr", and acknowledge it when it is printed. Does not
+        block.
+        """
         self._queue.put(_Output(rank, stream, data, acknowledge))
 
     def say(self, text: str) -> None:
-        """Print a dim line of the launcher's own on stderr; never blocks."""
+        """Print a line of the launcher on stderr, dimmed. Does not block."""
         self._queue.put(self._stamp() + self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
 
     def close(self, failure_report: str | None = None) -> None:
-        """Print what is left, unfinished lines too, and the failure report last; then post `Printed` and end; never
-        blocks."""
+        """Print the remaining output, including unfinished lines, and the failure report last. Then post `Printed` and
+        end the thread. Does not block.
+        """
         self._queue.put(_Last(failure_report))
 
     def _run(self) -> None:
@@ -145,7 +148,7 @@ class Printer:
             self._post(events.Printed())
 
     def _next(self) -> _Output | bytes | _Paint | _Last:
-        """Wait for the next item, and meanwhile show lines that have been unfinished for too long."""
+        """Wait for the next item, and show lines that have been unfinished for too long meanwhile."""
         while self._held_since:
             wait = min(self._held_since.values()) + PARTIAL_LINE_TIMEOUT - time.monotonic()
             try:
@@ -173,7 +176,7 @@ class Printer:
             data = self._stampers[item.rank, item.stream].feed(data, self._stamp())
         try:
             files.write(item.rank, item.stream, data)
-        except OSError as error:  # the disk is full, say: the training matters more than a copy of its output
+        except OSError as error:  # such as a full disk: the training matters more than a copy of its output
             self._files = None
             self._write("stderr", f"distrun: --output-dir is no longer written: {error.strerror}\n".encode())
 
@@ -186,7 +189,7 @@ class Printer:
         self._write("stderr", self._consoles["stderr"].end_line() + line + b"\n")
 
     def _finish_lines(self) -> None:
-        """Show every unfinished line; with tags or times, which stand for whole lines, end it too."""
+        """Show every unfinished line. With tags or times, which mark whole lines, also end it."""
         for key, splitter in self._splitters.items():
             if splitter.has_partial:
                 self._show(key, [splitter.flush()])
@@ -207,7 +210,7 @@ class Printer:
         self._write(stream, self._consoles[stream].compose(key, self._stamp() + tag, pieces))
 
     def _paint(self, only_news: bool = False) -> None:
-        """Paint the panel again; or only if what ranks wrote has changed it."""
+        """Repaint the panel, or with `only_news` only if output of ranks has changed it."""
         if self._panel is None or (only_news and not self._panel.has_news):
             return
         for stream in ("stderr", "stdout"):
@@ -216,7 +219,7 @@ class Printer:
                 return
 
     def _remove_panel(self) -> None:
-        """Print what the panel has kept, and go on without it."""
+        """Print the lines that the panel has kept, and remove the panel."""
         if self._panel is None:
             return
         panel, self._panel = self._panel, None
@@ -230,7 +233,7 @@ class Printer:
             self._show(key, [text])
 
     def _stamp(self) -> bytes:
-        """Return the column with the time, such as `2030-01-31 09:00:00.000 `, in local time; empty if not wanted."""
+        """Return the time stamp for a line, in local time, such as `2030-01-31 09:00:00.000 `, or b"" if not wanted."""
         if not self._style.timestamps:
             return b""
         return datetime.now().isoformat(" ", "milliseconds").encode() + b" "

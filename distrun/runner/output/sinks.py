@@ -1,4 +1,4 @@
-"""The places where printed bytes go: a descriptor, a text stream of Python, a file per rank."""
+"""The destinations of printed bytes: a descriptor, a text stream of Python, a file per rank."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from distrun.errors import UsageError
 
 
 class Sink(Protocol):
-    """A place where bytes can be printed."""
+    """A destination of bytes."""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a human is likely to be looking at it."""
+        """Whether it is a terminal, where people see unfinished lines and colours."""
 
     @property
     def identity(self) -> object:
-        """A key that is equal for two sinks whose output appears in the same place."""
+        """A key that is equal for sinks whose output appears in the same place."""
 
     def write(self, data: bytes) -> None:
-        """Write all of the data; blocks while the reader does not read. Raises OSError when there is no reader."""
+        """Write all data. Blocks while the reader does not read. Raises OSError if the reader is gone."""
 
 
 class DescriptorSink:
-    """A file descriptor, such as 1 and 2. Unlike `sys.stdout.buffer` it has no lock a blocked writer could hold."""
+    """A file descriptor, such as 1 or 2. Unlike `sys.stdout.buffer` it has no lock that a blocked writer could hold."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -58,7 +58,7 @@ class TextSink:
         self.identity: object = id(stream)
 
     def write(self, data: bytes) -> None:
-        """Write the data as text; bytes that the stream cannot show appear as backslash escapes."""
+        """Write the data as text. Bytes that the stream cannot show become backslash escapes."""
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         text = data.decode(errors="backslashreplace")
         self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -66,7 +66,7 @@ class TextSink:
 
 
 class RankFiles:
-    """DIR/rank.N/stdout and stderr: everything that each rank wrote, byte for byte."""
+    """The files DIR/rank.N/stdout and stderr: the complete output of each rank, byte for byte."""
 
     _MAX_OPEN = 256
 
@@ -74,13 +74,13 @@ class RankFiles:
         """Create the directories and empty the files.
 
         Args:
-            directory: where.
-            size: how many ranks the job has.
-            ranks: those whose files these are.
-            first_server: the number of the first process that is a parameter server; its files are in server.0.
+            directory: DIR.
+            size: the number of ranks of the job.
+            ranks: the ranks that get files here.
+            first_server: the number of the first process that is a parameter server. Its files are in server.0.
 
         Raises:
-            UsageError: that is not possible.
+            UsageError: the files cannot be created.
         """
         self.directory = directory
         self._width = len(str(size - 1))
@@ -109,7 +109,7 @@ class RankFiles:
         if file is None:
             if len(self._open) >= self._MAX_OPEN:
                 self._open.pop(next(iter(self._open))).close()
-            path.parent.mkdir(exist_ok=True)  # of a rank that an elastic job has grown to
+            path.parent.mkdir(exist_ok=True)  # for a rank that an elastic job has added
             file = path.open("ab", buffering=0)
         self._open[path] = file  # the most recently used comes last
         rest = memoryview(data)

@@ -1,6 +1,6 @@
-"""Planning an elastic job: its limits, the parts of hosts that come and go, and the variables of each generation.
+"""Planning an elastic job: the parts of its hosts as they come and go, and the variables of each generation.
 
-Pure, but for the memory of which hosts there are.
+Without effects. `ElasticPlanner` keeps as state which hosts the job has.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from distrun.runner.planning.variables.job import common_variables, rank_variabl
 from distrun.runner.planning.variables.ranks import MasterEndpoint, RankLocation
 from distrun.runner.protocol.handshake import HostError, HostInfo
 
-_MASTER_PORTS = 8  # per host: each generation takes the next, as the one before may still hold its own
+_MASTER_PORTS = 8  # per host: each generation takes the next one, as the previous generation may still hold its own
 
 
 @dataclass(frozen=True)
 class World:
-    """One generation as its ranks are told of it."""
+    """The environment variables of one generation."""
 
     environs: Sequence[dict[str, str]]
     """The variables of each rank."""
@@ -39,7 +39,7 @@ class World:
 
 
 class ElasticPlanner:
-    """Plans for one elastic job, as its hosts come and go."""
+    """Makes the plans of one elastic job, as its hosts come and go."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class ElasticPlanner:
         """
         Args:
             request: the user's request.
-            context: the facts.
-            options: the limits.
-            free_port: returns a port that is free on this machine now; None = one of those that were free when its
-                agent was started, as on other hosts.
+            context: the facts about the launching process.
+            options: the limits of the elastic job.
+            free_port: returns a port that is free on this machine now. None = take one that was free when this
+                machine's agent started, as on other hosts.
         """
         self._free_port = free_port
         self._here = ""
@@ -68,14 +68,14 @@ class ElasticPlanner:
         )
         self._rooms: dict[str, int] = {}
         self._infos: dict[str, HostInfo] = {}
-        self._machines: dict[str, str] = {}  # machine -> the host that it was last
+        self._machines: dict[str, str] = {}  # machine -> the name of its latest host
 
     def part(self, host: Host, route: Route | None) -> AgentPlan:
-        """Return the part of the plan that the processes of a host share.
+        """Return the part of the plan that the processes of `host` share.
 
         Args:
             host: the host, with its slots.
-            route: how it is reached; None = it is this machine.
+            route: the way to reach it. None = it is this machine.
 
         Raises:
             UsageError: it has too few GPUs.
@@ -86,20 +86,20 @@ class ElasticPlanner:
         self._here = host.name if route is None else self._here
         part = host_part(host, room, self._request, replace(self._context, routes=routes), self._common)
         ports = part.ports + (_MASTER_PORTS - 1 if PORTS not in self._context.environ else 0)
-        # By these it is known what is left of a process, even of a spare, which has no contract yet.
+        # These variables identify processes that are left behind, even of a spare, which has no launch contract yet.
         marks = {"DISTRUN_JOB": self._context.job, "DISTRUN_HOSTNAME": host.name}
         return replace(part, room=room, ports=ports, environ={**part.environ, **marks})
 
     def add(self, host: str, info: HostInfo, has_others: bool = True) -> None:
-        """Note what the agent of a host says of it.
+        """Add a host whose agent has answered with `info`.
 
         Args:
             host: its name.
-            info: what the agent says.
-            has_others: whether other hosts are listed, with whose ranks those here are to meet.
+            info: the agent's answer.
+            has_others: whether the job has other hosts, so that this one needs an address that they can reach.
 
         Raises:
-            HostError: it cannot be used, now at least.
+            HostError: the host cannot be used, at least for now.
         """
         others = {name: other for name, other in self._infos.items() if name != host}
         if (has_others or others) and (reason := no_address(info)):
@@ -118,15 +118,15 @@ class ElasticPlanner:
         self._infos[host] = info
 
     def remove(self, host: str) -> None:
-        """Note that a host's agent is gone."""
+        """Remove a host whose agent is gone."""
         self._infos.pop(host, None)
 
     def world(self, places: Sequence[RankLocation], number: int) -> World:
         """Return the variables of all ranks of a generation.
 
         Args:
-            places: those of its ranks, in rank order; all hosts have been added.
-            number: its number.
+            places: the locations of its ranks, in rank order. All their hosts have been added.
+            number: the generation's number.
         """
         hosts = list(dict.fromkeys(place.host for place in places))
         nodes = {host: node for node, host in enumerate(hosts)}
@@ -146,12 +146,12 @@ class ElasticPlanner:
     def _master_endpoint(
         self, hosts: Sequence[str], port: int, first: HostInfo
     ) -> tuple[MasterEndpoint, dict[str, dict[str, str]], dict[str, str]]:
-        """Return where the ranks of these hosts meet, the variables that are defaults on each, and their addresses.
+        """Return the master endpoint, and by host the default variables and the address.
 
         Args:
-            hosts: the hosts, that of rank 0 first.
-            port: a free port on the first.
-            first: what its agent says of it.
+            hosts: the names of the hosts, beginning with rank 0's.
+            port: a free port on the first host.
+            first: the host info of the first host.
         """
         if len(hosts) == 1:
             return MasterEndpoint("127.0.0.1", port), {}, {hosts[0]: "127.0.0.1"}
@@ -162,7 +162,7 @@ class ElasticPlanner:
         return master_endpoint_at(first, interfaces[hosts[0]], port, hosts[0]), defaults, addresses
 
     def _endpoints(self, places: Sequence[RankLocation], addresses: Mapping[str, str]) -> list[str]:
-        """Return where each rank may listen: each slot has a port of its own."""
+        """Return the endpoint of each rank for TF_CONFIG: each slot of a host has a port of its own."""
         ports = {host: self._infos[host].ports for host in addresses}
         return [
             format_endpoint(addresses[place.host], ports[place.host][place.slot % self._rooms[place.host]])
@@ -173,18 +173,20 @@ class ElasticPlanner:
         """Return the plan of a process.
 
         Args:
-            number: its number.
-            place: where it runs; its slot decides on its CPUs.
+            number: the number of the process.
+            place: its location. The slot determines its CPUs.
             environ, defaults: its variables, as `world` returns them.
         """
         room = self._rooms[place.host]
         return RankPlan(number, place.slot % room, room, 0, 1, environ, defaults=defaults)
 
     def spare(self, number: int, defaults: dict[str, str]) -> RankPlan:
-        """Return the plan of a spare."""
+        """Return the plan of a spare: a process that waits until a generation needs one more rank."""
         return RankPlan(number, 0, 1, 0, 1, {SPARE: "1"}, is_spare=True, defaults=defaults)
 
 
 def provisional(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a rank that is to join a later generation, and is told which when it begins."""
+    """Return the variables of a rank that joins a later generation, which gets the generation's number when that
+    begins.
+    """
     return {**environ, "DISTRUN_GENERATION": "0"}

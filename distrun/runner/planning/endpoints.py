@@ -1,4 +1,4 @@
-"""Completing a plan when all hosts have answered: the addresses and ports at which the ranks meet. Pure."""
+"""Completing a plan with the endpoints of the rendezvous, when all hosts have answered. Pure."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from distrun.runner.protocol.handshake import HostInfo
 
 
 def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool = False) -> dict[str, AgentPlan]:
-    """Return the parts of a plan by host, with the endpoints at which the ranks meet.
+    """Return the parts of a plan by host, with the endpoints of the ranks' rendezvous.
 
-    A variable that the user exports stays as it is: only variables that a rank's part of the plan has are changed.
+    Only variables that a rank's plan has are changed, so a variable that the user exports keeps its value.
 
     Args:
         plan: the plan.
-        host_info: returns what the agent of a host says of it.
-        met: whether each host has a launcher of its own, which has told only interfaces that its network allows.
-            Several of them may be on one machine.
+        host_info: returns the host info that a host's agent has answered with.
+        met: whether each host has a launcher of its own. Each of these reports only interfaces that its `--network`
+            allows, and several of them may run on one machine.
 
     Raises:
-        UsageError: the network that was asked for is not there, or two of the hosts are one.
+        UsageError: a host has no interface in the requested network, or two of the hosts are one machine.
     """
     first = plan.agents[0]
     infos = {part.host: host_info(part.host) for part in plan.agents}
@@ -50,16 +50,16 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
 
 
 def master_endpoint_at(info: HostInfo, interfaces: Sequence[Interface], port: int, host: str) -> MasterEndpoint:
-    """Return where the ranks of several hosts meet.
+    """Return the endpoint where the ranks of several hosts meet.
 
     Args:
-        info: what the agent of rank 0's host says of it.
-        interfaces: those of that host, the best first; see `Networks`.
-        port: a free port there, for other frameworks.
-        host: its name.
+        info: the host info of rank 0's host.
+        interfaces: the interfaces of that host, the best first. See `Networks`.
+        port: a free port on that host, for other frameworks.
+        host: the name of that host.
 
     Raises:
-        UsageError: it has no interface.
+        UsageError: the host has no interface.
     """
     if not interfaces:
         raise UsageError(f"host {host!r}, where rank 0 is to run, {no_address(info)}")
@@ -68,14 +68,14 @@ def master_endpoint_at(info: HostInfo, interfaces: Sequence[Interface], port: in
 
 
 def no_address(info: HostInfo) -> str:
-    """Return that a host cannot be reached by others, as a predicate with the remedy; empty: it can."""
+    """Return the reason why other hosts cannot reach a host, as a predicate with the remedy, or "" if they can."""
     if info.addresses:
         return ""
     return "has no address that other hosts can reach, only loopback: see `ip address` there, or leave the host out"
 
 
 def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
-    """Refuse a host under two names: its ranks would be numbered apart, so that two of them had the same GPU."""
+    """Refuse a host under two names: its ranks would get local ranks under each name, and two of them the same GPU."""
     known: dict[str, AgentPlan] = {}
     for part in plan.agents:
         first = known.setdefault(infos[part.host].machine or part.host, part)
@@ -87,7 +87,7 @@ def _check_names(plan: LaunchPlan, infos: Mapping[str, HostInfo]) -> None:
 
 
 def _found(endpoint: MasterEndpoint) -> dict[str, str]:
-    """Return the variables that depend on where the ranks meet."""
+    """Return the variables that hold the endpoint of the rendezvous."""
     return {
         **dict.fromkeys(("MASTER_ADDR", "DISTRUN_MASTER_ADDR"), endpoint.master_addr),
         **dict.fromkeys(("MASTER_PORT", "DISTRUN_MASTER_PORT"), str(endpoint.master_port)),
@@ -97,7 +97,7 @@ def _found(endpoint: MasterEndpoint) -> dict[str, str]:
 
 
 def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping[str, str]) -> list[str]:
-    """Return TF_CONFIG for each rank, if it was asked for; hosts without an address go by their names."""
+    """Return TF_CONFIG for each rank, if the plan has it. Hosts without an address are given by their names."""
     if plan.ps is None:
         return []
     places = {
@@ -109,7 +109,9 @@ def _tf_configs(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapp
 
 
 def _servers(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the variable with the endpoints of the parameter servers; hosts without an address go by their names."""
+    """Return the variable with the endpoints of the parameter servers. Hosts without an address are given by their
+    names.
+    """
     places: dict[int, list[tuple[Sequence[str], int]]] = {}
     for part in plan.agents:
         for index, server in enumerate(part.servers):
@@ -123,10 +125,10 @@ def _servers(plan: LaunchPlan, infos: Mapping[str, HostInfo], addresses: Mapping
 
 
 def interface_defaults(host: str, networks: Networks, network: str) -> dict[str, str]:
-    """Return the variables by which other frameworks find the interface that leads to the other hosts.
+    """Return the variables that tell other frameworks the interface that leads to the other hosts.
 
-    Without them, Gloo looks up the host's own name, which may be unknown or mean 127.0.1.1. NCCL looks at the
-    interfaces and knows better than we do, unless the user has chosen one.
+    Without them, Gloo looks up the host's own name, which may be unknown or mean 127.0.1.1. NCCL chooses among the
+    interfaces better than distrun would, so it gets a variable only if the user has chosen a network.
     """
     best = networks.of(host)
     names = list(dict.fromkeys(item.name for item in best))

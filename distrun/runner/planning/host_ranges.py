@@ -1,4 +1,4 @@
-"""Lists of hosts whose names count: node[01-04,07] is five hosts. The notation is Slurm's. Pure."""
+"""Lists of hosts with number ranges, in Slurm's notation: node[01-04,07] is five hosts. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from distrun.errors import UsageError
 
-_MAX_HOSTS = 1 << 16  # so that a typing error does not fill the memory
+_MAX_HOSTS = 1 << 16  # so that a typo does not fill the memory
 # gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
 _ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _PART = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
@@ -15,11 +15,11 @@ _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 def expand(text: str, remedy: str = "correct it") -> list[str]:
-    """Return the names in a list: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
+    """Return the names in the list `text`: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
 
     Args:
         text: the list.
-        remedy: what the user can do about one that cannot be understood.
+        remedy: the remedy for the error message.
 
     Raises:
         UsageError: the text is not such a list.

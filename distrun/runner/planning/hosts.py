@@ -1,4 +1,4 @@
-"""Host lists and host files: text in, hosts with their slots out. Nothing here looks at a machine."""
+"""Host lists and host files: parses text into hosts with their slots. Nothing here looks at a machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _HOST = re.compile(
 )
 # me@node[01-04,07]-ib:4   but not c:[0,2], whose brackets hold GPUs, nor [fe80::1]:8
 _RANGED = re.compile(r"(?P<user>[^@\[\]:]*@)?(?P<names>[^@\[\]:]+\[[^:]*)(?P<rest>:.*)?")
-_COMMA = re.compile(r",(?![^\[]*\])")  # one that is not within brackets
+_COMMA = re.compile(r",(?![^\[]*\])")  # a comma outside of brackets
 _EQUALS = re.compile(r"\s*=\s*")  # Open MPI allows 'slots = 4'
 _SLOTS = ("slots", "cpu", "count")
-_LIMITS = ("max_slots", "max-slots", "slots_max")  # on oversubscription in Open MPI; they mean nothing here
-_BOM = "\ufeff"  # the byte order mark with which some editors begin a file; nobody sees it
+_LIMITS = ("max_slots", "max-slots", "slots_max")  # on oversubscription in Open MPI, ignored here
+_BOM = "\ufeff"  # the byte order mark, which some editors write invisibly at the start of a file
 _GPU = re.compile(r"[A-Za-z0-9][\w/-]*", re.ASCII)  # 0   GPU-8a1b7c   MIG-77
 
 
@@ -37,11 +37,11 @@ class Host:
 
     name: str
     slots: int | None = None
-    """The number of ranks that it takes; None = the user did not say."""
+    """The number of ranks that it takes. None = not given."""
     user: str | None = None
-    """The account for SSH; None = as ~/.ssh/config has it."""
+    """The account for SSH. None = as ~/.ssh/config has it."""
     gpus: tuple[str, ...] = ()
-    """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES; none = the user did not say."""
+    """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES. Empty = not given."""
 
     def __str__(self) -> str:
         return self.name if self.slots is None else f"{self.name}:{self.slots}"
@@ -82,7 +82,7 @@ def parse_host_list(text: str) -> list[Host]:
 
 
 def _parse_entry(text: str) -> list[Host]:
-    """Parse one entry, which may be many hosts: `node[01-04,07]:4`."""
+    """Parse one entry, which may stand for several hosts: `node[01-04,07]:4`."""
     match = _RANGED.fullmatch(text)
     if match is None:
         return [parse_host(text)]
@@ -90,14 +90,14 @@ def _parse_entry(text: str) -> list[Host]:
 
 
 def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
-    """Parse the contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line; `#` starts a comment.
+    """Parse the contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line. `#` starts a comment.
 
     Args:
         text: the contents.
-        file: its name, for errors.
+        file: the file's name, for errors.
 
     Raises:
-        UsageError: a line cannot be understood, or there is no host at all.
+        UsageError: a line cannot be understood, or no line names a host.
     """
     hosts = []
     for number, line in enumerate(text.removeprefix(_BOM).splitlines(), start=1):
@@ -114,10 +114,10 @@ def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
 
 
 def merge(hosts: Iterable[Host]) -> list[Host]:
-    """Add up the slots of hosts that are listed more than once; the order is that of the first mention.
+    """Add up the slots of hosts that are listed more than once. The order is by first mention.
 
     Raises:
-        UsageError: they are too many.
+        UsageError: a host gets too many slots.
     """
     merged: dict[tuple[str, str | None], Host] = {}
     for host in hosts:

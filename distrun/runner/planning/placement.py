@@ -1,4 +1,4 @@
-"""Placing ranks: how many each host gets, and which. Pure."""
+"""Placing ranks on hosts: how many ranks each host gets, and which ones. Pure."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def with_slots(
     """Return the hosts, or this machine if there are none, with the slots that the user gives to all of them.
 
     Args:
-        hosts: the hosts as they are listed.
-        slots: the slots of those that are listed without; None = they stay as they are.
-        ranks_per_host: the slots of every host; None = what is listed counts.
-        oversubscribe: whether `ranks_per_host` may be more than what is listed.
+        hosts: the hosts as the user lists them.
+        slots: the slots of each host that is listed without slots. None = these stay without.
+        ranks_per_host: the slots of every host. None = as listed.
+        oversubscribe: whether `ranks_per_host` may exceed the listed slots.
 
     Raises:
-        UsageError: a host has fewer slots, or has more than any machine.
+        UsageError: a host has fewer slots than `ranks_per_host`, or more than `MOST_SLOTS`.
     """
     for number, name in (slots, "--slots"), (ranks_per_host, "--ranks-per-host"):
         if number is not None and not 1 <= number <= MOST_SLOTS:
@@ -55,12 +55,11 @@ def place(
 ) -> list[tuple[Host, int]]:
     """Return the hosts that get ranks, with the number of ranks of each.
 
-    Hosts without slots have `default_slots`, and they take more when `np` asks for more than all hosts have together;
-    with `oversubscribe`, so do the others. All slots of a host are filled before the next one's; with `by_node`, hosts
-    take turns.
+    Hosts without slots get `default_slots`, and more if `np` is more than the slots of all hosts. With `oversubscribe`,
+    every host takes more. All slots of a host are filled before the next host's. With `by_node`, hosts take turns.
 
     Raises:
-        UsageError: `np` is not positive, or is more than the slots that the user stated, or than there can be.
+        UsageError: `np` is not positive, or more than the user's slots, or than the limits of a job.
     """
     if np is not None and not 1 <= np <= MOST_RANKS:
         raise UsageError(f"-np {np} is not a number of ranks: give 1 to {MOST_RANKS}")
@@ -87,11 +86,11 @@ def place(
 
 
 def host_of_each_rank(counts: Sequence[int], by_node: bool = False) -> list[int]:
-    """Return the number of each rank's host, in the order of the ranks.
+    """Return the index of each rank's host, in rank order.
 
     Args:
-        counts: the number of ranks of each host.
-        by_node: whether hosts take turns; else the ranks of a host follow each other.
+        counts: the number of ranks on each host.
+        by_node: whether hosts take turns. Otherwise the ranks of a host follow each other.
     """
     return list(_host_of_each_rank(counts, by_node))
 

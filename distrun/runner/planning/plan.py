@@ -1,4 +1,4 @@
-"""The launch plan as frozen data: which rank runs where with which environment; as JSON for agents, and as text."""
+"""The launch plan as frozen data: the host and the environment of each rank. As JSON for agents, and as text."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _HIDDEN = ("DISTRUN_KEY",)
 
 @dataclass(frozen=True)
 class RankPlan:
-    """One rank, or one process of an elastic job, and the variables that are its own."""
+    """One rank, or one process of an elastic job, with the variables that only it has."""
 
     rank: int
-    """Its number in frames; in an elastic job the number of the process, which it has for life."""
+    """Its number in frames. In an elastic job this is the number of the process, which never changes."""
     local_rank: int
     local_size: int
     cross_rank: int
     cross_size: int
     environ: dict[str, str]
     stdin: bool = False
-    """Whether it gets the launcher's standard input; the others read an empty one."""
+    """Whether it gets the launcher's standard input. The others read an empty one."""
     is_spare: bool = False
-    """Whether it imports what it is told to, and waits to be activated, before it runs the command."""
+    """Whether it is a spare: it imports modules and then waits to be activated before it runs the command."""
     defaults: dict[str, str] = field(default_factory=dict)
-    """Variables for it if its environment does not have them."""
+    """Variables that it gets if its environment does not have them."""
     command: list[str] = field(default_factory=list)
-    """The command that it runs, in a sweep; empty = that of all ranks of the host."""
+    """The command that it runs, in a sweep. Empty = the host's `AgentPlan.command`."""
     is_server: bool = False
-    """Whether it is a parameter server: no rank, but a process of ours with a number after those of the ranks."""
+    """Whether it is a parameter server of distrun: not a rank, but a process whose number comes after the ranks'."""
     memory: int = -1
-    """The descriptor of a server's memory, which its agent knows."""
+    """The descriptor of a server's memory, which its agent fills in."""
 
     def to_json(self) -> bytes:
         """Return the payload of a START frame."""
@@ -49,7 +49,7 @@ class RankPlan:
 
 @dataclass(frozen=True)
 class AgentPlan:
-    """One host's part of the plan, which its agent gets."""
+    """One host's part of the plan, which is sent to its agent."""
 
     host: str
     command: list[str]
@@ -59,32 +59,34 @@ class AgentPlan:
     """The variables that all ranks of the host have in common."""
     ranks: list[RankPlan]
     remote: bool = False
-    """Whether `environ` is to be completed with what a login on the host gives; see `environ.complete_on_host`."""
+    """Whether `environ` is completed with the environment of a login on the host. See `environ.complete_on_host`."""
     ports: int = 0
     """The number of free ports that the ranks need on their host."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Variables for ranks whose environment does not have them."""
     bind_to: str = "none"
-    """The kind of CPUs that each rank gets its share of: core, socket, numa, or none: ranks use them all."""
+    """The kind of CPUs that each rank gets its share of: core, socket or numa. With `none`, ranks use all CPUs."""
     room: int = 0
-    """In an elastic job, the number of ranks that the host may come to have: it divides cores and CPUs among them, and
-    `ranks` are started one by one. 0 = the job is not elastic."""
+    """In an elastic job, the largest number of ranks that the host may have: cores and CPUs are divided by it, and
+    ranks are started one by one. 0 = the job is not elastic.
+    """
     python: str = ""
-    """The interpreter that was put in front of scripts, where the user has named none: on a host to which something was
-    brought, that of the agent stands for it. Empty = the user has named it."""
+    """The interpreter that was put in front of the user's script. On a host that an environment was brought to, the
+    agent's interpreter replaces it. Empty = the user named an interpreter.
+    """
 
     servers: list[RankPlan] = field(default_factory=list)
     """The parameter servers of the host."""
     server_ports: int = 0
-    """The number of ports that are reserved for parameter servers, of the host or that may come to it."""
+    """The number of ports that are reserved for parameter servers, including servers that may move to the host."""
     takes_servers: bool = False
-    """Whether parameter servers of other hosts may come to it: each of the job has a port here then."""
+    """Whether parameter servers of other hosts may move here: then each server of the job has a port on this host."""
 
     is_outlived: bool = False
-    """Whether the job goes on when the host is lost, with its servers elsewhere; elastic jobs do in any case."""
+    """Whether the job continues when the host is lost, with its servers on other hosts. Elastic jobs always do."""
 
     def to_json(self) -> bytes:
-        """Return the payload of a PLAN frame; bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
+        """Return the payload of a PLAN frame. Bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
         return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
@@ -105,30 +107,31 @@ class LaunchPlan:
     routes: Mapping[str, Route] = field(default_factory=dict)
     """The routes to the hosts that are not this machine."""
     notes: tuple[str, ...] = ()
-    """Decisions of the launcher that the user should know, a sentence each."""
+    """Decisions of the launcher that the user should know of, a sentence each."""
     warnings: tuple[str, ...] = ()
     """Likely mistakes of the user, a sentence each."""
     network: str = ""
-    """The interfaces and subnets that ranks of different hosts may use, separated by commas; empty = all."""
+    """The interfaces and subnets that ranks of different hosts may use, separated by commas. Empty = all."""
     servers: frozenset[int] = frozenset()
-    """The ranks, and parameter servers of ours, that never end by themselves: the job is over when all others are."""
+    """The ranks and parameter servers that never end by themselves: the job is over when all others have ended."""
     server_restarts: int = 0
-    """How often parameter servers of ours are started again, in all."""
+    """The number of times that distrun's parameter servers are started again, in all."""
     server_copies: str = ""
-    """The folder of the job where servers keep copies, with which one whose host is lost is started again on another
-    host. Empty = servers do not move."""
+    """The job's folder for copies of the servers' parameters. A server whose host is lost starts again on another host
+    from its copy. Empty = servers do not move.
+    """
     ps: int | None = None
-    """The number of parameter servers in TF_CONFIG; None = the ranks get no TF_CONFIG."""
+    """The number of parameter servers in TF_CONFIG. None = the ranks get no TF_CONFIG."""
     launcher: str = "ssh"
     """The program that starts ranks on other hosts: ssh, srun or mpirun."""
     by_mpirun: str = ""
-    """A description of the ranks that mpirun starts, empty without mpirun. The only rank of the plan is mpirun then."""
+    """A description of the ranks that mpirun starts, where mpirun is the plan's only rank. Empty = without mpirun."""
     elastic_command: tuple[str, ...] = ()
-    """In an elastic job, whose hosts may not be known yet, what its ranks run; empty = the job is not elastic."""
+    """In an elastic job, whose hosts may not be known yet, the command of its ranks. Empty = the job is not elastic."""
 
     @property
     def is_elastic(self) -> bool:
-        """Whether ranks come and go: numbers in frames are those of processes then."""
+        """Whether ranks come and go, so that the numbers in frames are not ranks but numbers of processes."""
         return bool(self.elastic_command)
 
     @property
@@ -138,21 +141,21 @@ class LaunchPlan:
 
     @property
     def needs_host_info(self) -> bool:
-        """Whether the ranks must be told what only their hosts know; see `endpoints.completed`."""
+        """Whether the plan needs facts that only the hosts know. See `endpoints.completed`."""
         return len(self.agents) > 1 or any(agent.remote or agent.ports or agent.servers for agent in self.agents)
 
     @property
     def host_of_each(self) -> dict[int, str]:
-        """The hosts of all processes, by their numbers: those of ranks, and then of parameter servers."""
+        """The hosts of all processes, by their numbers: first ranks, and then parameter servers."""
         return {item.rank: agent.host for agent in self.agents for item in (*agent.ranks, *agent.servers)}
 
     @property
     def refuges(self) -> frozenset[str]:
-        """The hosts to which servers of others may come."""
+        """The hosts that the servers of other hosts may move to."""
         return frozenset(agent.host for agent in self.agents if agent.takes_servers)
 
     def name_of(self, process: int) -> str:
-        """Return what to call a process: `rank 3`, or `server 1`."""
+        """Return the name of a process for messages: `rank 3`, or `server 1`."""
         return f"rank {process}" if process < self.size else f"server {process - self.size}"
 
     def host_of(self, rank: int) -> str:
@@ -161,7 +164,7 @@ class LaunchPlan:
 
 
 def describe(plan: LaunchPlan, inherited: Mapping[str, str]) -> str:
-    """Return the plan as text, without secrets. Variables that are as in `inherited` are left out."""
+    """Return the plan as text, without secrets. Variables with the same value in `inherited` are left out."""
     lines = [f"job {plan.job}: {plan.by_mpirun or spread(plan.size, sum(bool(agent.ranks) for agent in plan.agents))}"]
     lines += [f"warning: {warning}" for warning in plan.warnings]
     lines += [f"note: {note}" for note in plan.notes]

@@ -1,4 +1,4 @@
-"""From a request and the facts to the launch plan of ranks that distrun starts itself. Pure."""
+"""Makes the launch plan of ranks that distrun starts itself from a request and the facts. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
     """Return the plan of the whole job.
 
     Raises:
-        UsageError: the request cannot be met as it stands.
+        UsageError: the request cannot be met.
     """
     placed, notes = placed_ranks(request, context)
     size = sum(ranks for _, ranks in placed)
@@ -64,8 +64,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float = 5.0
 def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[tuple[Host, int]], list[str]]:
     """Return the hosts that get ranks, with the number of ranks of each, and notes for the user.
 
-    A host that is listed without slots has one, be it this machine or another, so that the size of a job does not
-    depend on where it is started.
+    A host that is listed without slots has one, even if it is this machine, so that the size of a job does not depend
+    on where it is started.
 
     Raises:
         UsageError: the hosts have too few slots.
@@ -81,7 +81,7 @@ def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[t
 
 
 def master_address(placed: list[tuple[str, int]], context: LaunchContext) -> str:
-    """Return rank 0's address as the other hosts reach it; a job on one host needs no network."""
+    """Return rank 0's address as the other hosts reach it. A job on one host needs no network."""
     first = placed[0][0]
     if len(placed) == 1:
         return "127.0.0.1"
@@ -97,8 +97,8 @@ def host_part(
         host: the host.
         ranks: the number of ranks that share its cores.
         request: the user's request.
-        context: the facts.
-        variables: `common_variables` of both.
+        context: the facts about the launching process.
+        variables: `common_variables(request, context)`.
 
     Raises:
         UsageError: the host has too few GPUs.
@@ -117,7 +117,7 @@ def host_part(
 
 
 def thread_notes(part: AgentPlan, ranks: int, context: LaunchContext, variables: CommonVariables) -> list[str]:
-    """Return a note on the number of threads that the ranks of this machine get, if it was chosen for them."""
+    """Return a note on the number of threads that the ranks of this machine get, if distrun chose it."""
     name = "OMP_NUM_THREADS"
     if part.remote or name in variables.inherited or name in variables.exports:
         return []
@@ -157,7 +157,7 @@ def _rank_plans(
 def _server_plans(
     hosts: list[str], request: LaunchRequest, context: LaunchContext, size: int
 ) -> dict[str, list[RankPlan]]:
-    """Return the plans of the parameter servers by host; they have the numbers after those of the ranks."""
+    """Return the plans of the parameter servers by host. Their numbers come after the ranks'."""
     plans: dict[str, list[RankPlan]] = {}
     chosen = [host.name for host in request.server_hosts] or hosts
     for number, host in enumerate(servers.hosts_of_each(request.servers, chosen)):

@@ -1,4 +1,4 @@
-"""From a request to a plan that this machine can execute: first the checks that look at the world, then the plan."""
+"""Turns a request into a plan that this machine can execute: first checks of the surroundings, then the plan."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
 
 _DEFAULTS = SshOptions()
-_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # torch's; anything but 1 turns it off
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # a variable of torch: any value but 1 turns it off
 
 
 class CommandError(UsageError):
-    """The command cannot be run; `status` is the exit status a shell would give."""
+    """The command cannot be run. `status` is the exit status that a shell would give."""
 
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
@@ -48,10 +48,10 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
     Args:
         request: the user's request.
         grace: seconds from SIGTERM to SIGKILL.
-        ssh: how to reach other hosts.
+        ssh: the flags for reaching other hosts.
 
     Raises:
-        UsageError: the request cannot be met; CommandError when that is because of the command.
+        UsageError: the request cannot be met. A CommandError if that is because of the command.
     """
     resolved = resolve(request, ssh)
     request, routes = resolved.request, resolved.routes
@@ -83,10 +83,10 @@ class Resolved:
 
 
 def resolve(request: LaunchRequest, ssh: SshOptions) -> Resolved:
-    """Find out which hosts are meant, and how they are reached.
+    """Find out which hosts `request` means, and how they are reached.
 
     Raises:
-        UsageError: they cannot be reached as the user asks for.
+        UsageError: they cannot be reached in the way that the user asks for.
     """
     request = checked(request)
     launcher, allocated = choose_launcher(request)
@@ -102,8 +102,8 @@ def resolve(request: LaunchRequest, ssh: SshOptions) -> Resolved:
 
 
 def _with_server_hosts(request: LaunchRequest, launcher: str, ssh: SshOptions, notes: tuple[str, ...]) -> Resolved:
-    """Return the request with hosts of servers under the names that the hosts of ranks have, and all routes."""
-    own = [replace(host, slots=0) for host in request.server_hosts]  # which changes no slots of those that have ranks
+    """Return the request with the servers' hosts under the names that the same hosts have for ranks, and all routes."""
+    own = [replace(host, slots=0) for host in request.server_hosts]  # 0 adds nothing in `merge`
     hosts, routes = resolve_hosts([*(request.hosts or [Host("localhost")]), *own], launcher, ssh)
     names = {host.name: host for host in hosts}
     here = next((host for host in hosts if host.name not in routes), None)
@@ -121,7 +121,7 @@ def choose_launcher(request: LaunchRequest) -> tuple[str, Allocation | None]:
     """Return the program that starts ranks on other hosts, and the allocation that this process runs in.
 
     Raises:
-        UsageError: the one that the user asks for cannot be used here.
+        UsageError: the launcher that the user asks for cannot be used here.
     """
     is_stated = bool(request.hosts) and "SLURM_JOB_ID" not in os.environ
     allocated = None if request.nodes or is_stated else allocation.current(os.environ)
@@ -129,7 +129,7 @@ def choose_launcher(request: LaunchRequest) -> tuple[str, Allocation | None]:
 
 
 def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
-    """Return all hosts, those that are this machine under one name, and the routes to the others.
+    """Return all hosts, with one name for this machine, and the routes to the others.
 
     Raises:
         UsageError: a host is listed with two accounts.
@@ -141,7 +141,7 @@ def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...])
     """Return a plan with further notes and with warnings, if this machine can execute its part.
 
     Raises:
-        UsageError: it cannot; CommandError when that is because of the command.
+        UsageError: it cannot. A CommandError if that is because of the command.
     """
     plan = replace(plan, notes=(*notes, *plan.notes), warnings=_warnings(plan))
     for agent in plan.agents:
@@ -153,10 +153,10 @@ def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...])
 
 
 def checked(request: LaunchRequest) -> LaunchRequest:
-    """Return the request as this process means it: with what its directory and its variables say.
+    """Return the request completed from this process's directory and variables.
 
     Raises:
-        UsageError: a setting or the network cannot be.
+        UsageError: a setting or the network is not valid.
     """
     if request.network:
         parse_network(request.network)
@@ -173,10 +173,11 @@ def checked(request: LaunchRequest) -> LaunchRequest:
 
 
 def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> str:
-    """Return the launcher asked for, else the one that fits: srun for nodes of our allocation, ssh for all others.
+    """Return the requested launcher, else the one that fits: srun for nodes of this job's allocation, ssh for all
+    others.
 
     Raises:
-        UsageError: the one asked for cannot be used here.
+        UsageError: the requested launcher cannot be used here.
     """
     in_slurm = allocated is not None and allocated.scheduler == "Slurm"
     ours = () if allocated is None else allocated.hosts
@@ -197,14 +198,13 @@ def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> st
 
 
 def _resolve_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
-    """Return nodes of a Slurm allocation, and a route for those that srun must reach, which needs no more than the
-    name."""
+    """Return nodes of a Slurm allocation, and routes to the nodes that srun must reach, which need only a name."""
     others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
     return list(hosts), {name: Route(name, name) for name in others}
 
 
 def chosen_settings(request: LaunchRequest) -> Settings:
-    """Return the settings that a rank here will find.
+    """Return the settings that a rank on this machine will find.
 
     Raises:
         UsageError: a setting has an impossible value, which every rank would refuse by itself.
@@ -213,13 +213,15 @@ def chosen_settings(request: LaunchRequest) -> Settings:
 
 
 def _ranks_environ(request: LaunchRequest) -> dict[str, str]:
-    """Return the variables that ranks here will find, as far as the user chooses them."""
+    """Return the variables that ranks on this machine will find, as far as the user chooses them."""
     exported = dict(spec.split("=", 1) for spec in request.exports if "=" in spec)
     return {**inherited_variables(os.environ), **settings(request), **exported}
 
 
 def _warnings(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return a warning for each variable that looks like a setting of distrun but is none; mpirun's rank 0 warns."""
+    """Return a warning for each variable that looks like a setting of distrun but is not one. With mpirun, rank 0
+    warns.
+    """
     if plan.by_mpirun:
         return ()
     environ = {name: value for agent in plan.agents for name, value in agent.environ.items()}
@@ -230,7 +232,7 @@ def read_hostfile(path: str) -> list[Host]:
     """Return the hosts of a host file.
 
     Raises:
-        UsageError: it cannot be read or understood.
+        UsageError: the file cannot be read or understood.
     """
     try:
         return parse_hostfile(Path(path).read_text(), f"hostfile {path!r}")
@@ -240,10 +242,10 @@ def read_hostfile(path: str) -> list[Host]:
 
 
 def check_command(agent: AgentPlan) -> None:
-    """Check that the command can be run here, before anything is started.
+    """Check that the command of `agent` can be run here, before anything is started.
 
     Raises:
-        CommandError: there is no such command.
+        CommandError: the command does not exist, or is not executable.
     """
     command = agent.command[0]
     path = os.path.join(agent.wdir, command) if os.sep in command else command
@@ -275,10 +277,10 @@ def launch_context(routes: Mapping[str, Route]) -> LaunchContext:
 
 
 def _resolve_hosts(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
-    """Return all hosts, and the routes to those that are not this machine.
+    """Return all hosts, and the routes to the hosts that are not this machine.
 
-    All names of this machine become the first of them, so that its ranks are numbered together. Another account of this
-    machine is reached like another machine.
+    All names of this machine are replaced by the first one listed, so that its ranks share one numbering of local
+    ranks. Another account on this machine is reached like another machine.
     """
     others = [host for host in hosts if not (machine.is_own_name(host.name) and _is_own_account(host))]
     if not others:
@@ -299,8 +301,8 @@ def _resolve_hosts(hosts: Sequence[Host], ssh: SshOptions) -> tuple[list[Host], 
 def _aliases_of_us(routes: Mapping[Host, Route]) -> set[Host]:
     """Return the hosts that are this machine under another name.
 
-    A name that SSH is configured to reach by a detour is none of them, and neither is an alias of localhost: that leads
-    to a container or through a tunnel.
+    A name that SSH is configured to reach through a jump host or proxy does not count, and neither does an alias of
+    localhost, which leads to a container or through a tunnel.
     """
     direct = {
         host: route.hostname

@@ -1,7 +1,8 @@
-"""Commands that are Python programs: what a spare must know to run them later. Pure, but for reading a program's file.
+"""Commands that are Python programs, split so that a spare can run them later. Pure, except for reading a program's
+file.
 
-A spare is the same interpreter with the same options, which runs a program of ours first. So is a rank in zero-line
-mode.
+A spare is the same interpreter with the same options, which runs a program of distrun first. So does a rank in
+zero-line mode.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 @dataclass(frozen=True)
 class PythonCommand:
-    """A command, split in two."""
+    """A command, split into its interpreter and its program."""
 
     interpreter: tuple[str, ...]
     """The interpreter, with its own options."""
@@ -31,12 +32,12 @@ class PythonCommand:
 
 
 def split(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:
-    """Return a command in its two parts; None: it is no Python program, or one that a spare could not run.
+    """Return a command in its two parts, or None if it is not a Python program, or one that a spare could not run.
 
     Args:
         command: the command.
-        path: the value of PATH where it is looked for.
-        wdir: the directory in which it is run.
+        path: the PATH that the command is searched on.
+        wdir: the directory that it runs in.
     """
     if not _PYTHON.fullmatch(os.path.basename(command[0])):
         return _split_script(command, path, wdir)
@@ -61,7 +62,7 @@ def split(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand 
 
 
 def _split_script(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:
-    """Return the parts of a command that is a script whose first line names a Python, as those that pip installs."""
+    """Return the parts of a command that is a script whose first line names a Python, such as pip installs."""
     found = shutil.which(os.path.join(wdir, command[0]) if os.sep in command[0] else command[0], path=path)
     if found is None:
         return None
@@ -86,11 +87,11 @@ def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) ->
     Args:
         command: the command of the plain script.
         mode: the value of `--auto`.
-        path: the value of PATH where it is looked for.
-        wdir: the directory in which it is run.
+        path: the PATH that the command is searched on.
+        wdir: the directory that it runs in.
 
     Raises:
-        UsageError: the command is no Python script.
+        UsageError: the command is not a Python script.
     """
     parts = split(command, path, wdir)
     if parts is None or parts.program[0] == "-c":

@@ -11,13 +11,13 @@ from distrun.runner.planning.ssh_config import Route
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """The user's request; the defaults are those of the command line."""
+    """The user's request, with the defaults of the command line."""
 
     command: tuple[str, ...]
     np: int | None = None
-    """The number of ranks; None = all slots of the hosts."""
+    """The number of ranks. None = all slots of the hosts."""
     hosts: tuple[Host, ...] = ()
-    """The hosts; none = this machine, with its default slots."""
+    """The hosts. Empty = this machine, with its default slots."""
     exports: tuple[str, ...] = ()
     """The values of `-x`."""
     wdir: str | None = None
@@ -27,18 +27,20 @@ class LaunchRequest:
     name: str = "none"
     """The job's name, as torchrun calls it: TORCHELASTIC_RUN_ID."""
     nodes: int | None = None
-    """The number of hosts that have a launcher each, ours included, whatever a scheduler says; None = not so."""
+    """The number of hosts that have a launcher of their own, including this one. It overrides a scheduler's allocation.
+    None = only this launcher exists.
+    """
     slots: int | None = None
-    """Slots of each host that is listed without, 1 by default, or of this machine if none is listed."""
+    """Slots of each host that is listed without slots (default 1), or of this machine if no host is listed."""
     ranks_per_host: int | None = None
-    """The number of ranks of every host; None = its slots."""
+    """The number of ranks of every host. None = its slots."""
     oversubscribe: bool = False
-    """Whether hosts take more ranks than they have slots when `np` asks for more."""
+    """Whether hosts take more ranks than they have slots if `np` asks for it."""
     bind_to: str = "none"
     """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
     report_bindings: bool = False
     map_by: str = "slot"
-    """`slot`: all slots of a host are filled before the next one's; `node`: hosts take turns."""
+    """`slot`: all slots of a host are filled before the next host's. `node`: hosts take turns."""
     share_gpus: bool = False
     """Whether a host may have more ranks than GPUs were listed for it."""
     stdin: int | None = None
@@ -50,21 +52,21 @@ class LaunchRequest:
     network: str | None = None
     """The interfaces and subnets that ranks of different hosts may use, separated by commas."""
     encrypt: bool = False
-    """Whether what ranks of different hosts send each other is encrypted."""
+    """Whether traffic between ranks of different hosts is encrypted."""
     wire_dtype: str | None = None
-    """The half-precision type in which float32 and float64 travel between hosts; None = they travel as they are."""
+    """The half-precision type that float32 and float64 are converted to between hosts. None = no conversion."""
     algorithm: str | None = None
-    """The algorithm by which arrays are reduced between hosts; None = chosen for each."""
+    """The algorithm for allreduce between hosts. None = chosen for each array."""
     scalars: bool = False
-    """Whether rank 0 writes figures where its script writes scalars."""
+    """Whether rank 0 logs its step rate and its use of time to TensorBoard and MLflow, where its script logs there."""
     autotune: bool = False
-    """Whether settings of communication are tuned on the running job."""
+    """Whether communication settings are tuned while the job runs."""
     autotune_log: str | None = None
-    """The file to which rank 0 writes what was tried."""
+    """The file that rank 0 logs the tuning's trials to."""
     autotune_wire_dtypes: tuple[str, ...] = ()
     """The types that tuning may choose for `wire_dtype`."""
     launcher: str | None = None
-    """The program that starts ranks on other hosts: ssh, srun or mpirun; None = the one that fits."""
+    """The program that starts ranks on other hosts: ssh, srun or mpirun. None = the one that fits."""
     mpi_args: str | None = None
     """Further arguments for mpirun, quoted as in a shell."""
     tf_config: bool = False
@@ -72,32 +74,31 @@ class LaunchRequest:
     ps: int = 0
     """The number of ranks that are parameter servers in TF_CONFIG."""
     servers: int = 0
-    """The number of parameter servers of ours, which are no ranks."""
+    """The number of distrun's own parameter servers, which are not ranks."""
     server_restarts: int = 0
-    """How often servers that fail are started again, in all."""
+    """The number of times that failed servers are started again, in all."""
     server_hosts: tuple[Host, ...] = ()
-    """The hosts of the servers, which need have no ranks; none = those of the ranks."""
+    """The hosts of the servers, which need not have ranks. Empty = the hosts of the ranks."""
     server_copies: str = ""
-    """The seconds between copies of what servers hold, a colon, and the folder of the copies; empty = there are none.
-    """
+    """`SECONDS:FOLDER`: the interval and the folder of copies of the servers' parameters. Empty = no copies."""
     tag_output: bool = True
     output_dir: str | None = None
     rank_filter: str | None = None
     horovod: bool = False
-    """Whether the command is a script of Horovod's, which finds distrun as `horovod`."""
+    """Whether the command is a Horovod script, which finds distrun when it imports `horovod`."""
     auto: bool = False
     """Whether the command is a plain script that `distrun.auto` runs."""
     timeline: Mapping[str, str] = field(default_factory=dict)
     """The settings of a timeline that the user asks for, as variables."""
     writes_timeline: bool = False
-    """Whether the launcher writes the timeline that settings ask for; otherwise ranks do."""
+    """Whether the launcher writes the timeline that settings ask for. Otherwise ranks do."""
     torch_backend: bool = False
-    """Whether torch.distributed uses distrun where the command asks for gloo or for nothing."""
+    """Whether torch.distributed uses distrun where the command asks for gloo or for no backend."""
 
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """The facts that a plan needs about the launching process and the moment."""
+    """The facts that a plan needs about the launching process."""
 
     environ: Mapping[str, str]
     cwd: str

@@ -1,4 +1,4 @@
-"""The way to reach a host by SSH: flags and ~/.ssh/config in, a frozen route out. Nothing here connects."""
+"""The way to reach a host by SSH: reads flags and ~/.ssh/config into a frozen route. Nothing here connects."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class SshOptions:
     port: int | None = None
     identity: str | None = None
     options: tuple[str, ...] = ()
-    """`KEY=VALUE` as after `ssh -o`; they win over ~/.ssh/config."""
+    """`KEY=VALUE` as after `ssh -o`. They take precedence over ~/.ssh/config."""
     accept_new: bool = False
     """Whether the key of a host never seen before is accepted and added to known_hosts."""
     python: str | None = None
-    """The Python of the remote hosts; None = the path of the launcher's own."""
+    """The Python of the remote hosts. None = the path of the launcher's own."""
     keepalive: float = 15.0
-    """Seconds of silence after which a connection counts as dead; 0 = never."""
+    """Seconds without an answer after which a connection counts as dead. 0 = never."""
     connect_timeout: float = 10.0
 
     @property
@@ -65,30 +65,30 @@ class Route:
     port: int = 22
     user: str = ""
     identities: tuple[str, ...] = ()
-    """Private keys the user named; tried first."""
+    """Private keys that the user named. They are tried first."""
     default_identities: bool = True
     """Whether ~/.ssh/id_* are tried too."""
     use_agent: bool = True
     known_hosts: tuple[str, ...] = ()
-    """The files of known hosts; new keys are added to the first."""
+    """The files of known hosts. New keys are added to the first."""
     key_name: str = ""
     """The name of the host in these files."""
     strict: str = "yes"
-    """yes: keys must be known; accept-new: unknown ones are accepted; no: changed ones too."""
+    """`yes`: keys must be known. `accept-new`: unknown ones are accepted. `no`: changed ones too."""
     timeout: float = 10.0
     family: str = "any"
     jump: Route | None = None
     proxy_command: str | None = None
     arguments: tuple[str, ...] = ()
-    """The flags of this launch, for the program ssh; it reads the configuration itself."""
+    """The flags of this launch, for the program ssh, which reads the configuration itself."""
 
     def ssh(self, *options: str) -> str:
-        """Return the command by which a person gets to the host, with further options of ssh."""
+        """Return the command that a person would use to log in to the host, with further options of ssh."""
         target = f"{self.user}@{self.name}" if self.user else self.name
         return shlex.join(["ssh", *options, *self.arguments, target])
 
     def __str__(self) -> str:
-        """`b`, or `b (me@10.0.0.7 port 2222 through a)` when that is not all there is to say."""
+        """`b`, or with details where they differ from the defaults: `b (10.0.0.7 port 2222 through a)`."""
         port = f" port {self.port}" if self.port != 22 else ""
         through = f" through {self.jump.name}" if self.jump else ""
         place = self.hostname if self.hostname != self.name else ""
@@ -100,7 +100,8 @@ class SshSettings:
     """The user's SSH configuration together with the flags of this launch."""
 
     def __init__(self, config: str, options: SshOptions, user: str, home: str) -> None:
-        """Args: text of the configuration, included files in place; the flags; the local user and home directory.
+        """Args: `config` is the text of the configuration with its includes replaced, `options` the flags, `user` and
+        `home` the local user and home directory.
 
         Raises:
             UsageError: a flag or the configuration cannot be understood.
@@ -142,7 +143,7 @@ class SshSettings:
         return replace(route, jump=self._jump(str(found.get("proxyjump", "none")), seen | {name}))
 
     def _jump(self, text: str, seen: frozenset[str]) -> Route | None:
-        """Return the last of the hops a, b in `ProxyJump a,b`; each is reached through the one before it."""
+        """Return the last of the hops in `ProxyJump a,b`. Each hop is reached through the one before it."""
         route: Route | None = None
         for hop in text.split(",") if text.lower() != "none" else ():
             match = _HOP.fullmatch(hop.strip())
@@ -177,13 +178,14 @@ class SshSettings:
         return own if configured.lower() == "none" else float(_number(configured, "ConnectTimeout", 1 << 20))
 
     def _path(self, path: str) -> str:
-        """Return a path with `~` and `%d`, the home directory, replaced where paramiko has not done so."""
+        """Return `path` with `~` and `%d`, the home directory, replaced where paramiko has not done so."""
         path = path.replace("%d", self._home)
         return self._home + path[1:] if path == "~" or path.startswith("~/") else os.path.abspath(path)
 
 
 def read_config(home: str, system: str = "/etc/ssh/ssh_config") -> str:
-    """Return the user's and the system's configuration as one text, included files in place: paramiko has no `Include`.
+    """Return the user's and the system's configuration as one text. Includes are replaced, as paramiko has no
+    `Include`.
 
     Raises:
         UsageError: includes are nested too deep.
@@ -200,7 +202,7 @@ def _with_includes(file: Path, base: Path, depth: int) -> str:
     except OSError:
         return ""
     text = []
-    block = "Host *"  # where an included file's own blocks end, that of the including file goes on
+    block = "Host *"  # after an included file, the including file's block continues
     for line in lines:
         key, *words = line.replace("=", " ", 1).split() or [""]
         if key.lower() == "include":
@@ -238,7 +240,7 @@ def _lookup(config: SSHConfig, name: str) -> Mapping[str, str]:
 
 
 def _preamble(options: SshOptions) -> str:
-    """Return flags as lines of a configuration; the first value found wins, so they are to precede all others."""
+    """Return flags as lines of a configuration. They go before all others, as the first value wins."""
     lines = [f"Port {options.port}\n"] if options.port is not None else []
     for option in options.options:
         key, equals, value = option.partition("=")

@@ -1,4 +1,4 @@
-"""The end of a rank: its exit code or signal, whether memory ran out, and which of several ends is the root cause."""
+"""The exit of a rank: its code or signal, whether memory ran out, and which of several exits is the root cause."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ def signal_name(signum: int) -> str:
 
 @dataclass(frozen=True)
 class RankExit:
-    """The end of one rank, in the convention of `subprocess`: a negative return code is a signal."""
+    """The exit of one rank, in the convention of `subprocess`: a negative return code is a signal."""
 
     returncode: int
     out_of_memory: bool = False
-    """Whether the kernel killed a process of the control group for want of memory at that moment."""
+    """Whether the kernel's OOM killer killed a process of the control group at that moment."""
     unasked: bool = False
-    """In an elastic job, whether the process had not been told to end."""
+    """In an elastic job, whether the process ended although the launcher had not asked it to."""
     has_departed: bool = False
-    """Whether the rank has ended well and is known not to have called init: nobody has to wait for it there."""
+    """Whether the rank exited with 0 and certainly without having called init, so that no rank need wait for it there.
+    """
 
     @property
     def failed(self) -> bool:
-        """Whether this end means that the job cannot succeed."""
+        """Whether this exit means that the job cannot succeed."""
         return self.returncode != 0
 
     @property
     def status(self) -> int:
-        """The exit status a shell would show: the exit code, or 128 + signal number."""
+        """The exit status that a shell would show: the exit code, or 128 + signal number."""
         return self.returncode if self.returncode >= 0 else 128 - self.returncode
 
     @property
     def root_cause_order(self) -> int:
-        """A sort key for ends that are noticed at the same moment: the likeliest root cause comes first.
+        """A sort key for exits that are noticed at the same moment: the likeliest root cause comes first.
 
         A signal comes from outside, so it is the likeliest. Exit code 1 is the least likely of the failures: Python
-        exits with it when an exception ends it, and a rank that merely lost its peers has one.
+        exits with it after an uncaught exception, and a rank that merely lost its peers ends so too.
         """
         if self.returncode < 0:
             return 0
@@ -65,6 +66,6 @@ class RankExit:
 
     @classmethod
     def decode(cls, payload: bytes) -> RankExit:
-        """Return the end that `encode` encoded."""
+        """Return the exit that `encode` encoded."""
         returncode, *rest = payload.split()
         return cls(int(returncode), *(word == b"1" for word in rest))

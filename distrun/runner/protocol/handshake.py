@@ -1,7 +1,7 @@
 """The handshake between the launcher and an agent on another host: a greeting, host info in return, and a check.
 
-Both messages are JSON objects. Unknown members are ignored, because the two ends may be of different versions, and the
-handshake is there to find that out. A login shell may print something before the agent answers, so the answer begins
+Both messages are JSON objects. Unknown members are ignored, because the two ends may be of different versions, which
+the handshake is there to find out. A login shell may print something before the agent answers, so the answer begins
 with `MAGIC`.
 """
 
@@ -31,35 +31,35 @@ _MISSING = re.compile(r"No module named '(?!distrun\b)(\w+)'")
 
 
 class HostError(LaunchError):
-    """A host cannot be used; the text says why and what to do, and does not name the host."""
+    """A host cannot be used. The text says why and what to do, and does not name the host."""
 
 
 class NoPythonError(HostError):
-    """A host has no program of the name that its Python was given by."""
+    """The Python that the launch asks for does not exist on a host."""
 
 
 class AllocationOverError(HostError):
-    """The scheduler's job is over, so none of its hosts can ever be used again."""
+    """The scheduler's job is over, so its hosts can never be used again."""
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """The launcher's message: all that the agent must know before the plan comes."""
+    """The launcher's message: everything that the agent must know before the plan comes."""
 
     keepalive: float
-    """Seconds of silence after which either end gives the other up; 0 = never."""
+    """Seconds without a message after which either end counts the other as lost. 0 = never."""
     wdir: str
     """The working directory of the ranks."""
     ports: int = 0
     """The number of free ports that the ranks need, besides the one for rank 0."""
     allowed_ports: str = ""
-    """The ports at which agent and ranks may listen, as in DISTRUN_PORTS; empty = any."""
+    """The ports that agent and ranks may listen on, as in DISTRUN_PORTS. Empty = any."""
     sealing: str = ""
-    """The launcher's public key, with which the agent's makes what seals frames; empty = frames are not sealed."""
+    """The launcher's public key, for the key exchange of sealed frames. Empty = frames are not sealed."""
     credential: str = ""
-    """A munge credential that vouches for it; empty = there is no munge here."""
+    """A munge credential that vouches for `sealing`. Empty = the launcher's machine has no munge."""
     servers: int = 0
-    """The number of parameter servers that may be on the host; each listens at a port that the agent reserves."""
+    """The number of parameter servers that may be on the host. Each listens on a port that the agent reserves."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -67,7 +67,7 @@ class Greeting:
 
     @classmethod
     def from_json(cls, payload: bytes) -> Greeting:
-        """Return what `to_json` wrote, as far as this version knows its members."""
+        """Return the greeting that `to_json` wrote, without members that this version does not know."""
         return cls(**_known(cls, payload))
 
 
@@ -79,26 +79,26 @@ class HostInfo:
     python: str
     pid: int
     port: int = 0
-    """A free port of its host, for rank 0 to listen on."""
+    """A free port of the host, for rank 0 to listen on."""
     problem: str = ""
-    """The reason why its host cannot be used; empty = it can."""
+    """The reason why the host cannot be used. Empty = it can be used."""
     addresses: tuple[Interface, ...] = ()
-    """The interfaces of its host that other hosts can reach."""
+    """The interfaces of the host that other hosts can reach."""
     rendezvous: int = 0
-    """A port on all addresses of its host that the agent reserves until it leaves; rank 0 binds it with SO_REUSEPORT.
-    """
+    """A port on all addresses of the host that the agent reserves until it exits. Rank 0 binds it with SO_REUSEPORT."""
     ports: tuple[int, ...] = ()
     """The free ports that the greeting asked for."""
     machine: str = ""
-    """Agents that share a host say the same here, under whichever names; see `machine.identity`. Empty = unknown."""
+    """The identity of the machine, which is the same for all names of a host. See `machine.identity`. Empty = unknown.
+    """
     sealing: str = ""
-    """The agent's public key, if the launcher has one and it can be used here; see `sealed_frames`."""
+    """The agent's public key, if the launcher has sent one and the host can use it. See `sealed_frames`."""
     credential: str = ""
-    """A munge credential that vouches for it, if there was one for the launcher's."""
+    """A munge credential that vouches for `sealing`, if the launcher sent one for its own key."""
     gpus: tuple[str, ...] = ()
-    """The GPUs that its processes see, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs that the host's processes see, as CUDA_VISIBLE_DEVICES names them."""
     servers: tuple[int, ...] = ()
-    """The ports that it reserves for parameter servers, as it does that of the rendezvous."""
+    """The ports that the agent reserves for parameter servers, in the same way as `rendezvous`."""
 
     def to_json(self) -> bytes:
         """Return the payload of a HELLO frame."""
@@ -106,7 +106,7 @@ class HostInfo:
 
     @classmethod
     def from_json(cls, payload: bytes) -> HostInfo:
-        """Return what `to_json` wrote, as far as this version knows its members."""
+        """Return the host info that `to_json` wrote, without members that this version does not know."""
         values = dict(_known(cls, payload))
         values["addresses"] = tuple(Interface(*item) for item in values.get("addresses", ()))
         values |= {name: tuple(values.get(name, ())) for name in ("ports", "servers", "gpus")}
@@ -125,8 +125,8 @@ def describe_host(
 
     Args:
         greeting: the launcher's message.
-        reservation: the socket that reserves the port for the rendezvous; see `distrun.host.endpoints.reserve_port`.
-        for_servers: those that reserve the ports of parameter servers.
+        reservation: the socket that reserves the port for the rendezvous. See `distrun.host.endpoints.reserve_port`.
+        for_servers: the sockets that reserve the ports of parameter servers.
     """
     problem = ""
     if not os.path.isdir(greeting.wdir):
@@ -151,19 +151,19 @@ def describe_host(
 
 
 def _ssh_address() -> str:
-    """Return the address of this host that the SSH connection of this process came by; empty: it has none."""
+    """Return the address of this host that this process's SSH connection was made to, or "" without SSH."""
     words = os.environ.get("SSH_CONNECTION", "").split()  # "10.0.0.1 41002 10.0.0.2 22": from, to
     return without_zone(words[2]) if len(words) == 4 else ""
 
 
 def find_first_frame(stream: bytes) -> tuple[bytes, bytes] | None:
-    """Find the first frame, after `MAGIC`, in what a program has written so far.
+    """Find the first frame, after `MAGIC`, in the bytes that a program has written so far.
 
     Returns:
-        Its payload and what follows it; None when more must come.
+        Its payload and the bytes after it, or None while it is incomplete.
 
     Raises:
-        HostError: too much has come without a frame, or what has come is none of ours.
+        HostError: too many bytes have come without a frame, or the frame's header is not one of distrun's.
     """
     noise, magic, frame = stream.partition(MAGIC)
     if not magic:
@@ -182,19 +182,19 @@ def find_first_frame(stream: bytes) -> tuple[bytes, bytes] | None:
 def check_compatibility(
     info: HostInfo, python: str, version: str = __version__, own: str = platform.python_version()
 ) -> str:
-    """Check whether we can work with a host.
+    """Check whether the launcher and the agent of a host are compatible.
 
     Args:
-        info: the answer of its agent.
-        python: the Python there, for the remedy.
-        version: our distrun.
-        own: our Python.
+        info: the answer of the host's agent.
+        python: the host's Python, for the remedy.
+        version: the launcher's version of distrun.
+        own: the launcher's version of Python.
 
     Returns:
-        A remark for the user; empty when there is nothing to remark.
+        A remark for the user, or "".
 
     Raises:
-        HostError: we cannot.
+        HostError: they are not.
     """
     if info.distrun != version:
         raise HostError(
@@ -208,10 +208,10 @@ def check_compatibility(
 
 
 def explain_failed_start(status: int, output: str, python: str) -> str:
-    """Return the reason why a program of ours did not start on a host, and the remedy.
+    """Return the reason why the agent did not start on a host, and the remedy.
 
     Args:
-        status: the exit status of the remote command, negative when there is none.
+        status: the exit status of the remote command, negative if unknown.
         output: everything that it and the login shell wrote.
         python: the Python that was to run it.
     """

@@ -1,41 +1,41 @@
-"""Noticing that a connection was cut without a word: both ends speak now and then, and time each other's silence."""
+"""Keepalive messages, by which both ends of a connection notice that the other is gone without closing it."""
 
 from __future__ import annotations
 
 import time
 
-PER_TIMEOUT = 10  # messages that each end sends within the time that counts as silence
+PER_TIMEOUT = 10  # messages that each end sends within the timeout
 
 
 class Keepalive:
-    """The clock of one end."""
+    """The timers of one end of a connection: when to send, and when the other end counts as lost."""
 
     def __init__(self, timeout: float) -> None:
-        """Args: seconds without a word after which the other end counts as gone."""
+        """Args: `timeout` is the number of seconds without a message after which the other end counts as lost."""
         self._timeout = timeout
         self._interval = timeout / PER_TIMEOUT
         self._last_heard = self._last_sent = time.monotonic()
         self._is_excused = False
 
     def heard(self) -> None:
-        """Note that something has come from the other end."""
+        """Record that something has come from the other end."""
         self._last_heard = time.monotonic()
 
     def excuse(self) -> None:
-        """Allow the other end to be silent until `expect`, whatever it has still to say before."""
+        """Allow the other end to send nothing until `expect` is called. Messages may still arrive before."""
         self._is_excused = True
 
     def expect(self) -> None:
-        """Count the other end's silence again, from now."""
+        """Start the timeout again, from this moment."""
         self._is_excused = False
         self.heard()
 
     def is_lost(self) -> bool:
-        """Whether the other end has been silent for too long."""
+        """Whether the other end has sent nothing for longer than the timeout."""
         return not self._is_excused and time.monotonic() >= self._last_heard + self._timeout
 
     def is_due(self) -> bool:
-        """Whether it is time to speak; the answer yes counts as having spoken."""
+        """Whether it is time to send a message. True also restarts the interval, so the caller has to send one."""
         now = time.monotonic()
         if now < self._last_sent + self._interval:
             return False

@@ -1,9 +1,9 @@
-"""Sealed frames: what the launcher sends an agent over a line that others may read, as the streams of srun are.
+"""Sealed frames: encryption of what the launcher sends an agent over connections that others may read, such as srun's.
 
-The launcher's HELLO holds a public key, and the agent's answer another. From then on each frame to the agent, the plan
-with the job key first, travels inside a SEALED frame. Where munge is at work, each side has it vouch for its public
-key, so that nobody can put one of his own in between; without, that is not noticed. A host without the package
-cryptography gets its frames as they are.
+The launcher's HELLO holds a public key, and the agent's answer another. Every later frame to the agent, beginning with
+the plan and its job key, travels inside a SEALED frame. Where munge runs, each side's public key comes with a munge
+credential, so that a man in the middle cannot replace it. Without munge, such a replacement is not noticed. A host
+without the package cryptography gets its frames unencrypted.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _PURPOSE = "frames"
 
 
 class SealOffer:
-    """The launcher's side, for any number of agents."""
+    """The launcher's side: one key pair for any number of agents."""
 
     def __init__(self) -> None:
         self._keys = _key_pair()
         self.public = "" if self._keys is None else self._keys.public.hex()
-        """Our public key; empty = frames cannot be sealed here."""
+        """The launcher's public key. Empty = frames cannot be sealed here."""
         self.credential = ""
-        """A munge credential that vouches for it; empty = nothing does."""
+        """A munge credential that vouches for `public`. Empty = there is none."""
         if self.public and munge.is_here():
             try:
                 self.credential = munge.vouched(self.public).decode("ascii", "replace")
             except BootstrapError:
-                pass  # no munged runs here, so it does not on the nodes
+                pass  # no munged runs here, so none runs on the nodes
 
     def accepted(self, info: HostInfo) -> Seal | None:
-        """Return what seals frames for an agent that has answered; None = it cannot open any.
+        """Return the seal for frames to an agent that answered with `info`, or None if it cannot open sealed frames.
 
         Raises:
-            HostError: munge is at work here, and nothing vouches for the agent's public key.
+            HostError: munge runs here, and no valid credential vouches for the agent's public key.
         """
         if self._keys is None or not info.sealing:
             return None
@@ -52,7 +52,7 @@ class SealOffer:
 
 
 def answered(greeting: Greeting) -> tuple[str, str, Opener | None]:
-    """Return the agent's answer to an offer: its public key, what vouches for it, and what opens the frames.
+    """Return the agent's answer to `greeting`: its public key, the munge credential for it, and the opener of frames.
 
     Raises:
         BootstrapError: there is a credential of the launcher, and it does not vouch for its public key.

@@ -1,14 +1,15 @@
-"""Bringing to other hosts what they lack: distrun itself, an environment for the ranks, and the user's code.
+"""Bringing distrun itself, an environment for the ranks, and the user's code to other hosts that lack them.
 
-A host is prepared by the process that then becomes the agent there, before it is the agent: it asks the launcher for
-what is missing, and the launcher answers (`runner.hosts.introduction`). A host that has the same distrun, in a job
-that ships nothing, asks nothing.
+The process that becomes the agent of a host prepares the host first: it requests what is missing from the launcher,
+which answers (`runner.hosts.introduction`). A host that has the same distrun, in a job that ships nothing, requests
+nothing.
 
-- On the launcher: `package` is distrun as it runs here; `requirements` are those of an environment; `snapshot` is the
-  state of a folder of the user's, of which `ignore` leaves out what git would, and `digests` remembers what has been
-  read before; `delivery` is all of it for one launch, with the answers to hosts; `options` are those of users.
-- On the host: `first_stage` is sent as text and looks for distrun; `second_stage`, sent or imported, asks for what is
-  missing; `cache` is the folder that keeps it, `blobs` are contents of files there; `trees` puts the user's code there
-  and `environment` makes a virtual environment. `arrived` tells the agent, and through it the ranks, where everything
-  is.
+- On the launcher: `package` packs the running distrun. `requirements` parses the requirements of an environment.
+  `snapshot` takes the state of a user's folder as a `manifest`, where `ignore` leaves out the same files as git, and
+  `digests` caches the digests of unchanged files. `delivery` is all of this for one launch, with the answers to hosts.
+  `options` are the command-line options.
+- On the host: `first_stage` is sent as text and looks for distrun. `second_stage`, also sent, requests what is missing.
+  `cache` is the folder that keeps it, and `blobs` are contents of files in the cache. `trees` writes the user's code,
+  and `environment` makes a virtual environment. `arrived` gives the agent, and through it the ranks, the paths of all
+  this.
 """

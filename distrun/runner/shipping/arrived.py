@@ -1,7 +1,7 @@
-"""The places of what was brought to this host, as the agent uses them: of distrun and of the user's code.
+"""The paths of distrun and the user's code that were brought to this host, for the agent.
 
-The program that prepared the host has said it in a variable (`contract.launch.SHIPPED`), in the process that is the
-agent now.
+The program that prepared the host has set a variable with them (`contract.launch.SHIPPED`), in the process that is now
+the agent.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from distrun.runner.planning.plan import AgentPlan
 
 _PYTHONS = ("python", "python3")
-"""The names that mean the agent's Python where none of that name is on PATH: a bare host may have `python3` only."""
+"""The names that stand for the agent's Python if they are not on PATH: a bare host may have `python3` only."""
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """The places of what was brought."""
+    """The paths of what was brought to this host."""
 
     text: str
     """The value of the variable."""
     path: tuple[str, ...]
-    """Folders for the search path for modules: that of distrun, and of what it needs."""
+    """Folders for the search path for modules: distrun's first, and then its dependencies'."""
     trees: tuple[tuple[str, str], ...]
-    """The folders that were shipped: their paths on the launcher's machine, and here."""
+    """The shipped folders, as pairs of their paths on the launcher's machine and here."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Arrived | None:
-        """Return what was brought; None: nothing was."""
+        """Return the paths in the environment, or None if nothing was brought."""
         text = environ.get(SHIPPED)
         if text is None:
             return None
@@ -44,15 +44,15 @@ class Arrived:
         return cls(text, tuple(said["path"]), tuple((source, place) for source, place in said["trees"]))
 
     def here(self, path: str) -> str:
-        """Return the path on this host of what has that path on the launcher's machine, if it was shipped."""
+        """Return the path on this host for a path on the launcher's machine. Paths that were not shipped stay."""
         holding = [tree for tree in self.trees if path == tree[0] or path.startswith(f"{tree[0]}/")]
         if not holding:
             return path
-        source, place = max(holding, key=lambda tree: len(tree[0]))  # one may be in another, which leaves it out
+        source, place = max(holding, key=lambda tree: len(tree[0]))  # the innermost folder that holds the path
         return place + path[len(source) :]
 
     def adapted(self, plan: AgentPlan) -> AgentPlan:
-        """Return a plan with the paths of this host; its variables are complete."""
+        """Return a plan with the paths of this host. Its variables must be complete."""
         environ = dict(plan.environ)
         given = [self.here(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
         own, needed = list(self.path[:1]), list(self.path[1:])
@@ -63,11 +63,11 @@ class Arrived:
         return replace(made, command=self.command(plan.command, made))
 
     def command(self, words: Sequence[str], plan: AgentPlan) -> list[str]:
-        """Return a command with the paths of this host, and with the agent's Python where that is meant.
+        """Return a command with the paths of this host, and with the agent's Python if the command means any Python.
 
         Args:
-            words: the command, as the launcher has it.
-            plan: that of the host, with the variables that the command will have.
+            words: the command on the launcher's machine.
+            plan: the plan of the host, with the variables that the command will have.
         """
         command = [self.here(word) for word in words]
         is_missing = command[0] in _PYTHONS and shutil.which(command[0], path=plan.environ.get("PATH")) is None

@@ -12,8 +12,8 @@ from contextlib import suppress
 from distrun.runner.shipping.cache import HALF, clear_half_written, naming, touch, write_file
 from distrun.runner.shipping.manifest import FileEntry
 
-_KEPT = 30 * 86400.0  # seconds since a content was used last
-_PER_USE = 86400.0  # seconds for which it is enough to have noted one use
+_KEPT = 30 * 86400.0  # seconds since the last use of a content
+_PER_USE = 86400.0  # seconds between two updates of the time of the last use
 _PIECE = 1 << 20
 
 
@@ -21,17 +21,17 @@ class Blobs:
     """The contents of files in a host's cache, by their digests."""
 
     def __init__(self, cache: str) -> None:
-        """Args: the cache."""
+        """Args: `cache` is the path of the cache."""
         self._shelf = os.path.join(cache, "blobs")
         os.makedirs(self._shelf, mode=0o700, exist_ok=True)
 
     def lacking(self, files: Iterable[FileEntry]) -> list[FileEntry]:
-        """Return the files whose contents are not there, each content once."""
+        """Return the files whose contents are missing, each content once."""
         wanted = {entry.digest: entry for entry in files if entry.size}
         return [entry for entry in wanted.values() if not os.path.exists(self.path(entry))]
 
     def store(self, entry: FileEntry, pieces: Iterable[bytes]) -> None:
-        """Keep a file's content. Whether it is the right one turns out when it is used.
+        """Store a file's content. Its digest is checked when it is used.
 
         Raises:
             OSError: it cannot be written.
@@ -47,11 +47,11 @@ class Blobs:
                 os.unlink(half)
 
     def path(self, entry: FileEntry) -> str:
-        """Return where a file's content is, or would be."""
+        """Return the path of a file's content, whether it exists or not."""
         return os.path.join(self._shelf, entry.digest[:2], entry.digest)
 
     def is_intact(self, entry: FileEntry) -> bool:
-        """Whether a file's content is there, as it should be; it counts as used then."""
+        """Whether a file's content is stored undamaged. If so, this counts as a use."""
         try:
             is_same = read_digest(self.path(entry)) == entry.digest
         except OSError:
@@ -60,9 +60,10 @@ class Blobs:
         return is_same
 
     def copy(self, entry: FileEntry, target: str) -> bool:
-        """Write a file with its content, mode and time; False: the content here is damaged, and deleted now.
+        """Write a file with its content, mode and time, or return False if the stored content was damaged and is now
+        deleted.
 
-        It is a copy: a rank that writes to the file must not change what later jobs get.
+        It is a copy and not a link, so that a rank that writes to the file does not change it for later jobs.
 
         Raises:
             OSError: it cannot be written.
@@ -84,7 +85,7 @@ class Blobs:
         return True
 
     def _pieces(self, entry: FileEntry) -> Iterator[bytes]:
-        """Yield a content as far as it can be read; what is missing makes it a damaged one."""
+        """Yield a content as far as it can be read. If the rest is missing, its digest will be wrong."""
         path = self.path(entry)
         with suppress(OSError), open(path, "rb", buffering=0) as blob:
             if time.time() - os.fstat(blob.fileno()).st_mtime > _PER_USE:
@@ -93,7 +94,7 @@ class Blobs:
                 yield piece
 
     def prune(self) -> None:
-        """Delete, at most once a day, contents that nobody has used for long."""
+        """Delete contents that have not been used for long, at most once a day."""
         mark = os.path.join(self._shelf, ".pruned")
         now = time.time()
         with suppress(OSError):
@@ -114,7 +115,7 @@ def read_digest(path: str) -> str:
 
 
 def read_digest_and_size(path: str) -> tuple[str, int]:
-    """Return the SHA-256 of a file's content, and the bytes that it has. Raises OSError."""
+    """Return the SHA-256 and the size of a file's content. Raises OSError."""
     found = hashlib.sha256()
     size = 0
     with open(path, "rb", buffering=0) as file:

@@ -1,7 +1,7 @@
-"""The cache of a host: a folder of the user's own, with what distrun has brought there.
+"""The cache of a host: a folder that only the user can access, for everything that distrun has brought there.
 
-`packages/<digest>`, `blobs/<digest>`, `trees/<job>` and `environments/<digest>`. This module needs nothing but the
-standard library, as it is also sent as text.
+`packages/<digest>`, `blobs/<digest>`, `trees/<job>` and `environments/<digest>`. This module uses only the standard
+library, as it is also sent as text.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-_STALE = 3600.0  # seconds after which what is half written counts as left by a process that was killed
+_STALE = 3600.0  # seconds after which an unfinished file or folder counts as left by a killed process
 HALF = ".distrun-half-"
-"""The beginning of the names of what is half written."""
+"""The prefix of the names of unfinished files and folders."""
 
 
 class CacheError(Exception):
-    """There is no place for the cache, or nothing can be written there; the text is a sentence."""
+    """No folder can be used as the cache. The text is a sentence."""
 
 
 def open_cache(environ: Mapping[str, str]) -> str:
-    """Return the cache's folder, which is this user's alone; make it if need be.
+    """Return the cache's folder, which only this user can access. It is created if needed.
 
-    It is `$XDG_CACHE_HOME/distrun`, or else `~/.cache/distrun`; where that cannot be written, a folder of this user's
-    among the temporary files, under another name if another user has taken its own.
+    It is `$XDG_CACHE_HOME/distrun`, or else `~/.cache/distrun`. If that is not writable, it is this user's own folder
+    among the temporary files, with another name if another user has taken the usual one.
 
     Raises:
-        CacheError: neither can be used.
+        CacheError: none of these can be used.
     """
     base = environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # then the variable does not count, as its specification says
+    if not os.path.isabs(base):  # its specification says to ignore relative paths
         base = os.path.join(os.path.expanduser("~"), ".cache")
     temporary = os.path.join(tempfile.gettempdir(), f"distrun-{os.getuid()}")
     folders = (os.path.join(base, "distrun"), temporary, *sorted(glob.glob(f"{glob.escape(temporary)}-*")))
@@ -66,11 +66,12 @@ def open_cache(environ: Mapping[str, str]) -> str:
 
 
 def fill(place: str, write: Callable[[str], None]) -> None:
-    """Make a folder that appears as a whole or not at all; one that another process has made meanwhile stays.
+    """Create a folder atomically, so that it is never seen half filled. If another process has created it meanwhile,
+    that one stays.
 
     Args:
-        place: its path.
-        write: is given the path of an empty folder, and fills it.
+        place: the path of the folder.
+        write: fills an empty folder, whose path it gets.
 
     Raises:
         OSError: it cannot be written.
@@ -92,7 +93,7 @@ def fill(place: str, write: Callable[[str], None]) -> None:
 
 
 def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Write a file that appears as a whole or not at all.
+    """Write a file atomically, so that it is never seen half written.
 
     Raises:
         OSError: it cannot be written.
@@ -109,7 +110,7 @@ def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
 
 
 def discard(place: str) -> None:
-    """Delete a folder, as far as that is possible; nobody finds it half deleted."""
+    """Delete a folder as far as possible. It is renamed first, so that it is never seen half deleted."""
     aside = os.path.join(os.path.dirname(place), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
     with suppress(OSError):
         os.rename(place, aside)
@@ -117,13 +118,13 @@ def discard(place: str) -> None:
 
 
 def clear_half_written(shelf: str) -> None:
-    """Delete what processes that were killed have left half written in a folder of the cache."""
+    """Delete unfinished files and folders that killed processes have left in the folder `shelf`."""
     now = time.time()
     with os.scandir(shelf) as entries:
         left = [entry for entry in entries if entry.name.startswith(HALF)]
     for entry in left:
         with suppress(OSError):
-            # Not when it was written: a copy of a user's file has the time of that before it has its name.
+            # By ctime, not mtime: a copy of a user's file gets the mtime of the original before its final name.
             if now - entry.stat(follow_symlinks=False).st_ctime > _STALE:
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path, ignore_errors=True)
@@ -132,7 +133,7 @@ def clear_half_written(shelf: str) -> None:
 
 
 def by_last_use(shelf: str) -> list[tuple[float, str]]:
-    """Return when each folder of a folder of the cache was used last, and its path; the newest first."""
+    """Return time of last use and path of each folder in `shelf`, the most recent first."""
     found = []
     with suppress(OSError), os.scandir(shelf) as entries:
         for entry in entries:
@@ -143,7 +144,7 @@ def by_last_use(shelf: str) -> list[tuple[float, str]]:
 
 
 def discard_unused(place: str) -> None:
-    """Delete a folder unless a process of this host holds it."""
+    """Delete a folder unless a process on this host holds it."""
     with suppress(OSError):
         descriptor = os.open(place, os.O_RDONLY)
         try:
@@ -154,23 +155,24 @@ def discard_unused(place: str) -> None:
 
 
 def hold(place: str) -> None:
-    """Note that a folder is used now, and have no process of this host delete it while this one lives, whichever
-    program it becomes."""
+    """Mark a folder as used now, and lock it against deletion by processes on this host while this process lives. The
+    lock survives exec, as the descriptor is inherited.
+    """
     touch(place)
-    with suppress(OSError):  # where there are no locks nothing that is old is deleted
+    with suppress(OSError):  # a file system without locks: `discard_unused` fails there, too
         descriptor = os.open(place, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         os.set_inheritable(descriptor, True)
 
 
 def touch(place: str) -> None:
-    """Note that something is used now."""
+    """Set the time of last use of a file or folder to now."""
     with suppress(OSError):
         os.utime(place)
 
 
 def explain(error: OSError, cache: str) -> str:
-    """Return why something cannot be written, to the cache as a rule, with the remedy."""
+    """Return the reason of a failed write, usually to the cache, with the remedy."""
     path = str(error.filename or cache).partition(f"/{HALF}")[0]
     said = f"{path} cannot be written: {error.strerror}; make room or give the right to write there"
     return f"{said}, or set XDG_CACHE_HOME there to a folder elsewhere" if path.startswith(cache) else said
@@ -178,7 +180,7 @@ def explain(error: OSError, cache: str) -> str:
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Have errors say the path: those of writing, as on a full disk, say none."""
+    """Add `path` to errors: OSErrors of write(2), such as a full disk, do not have it."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""All that one launch may bring to hosts: the first program that runs there, and the answers to what it asks."""
+"""Everything that one launch may bring to hosts: the first program that runs there, and the answers to its requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from distrun.runner.shipping.snapshot import ShippedFolder
 _ROOM = Path(__file__).parent
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 
-# Any Python must be able to read this, so that one that is too old can say so; and any login shell, so it is one line.
+# Any Python must be able to parse this, so that one that is too old can report it. It is one line, for any login shell.
 _CODE = (
     "import sys; sys.version_info < (3, 10) and sys.exit('distrun needs Python 3.10 or newer, and this is '"
     " + sys.version.split()[0]); sys.path = [p for p in sys.path if p]; import hashlib, os; "
@@ -33,30 +33,30 @@ _CODE = (
 
 @dataclass(frozen=True)
 class Opening:
-    """The beginning of a program of ours on another host."""
+    """The start of a distrun program on another host."""
 
     code: str
-    """The program for `python -c`, which reads a text of known length and digest from stdin, and runs it."""
+    """The program for `python -c`. It reads a text of known length and digest from stdin, and runs it."""
     text: bytes
-    """That text, which must be the first on the program's stdin."""
+    """The text, which must be the first input on the program's stdin."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The things that a launch brings to its hosts. Its methods may be called by many threads."""
+    """The things that a launch brings to its hosts. Its methods are thread-safe."""
 
     brings_itself: bool = True
-    """Whether distrun is brought to hosts that lack it, or have another one."""
+    """Whether distrun is brought to hosts that lack it, or have another version."""
     requirements: tuple[str, ...] | None = None
-    """The requirements of the environment that ranks run in; None = they run in what there is."""
+    """The requirements of the environment that ranks run in. None = no environment is made."""
     snapshots: tuple[ShippedFolder, ...] = ()
     """The folders that are shipped."""
 
     def opening(self, job: str = "") -> Opening:
-        """Return the beginning of an agent, which prepares its host; without a job, that of a probe, which does not.
+        """Return the start of an agent, which prepares its host, or without a job, of a probe, which does not.
 
         Args:
-            job: the job's name.
+            job: the job's id. Empty = a probe.
         """
         tasks: dict[str, Any] = {}
         if job and self.requirements is not None:
@@ -78,10 +78,10 @@ class Delivery:
         )
 
     def answer(self, question: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the answer to a host's question, in pieces.
+        """Yield the answer to a host's request, in pieces.
 
         Raises:
-            HostError: it cannot be answered.
+            HostError: the request cannot be answered.
         """
         try:
             match question["ask"]:
@@ -102,10 +102,10 @@ class Delivery:
 
 
 def opening_in(folders: Sequence[str]) -> Opening:
-    """Return the beginning of a program on a host that has been prepared: it looks in these folders, and asks nothing.
+    """Return the start of a program on a host that has been prepared. It looks in `folders`, and requests nothing.
 
     Args:
-        folders: where the host said that distrun is; none: where it is here.
+        folders: the folders with distrun that the host has reported. Empty = the same folder as here.
     """
     path = [*folders[:1], *_first_folders(), *folders[1:]]
     return _opening({"path": path, "package": None, "needs": {}, "stage": "", "tasks": {}})
@@ -121,8 +121,9 @@ def _opening(sent: Mapping[str, Any]) -> Opening:
 
 
 def _first_folders() -> list[str]:
-    """Return the folders that a host looks in first: a distrun that is imported from a checkout here is looked for in
-    the same place there, and an installed one in what that Python has installed."""
+    """Return the folders that a host looks in first: if distrun is imported from a checkout here, the same folder
+    there. An installed distrun is looked for among the packages of the host's Python.
+    """
     installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     return [] if _PACKAGE_ROOT in installed else [_PACKAGE_ROOT]
 

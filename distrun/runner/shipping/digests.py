@@ -1,9 +1,8 @@
-"""The digests and sizes of files that have been read before, so that unchanged files need not be read again.
+"""A cache of the digests and sizes of files, so that unchanged files need not be read again.
 
-A file counts as unchanged while its size, both its times and its inode are the same. The time at which the inode
-changed cannot be set by programs; but a file that was written within the same tick as it was read may have changed
-unseen, so digests of files that have just been written are not kept. The digests of a folder that is shipped no more
-are deleted some time later.
+A file counts as unchanged while its size, mtime, ctime and inode number are the same. Programs cannot set the ctime.
+But a file that was written within the same clock tick as it was read may have changed unnoticed, so digests of files
+that have just been written are not kept. The digests of a folder are deleted 30 days after its last shipment.
 """
 
 from __future__ import annotations
@@ -17,19 +16,21 @@ from contextlib import suppress
 from distrun.runner.shipping.blobs import read_digest_and_size
 from distrun.runner.shipping.cache import CacheError, open_cache, touch, write_file
 
-_FRESH = 2_000_000_000  # nanoseconds since its last change in which a file may change once more unseen
-_KEPT = 30 * 86400.0  # seconds since a folder was shipped last
+_FRESH = 2_000_000_000  # nanoseconds after a change of a file while another change may go unnoticed
+_KEPT = 30 * 86400.0  # seconds since the last shipment of a folder
 
 Facts = tuple[int, ...]
 Content = tuple[str, int]
-"""The digest of a content, and its bytes: file systems such as /proc and some of FUSE say others, or 0."""
+"""The digest and the size of a content. The size is counted, as stat(2) reports another one, or 0, on /proc and some
+FUSE file systems.
+"""
 
 
 class Digests:
     """The digests of the files of one folder."""
 
     def __init__(self, folder: str) -> None:
-        """Read what is remembered of a folder. Without a cache to read from nothing is."""
+        """Read the stored digests of a folder. If the cache cannot be read, there are none."""
         self._remembered: dict[str, tuple[Facts, Content]] = {}
         self._now: dict[str, tuple[Facts, Content]] = {}
         self._file: str | None = None
@@ -49,7 +50,7 @@ class Digests:
         Args:
             name: its path below the folder.
             path: its path.
-            found: what the file system says of it.
+            found: its result of stat(2).
 
         Raises:
             OSError: it cannot be read.
@@ -62,7 +63,7 @@ class Digests:
         return content
 
     def save(self) -> None:
-        """Remember the digests asked for, as far as that is possible, and forget those of folders of long ago."""
+        """Store the digests that were asked for, as far as possible, and delete outdated ones of other folders."""
         if self._file is None:
             return
         with suppress(OSError):

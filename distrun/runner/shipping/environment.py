@@ -1,4 +1,4 @@
-"""A virtual environment of a host for the ranks of jobs with `--bootstrap`, made once for the same requirements."""
+"""A virtual environment on a host for the ranks of jobs with `--bootstrap`, made once per set of requirements."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from distrun.runner.shipping.first_stage import Launcher
 
 _COMPLETE = ".complete"
 _LAST_LINES = 4
-_LONGEST = 600  # characters of what pip said
-_PER_STEP = 1.0  # seconds between two words to the launcher about what is going on
+_LONGEST = 600  # characters of pip's output
+_PER_STEP = 1.0  # seconds between two progress reports to the launcher
 _INTERPRETER = "import os, sys; sys.path = {path!r} + [p for p in sys.path if p]; import runpy; "
 _INTERPRETER += "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 
 class _FailedError(Exception):
-    """A program failed; the text is the end of what it said."""
+    """A program failed. The text is the end of its output."""
 
 
 def make(launcher: Launcher, cache: str, requirements: list[str], beneath: Sequence[str] = ()) -> str:
-    """Return the Python of the environment with these requirements, which is made if it is not there.
+    """Return the Python of the environment with these requirements. The environment is made if it does not exist.
 
-    Several launches make it once: the others wait. If the launcher goes, what is being made is given up.
+    If several launches need it, one makes it and the others wait. If the launcher is gone, the process exits.
 
     Args:
-        launcher: is told what is going on, and why it failed.
+        launcher: gets the progress, and the reason of a failure.
         cache: the host's cache.
-        requirements: as in a requirements file, a line each.
-        beneath: folders of installed packages that the environment sees, too; its own come first.
+        requirements: the lines of a requirements file.
+        beneath: folders of installed packages that the environment also sees, after its own.
     """
     shelf = os.path.join(cache, "environments")
     os.makedirs(shelf, mode=0o700, exist_ok=True)
@@ -70,24 +70,24 @@ def make(launcher: Launcher, cache: str, requirements: list[str], beneath: Seque
 
 
 def identity(requirements: list[str]) -> str:
-    """Return the name of the environment with these requirements for the Python that runs this."""
+    """Return the name of the environment with these requirements for the Python that runs this process."""
     what = [sorted(requirements), sys.version, os.path.realpath(sys.executable), os.uname().machine]
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()
 
 
 def go_on_in(python: str, path: list[str], module: str) -> NoReturn:
-    """Become the environment's Python, and run a module of ours.
+    """Replace this process by the environment's Python, which runs a module of distrun.
 
     Args:
-        python: the environment's.
-        path: the folders in which distrun is.
+        python: the Python of the environment.
+        path: the folders with distrun.
         module: the module's name.
     """
     os.execv(python, [python, "-c", _INTERPRETER.format(path=path), module])
 
 
 def _wait_for(launcher: Launcher, lock: int) -> None:
-    """Wait until no other launch makes the same environment."""
+    """Lock the environment, and wait while another launch makes it."""
     told = False
     while True:
         try:
@@ -108,13 +108,15 @@ def _create(launcher: Launcher, place: str) -> None:
     except _FailedError as error:
         if "ensurepip" not in str(error):
             raise
-        # Debian's Python without python3-venv: pip of the host itself, or uv, will do without the environment's.
+        # Debian's Python without python3-venv: install with the host's own pip, or with uv.
         shutil.rmtree(place, ignore_errors=True)
         _run(launcher, [sys.executable, "-m", "venv", "--without-pip", place])
 
 
 def _see(place: str, beneath: Sequence[str]) -> None:
-    """Let an environment see packages elsewhere. Unlike --system-site-packages it may be those of another one."""
+    """Let an environment see packages in other folders. Unlike with --system-site-packages, they may belong to another
+    environment.
+    """
     site = os.path.join(place, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
     if beneath:
         with open(os.path.join(site, "beneath.pth"), "w") as file:
@@ -146,7 +148,7 @@ def _install(launcher: Launcher, place: str, requirements: list[str]) -> None:
 
 
 def _run(launcher: Launcher, command: list[str]) -> None:
-    """Run a program; it ends when the launcher or this process does.
+    """Run a program. It is killed when the launcher is gone or this process ends.
 
     Raises:
         _FailedError: it failed.
@@ -175,7 +177,7 @@ def _run(launcher: Launcher, command: list[str]) -> None:
         said = (said + (piece or b""))[-(1 << 16) :]
         if piece and time.monotonic() - told > _PER_STEP:
             told = time.monotonic()
-            whole = said.rpartition(b"\n")[0]  # what is hidden in a line is found in whole ones only
+            whole = said.rpartition(b"\n")[0]  # secrets are found in whole lines only
             launcher.tell(step=hidden(whole.decode(errors="replace").strip().rpartition("\n")[2])[:200])
     process.stdout.close()
     if process.wait() != 0:
@@ -183,21 +185,21 @@ def _run(launcher: Launcher, command: list[str]) -> None:
 
 
 def _end_of(said: str) -> str:
-    """Return what a program said of its failure, in one line."""
+    """Return the reason of a program's failure from its output, in one line."""
     lines = [line.strip() for line in hidden(said).splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith(("ERROR: ", "error: "))]
     return "; ".join((errors or lines)[-_LAST_LINES:])[-_LONGEST:] or "it wrote nothing"
 
 
 def hidden(text: str) -> str:
-    """Return a text without the users and passwords of its URLs."""
+    """Return `text` with users and passwords in URLs replaced."""
     return re.sub(r"//[^/\s]+@", "//***@", text)
 
 
 def _launcher_is_gone(timeout: float, output: int | None = None) -> bool:
-    """Wait for so many seconds, or for output of a program; return whether nobody writes to stdin any more."""
+    """Wait for `timeout` seconds, or until a program has output. Returns whether the other end of stdin is closed."""
     poll = select.poll()
-    poll.register(0, select.POLLRDHUP)  # what the launcher has sent may stay unread for long
+    poll.register(0, select.POLLRDHUP)  # not POLLIN, as input from the launcher may stay unread for long
     if output is not None:
         poll.register(output, select.POLLIN)
     return any(descriptor == 0 for descriptor, _ in poll.poll(timeout * 1000))

@@ -1,7 +1,7 @@
-"""The first program on another host, which the launcher sends as text: it runs a module of ours as here.
+"""The first program on another host, which the launcher sends as text. It runs a module of the launcher's distrun.
 
-If the host has the distrun that the launcher runs, file by file, and nothing else is to be brought, it asks nothing.
-Otherwise the second stage does the rest. This program must not need anything but the standard library.
+If the host has the same distrun, file by file, and nothing else is shipped, it requests nothing. Otherwise the second
+stage does the rest. This program may use only the standard library.
 
 The comparison is by a digest over all files, which takes about 8 ms while they are in memory. The launcher's greeting
 is sent without waiting for it, so a host that lacks nothing costs no round trip.
@@ -19,14 +19,14 @@ import sys
 from typing import Any, NoReturn
 
 COUNTED = (".py", ".cu", ".typed", ".so")
-"""The files of a package that belong to it, by their ends: bytecode does not, nor what an editor has left."""
+"""The suffixes of the files that count as part of a package. Bytecode and editors' backups do not count."""
 MAGIC = b"\0distrun agent\0"  # as in protocol.handshake, and the next two as in protocol.frames
 HEADER = struct.Struct("!BiI")
 HELLO, SHIPMENT = 0, 38
 
 
 def digest(folder: str) -> str:
-    """Return the SHA-256 of a package's files: of their names, sizes and contents."""
+    """Return the SHA-256 of a package: of its files' names, sizes and contents."""
     found = hashlib.sha256()
     for name, path in counted(folder):
         with open(path, "rb", buffering=0) as file:
@@ -37,7 +37,7 @@ def digest(folder: str) -> str:
 
 
 def is_intact(folder: str, wanted: str) -> bool:
-    """Whether a package is there with this digest; one that lost its folder, or cannot be read, is not."""
+    """Whether a package exists with this digest. False if it cannot be read."""
     try:
         return digest(folder) == wanted
     except OSError:
@@ -45,7 +45,7 @@ def is_intact(folder: str, wanted: str) -> bool:
 
 
 def counted(folder: str, prefix: str = "") -> list[tuple[str, str]]:
-    """Return the files of a package, each with its name below the folder and its path, in the order of their names."""
+    """Return the files of a package, as pairs of name below the folder and path, sorted by name."""
     found = []
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda item: item.name):
@@ -58,7 +58,7 @@ def counted(folder: str, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def located(name: str) -> str:
-    """Return the folder of a package that can be imported; empty when there is none."""
+    """Return the folder of a package that can be imported, or "" without one."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -67,22 +67,24 @@ def located(name: str) -> str:
 
 
 class Launcher:
-    """The conversation with the launcher: questions as frames on stdout, answers as frames on stdin."""
+    """The connection with the launcher: requests as frames on stdout, answers as frames on stdin."""
 
     def tell(self, **said: Any) -> None:
-        """Tell the launcher something, to which there is no answer."""
+        """Send the launcher a message."""
         payload = json.dumps(said).encode("ascii")
         data = MAGIC + HEADER.pack(HELLO, -1, len(payload)) + payload
         while data:
             data = data[os.write(1, data) :]
 
     def ask(self, **question: Any) -> bytes:
-        """Ask the launcher, and return the first piece of its answer."""
+        """Send the launcher a request, and return the first piece of its answer."""
         self.tell(**question)
         return self.receive()
 
     def receive(self) -> bytes:
-        """Return the next piece of the answer. A greeting that was sent before the question comes again after it."""
+        """Return the next piece of the answer. Other frames are skipped: the launcher repeats a greeting that came
+        before the request.
+        """
         while True:
             kind, _, length = HEADER.unpack(read_exactly(HEADER.size))
             payload = read_exactly(length)
@@ -90,13 +92,13 @@ class Launcher:
                 return payload
 
     def refuse(self, problem: str) -> NoReturn:
-        """Tell the launcher why this host cannot be used, and leave."""
+        """Report the reason why this host cannot be used, and exit."""
         self.tell(problem=problem)
         sys.exit(1)
 
 
 def read_exactly(count: int) -> bytes:
-    """Read so many bytes from stdin, and not one more: what follows is for the module."""
+    """Read `count` bytes from stdin, unbuffered: later input is for the module."""
     pieces = []
     while count:
         piece = os.read(0, min(count, 1 << 20))
@@ -111,9 +113,9 @@ def main(sent: dict[str, Any]) -> None:
     """Run the module that the last argument names.
 
     Args:
-        sent: the launcher's words: `path`, folders to look in first; `package`, the digest of its distrun (None: any
-            will do); `needs`, packages that distrun needs here; `stage`, the digest of the second stage's text; `tasks`
-            for the second stage.
+        sent: the launcher's object with `path`, the folders to look in first, `package`, the digest of its distrun
+            (None = any), `needs`, the packages that distrun needs here, `stage`, the digest of the second stage's text,
+            and `tasks`, the second stage's tasks.
     """
     module = sys.argv.pop(1)
     sys.path[:0] = sent["path"]

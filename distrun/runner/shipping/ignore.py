@@ -1,10 +1,10 @@
-"""The rules of .gitignore: which files of a folder git would leave alone. Git is asked only where else rules are.
+"""The rules of .gitignore: which files of a folder git ignores. Git is run only to find the user's own rules.
 
-They are those of gitignore(5): a later rule wins over an earlier one, a rule of an inner folder over one of an outer,
-and in a folder that is ignored nothing is looked at, whatever a rule says of its files.
+The rules follow gitignore(5): a later rule overrides an earlier one, a rule of an inner folder overrides one of an
+outer folder, and an ignored folder is not entered, whatever rules match its files.
 
-The library pathspec is not used for them: where a rule takes back a folder it differs from git, in 1 of 300 random
-cases of the test that compares the two.
+The library pathspec is not used: it differs from git if a rule re-includes a folder, in 1 of 300 random cases of the
+test that compares the two.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 FILE = ".gitignore"
 
 _ALWAYS = frozenset({".git", ".hg", ".svn", "__pycache__"})
-"""Names that never travel: histories, and what Python makes again."""
+"""Names that are never shipped: histories, and bytecode, which Python makes again."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +33,29 @@ class IgnoreRule:
     pattern: re.Pattern[str]
     """Matches paths below the folder that the file is in."""
     ignores: bool
-    """Whether it ignores what it matches; a line with `!` does not."""
+    """Whether it ignores its matches. False for a line with `!`, which re-includes them."""
     only_folders: bool
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules that hold in a folder, the strongest last."""
+    """The rules that apply in a folder, the strongest last."""
 
     layers: tuple[tuple[str, tuple[IgnoreRule, ...]], ...] = ()
-    """Folder (below the one that is walked, or a way up from it) -> the rules of its file."""
+    """Pairs of a folder, relative to the root of all paths, and the rules of its file."""
 
     def within(self, folder: str, text: str | None) -> Rules:
-        """Return the rules that hold in a folder with a .gitignore of this text, or without one.
+        """Return the rules that apply in a folder whose .gitignore has the text `text` (None = no .gitignore).
 
         Args:
-            folder: its path below the one that is walked, empty for that one, with `/` at its end otherwise.
-            text: the text of its .gitignore, as by `read`.
+            folder: its path, relative to the root of all paths: empty for the root, otherwise with a `/` at its end.
+            text: the text of its .gitignore, as from `read`.
         """
         rules = parse(text or "")
         return Rules((*self.layers, (_bytewise(folder), rules))) if rules else self
 
     def ignore(self, path: str, is_folder: bool) -> bool:
-        """Whether a path below the folder that is walked is ignored; the folders that it is in are not."""
+        """Whether a path is ignored, provided that the folders above it are not."""
         if path.rpartition("/")[2] in _ALWAYS:
             return True
         whole = _bytewise(path)
@@ -68,14 +68,15 @@ class Rules:
 
 
 def rules_around(folder: str, environ: Mapping[str, str]) -> tuple[Rules, str]:
-    """Return the rules from outside of a folder, and the folder's path below the place that they count from.
+    """Return the rules from outside of a folder, and the folder's path relative to the root that the rules' paths have.
 
-    They are the user's own (`core.excludesFile`), those of the repository that the folder is in (`.git/info/exclude`),
-    and those of the folders between the repository's and this one. Paths are then those below the repository's folder.
+    They are the user's own rules (`core.excludesFile`), the rules of the folder's repository (`.git/info/exclude`), and
+    the rules of the folders between the top of the repository and this one. The root is the top of the repository, or
+    the folder itself outside of any.
 
     Args:
         folder: the absolute path of the folder.
-        environ: the variables that say where the user's own rules are.
+        environ: the environment, for the place of the user's own rules.
     """
     top = _repository(folder)
     rules = Rules().within("", _text(os.path.join(top or folder, _own_rules(folder, environ))))
@@ -91,7 +92,7 @@ def rules_around(folder: str, environ: Mapping[str, str]) -> tuple[Rules, str]:
 
 
 def _own_rules(folder: str, environ: Mapping[str, str]) -> str:
-    """Return the file of the user's own rules: as git is configured, if it is here, or else where it looks first."""
+    """Return the file of the user's own rules: as configured, if git is installed, or else git's default."""
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "-C", folder, "config", "--path", "core.excludesFile"]
         return os.fsdecode(subprocess.check_output(command, env=environ, stderr=subprocess.DEVNULL)).removesuffix("\n")
@@ -107,10 +108,10 @@ def _repository(folder: str) -> str | None:
 
 
 def exclude(top: str) -> str | None:
-    """Return the text of a repository's own rules, `info/exclude`, which all its worktrees share; None: it has none."""
+    """Return the text of a repository's `info/exclude`, which all its worktrees share, or None without one."""
     place = os.path.join(top, ".git")
     with suppress(OSError):
-        if os.path.isfile(place):  # of a worktree or a submodule.    gitdir: ../.git/modules/lib
+        if os.path.isfile(place):  # in a worktree or a submodule:    gitdir: ../.git/modules/lib
             with open(place, "rb") as file:
                 place = os.path.join(top, os.fsdecode(file.read().removeprefix(b"gitdir:").strip()))
             with suppress(FileNotFoundError), open(os.path.join(place, "commondir"), "rb") as file:
@@ -119,7 +120,7 @@ def exclude(top: str) -> str | None:
 
 
 def read(path: str) -> str:
-    """Return the text of a file of rules, a character for each byte: git compares bytes, and so `?` is one.
+    """Return the text of a file of rules, with a character for each byte: git compares bytes, so `?` matches one byte.
 
     Raises:
         OSError: it cannot be read.
@@ -140,7 +141,7 @@ def _bytewise(path: str) -> str:
 
 
 def parse(text: str) -> tuple[IgnoreRule, ...]:
-    """Return the rules of a .gitignore; lines that git does not understand have none."""
+    """Return the rules of a .gitignore. Lines that git does not understand are skipped."""
     return tuple(rule for line in text.split("\n") if (rule := _rule(line.removesuffix("\r"))) is not None)
 
 
@@ -168,7 +169,7 @@ def _rule(line: str) -> IgnoreRule | None:
 
 
 def _regex(glob: str) -> str | None:
-    """Return the regular expression of a pattern of git's; None: nothing matches it."""
+    """Return the regular expression of a pattern of git, or None if nothing can match it."""
     found = ""
     position = 0
     while position < len(glob):
@@ -221,10 +222,10 @@ _CLASSES = {
 
 
 def _characters(text: str) -> tuple[str, int]:
-    """Return the regular expression of a set such as `[!a-c]`, and the length of its text; 0: it matches nothing."""
+    """Return the regular expression of a set such as `[!a-c]`, and its length in the text, or 0 for an invalid set."""
     is_negated = text[1:2] in ("!", "^")
     first = position = 1 + is_negated
-    inside = before = ""  # what a range may begin with: not with a class, nor with the end of another range
+    inside = before = ""  # `before` may begin a range: a class or the end of another range may not
     while position < len(text) and (text[position] != "]" or position == first):
         rest = text[position:]
         named = re.match(r"\[:([^]]*):\]", rest)
@@ -236,7 +237,7 @@ def _characters(text: str) -> tuple[str, int]:
             inside += _CLASSES[named[1]]
             character, length = "", len(named[0])
         elif is_range:
-            if before <= character:  # of `b-a` only the b counts
+            if before <= character:  # in git, `b-a` matches only b
                 inside += f"{re.escape(before)}-{re.escape(character)}"
             character, length = "", length + 1
         else:
@@ -245,10 +246,10 @@ def _characters(text: str) -> tuple[str, int]:
         position += length
     if position >= len(text):
         return "", 0
-    # No set of git's matches a slash.
+    # In git, no set matches a slash.
     return f"(?!/)[{'^' if is_negated else ''}{inside}]", position + 1
 
 
 def _character(text: str) -> tuple[str, int]:
-    """Return the first character of a text and the length of what means it: a backslash takes the next one as it is."""
+    """Return the first character of a text, and the length of its notation: a backslash escapes the next character."""
     return (text[1], 2) if text[0] == "\\" and len(text) > 1 else (text[0], 1)

@@ -1,4 +1,4 @@
-"""The state of a folder as data: its files with the digests of their contents, its links, and its folders."""
+"""The state of a folder as data: its files with digests of their contents, its links, and its folders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class FileEntry:
     """A regular file."""
 
     path: str
-    """Its path below the folder; bytes that are not UTF-8 are surrogates."""
+    """Its path below the folder. Bytes that are not UTF-8 are surrogates."""
     mode: int
-    """Its permissions, without set-user-ID and its like."""
+    """Its permissions, without set-user-ID and the like."""
     mtime: int
-    """The time of its last change, in nanoseconds since 1970."""
+    """The time of its last modification, in nanoseconds since 1970."""
     size: int
     digest: str
     """The SHA-256 of its content."""
@@ -23,7 +23,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class LinkEntry:
-    """A symbolic link, which may lead nowhere."""
+    """A symbolic link, which may be broken."""
 
     path: str
     target: str
@@ -31,7 +31,7 @@ class LinkEntry:
 
 @dataclass(frozen=True)
 class FolderEntry:
-    """A folder; each comes after the one that it is in."""
+    """A folder. Each comes after the folder that it is in."""
 
     path: str
     mode: int
@@ -39,7 +39,7 @@ class FolderEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of a folder that is shipped."""
+    """All entries of a shipped folder."""
 
     files: tuple[FileEntry, ...]
     links: tuple[LinkEntry, ...]
@@ -47,23 +47,23 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The sum of the sizes of all files."""
         return sum(entry.size for entry in self.files)
 
     @property
     def paths(self) -> list[str]:
-        """The paths of everything."""
+        """The paths of all entries: folders, files, links."""
         folders, files = [entry.path for entry in self.folders], [entry.path for entry in self.files]
         return [*folders, *files, *(entry.path for entry in self.links)]
 
     def to_json(self) -> bytes:
-        """Return the manifest as text."""
+        """Return the manifest as JSON."""
         kinds = (self.files, self.links, self.folders)
         return json.dumps([[list(vars(item).values()) for item in kind] for kind in kinds]).encode("ascii")
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
-        """Return what `to_json` wrote."""
+        """Return the manifest that `to_json` wrote."""
         files, links, folders = json.loads(text)
         return cls(
             tuple(FileEntry(*item) for item in files),

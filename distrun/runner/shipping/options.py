@@ -1,4 +1,4 @@
-"""The options about what is brought to hosts, and what they mean."""
+"""The command-line options of shipping, and their evaluation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_LIMIT = "512M"
 LONG_START_TIMEOUT = 1800.0
-"""Seconds that a host may take to start its ranks when it makes an environment first."""
+"""Seconds that a host may take to start its ranks if it makes an environment first."""
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 _NOT_ALONE = re.compile(r"\.|/+|~[^/]*|\.\.(/\.\.)*")
-"""Folders that hold other things than code for certain: the home, what it is in, and the root."""
+"""Folders that certainly hold more than code: the home, the folders above it, and the root."""
 
 _OPTIONS = (
     click.option(
@@ -59,17 +59,17 @@ _OPTIONS = (
 
 
 def shipping_options(command: Command) -> Command:
-    """Give a command the options that `delivery` reads."""
+    """Add the options of shipping to a click command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def check_shipping(options: dict[str, Any]) -> None:
-    """Check that the launcher asked for brings anything, and give hosts the time that an environment takes.
+    """Check that the requested launcher supports shipping, and set the start timeout for making environments.
 
     Raises:
-        UsageError: it does not.
+        UsageError: the launcher does not support it.
     """
     asked = "--ship" if options["ships"] else "--bootstrap" if options["bootstrap"] is not None else None
     if asked is None:
@@ -86,14 +86,14 @@ def check_shipping(options: dict[str, Any]) -> None:
 
 
 def delivery(options: Mapping[str, Any], hosts_may_come: bool) -> Delivery | None:
-    """Return what the options ask for; None: nothing. Folders are read here.
+    """Return the delivery that the options ask for, or None. Folders are read here.
 
     Args:
-        options: those of the command line.
-        hosts_may_come: whether hosts may come to the job later.
+        options: the options of the command line.
+        hosts_may_come: whether hosts may join the job later.
 
     Raises:
-        UsageError: they cannot be understood, or what they name cannot be read.
+        UsageError: an option is not valid, or a folder or file cannot be read.
     """
     if not options["ships"] and options["bootstrap"] is None and not options["no_bootstrap"]:
         return None
@@ -113,17 +113,17 @@ def deliver(
     brings_itself: bool = True,
     hosts_may_come: bool = False,
 ) -> Delivery:
-    """Return what is brought to hosts.
+    """Return the delivery of a launch.
 
     Args:
         ships: folders, as in `--ship`.
-        bootstrap: the value of `--bootstrap`; None = without it.
-        limit: the most that a folder may have.
+        bootstrap: the value of `--bootstrap`. None = no environment.
+        limit: the largest size of a folder, as in `--ship-limit`.
         brings_itself: whether distrun is brought where it is missing.
-        hosts_may_come: whether hosts may come to the job later, and are to get the folders as they are now.
+        hosts_may_come: whether hosts may join the job later, which then get the folders in their present state.
 
     Raises:
-        UsageError: as by `delivery`.
+        UsageError: as in `delivery`.
     """
     if bootstrap is not None and not brings_itself:
         raise UsageError("--bootstrap makes an environment with distrun in it, which --no-bootstrap forbids: give one")
@@ -141,16 +141,16 @@ def deliver(
     for folder in folders:
         if folders.count(folder) > 1:
             raise UsageError(f"--ship {folder} is given twice: give it once")
-    # A rank that waits for its command takes the first folder that a path is in: one in another must come before it.
+    # A spare replaces a path by the first folder that holds it, so an inner folder must come before an outer one.
     snapshots = tuple(sorted(snapshots, key=lambda item: -len(item.folder)))
     return Delivery(brings_itself, None if bootstrap is None else requirements(bootstrap), snapshots)
 
 
 def parse_ship(value: str) -> tuple[str, str]:
-    """Return the folder here and the one on hosts, empty if none is named.
+    """Return the folder on this machine and the folder on hosts, which is empty if not given.
 
     Raises:
-        UsageError: there is no such folder.
+        UsageError: the folder does not exist, or the target holds more than code.
     """
     # .    ~/project    project:/scratch/me/project    project:work    (a path below the home there)
     here, to = (value, "") if os.path.isdir(value) else value.rpartition(":")[::2]
@@ -163,10 +163,10 @@ def parse_ship(value: str) -> tuple[str, str]:
 
 
 def _check_targets(parsed: Sequence[tuple[str, str]]) -> None:
-    """Check that each folder on hosts that is named has one folder of here: each would delete the other's files.
+    """Check that each folder on hosts is the target of one folder only: two would delete each other's files.
 
     Raises:
-        UsageError: one has two.
+        UsageError: a target is given twice.
     """
     seen: dict[str, str] = {}
     for here, to in parsed:
@@ -180,7 +180,7 @@ def parse_size(text: str) -> int:
     """Return a number of bytes.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a size.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:

@@ -1,4 +1,4 @@
-"""The distrun that runs here, as other hosts can get it: its digest, its files, and those of what it needs there."""
+"""The running distrun and its dependencies, for other hosts: their digests and archives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from distrun.runner.shipping.first_stage import counted, digest, located
 
 NEEDS = ("psutil", "cloudpickle")
-"""The packages that travel if they are missing: an agent needs the first, functions of `distrun.run` the second."""
+"""The dependencies that are brought to hosts without them: an agent needs the first, `distrun.run` the second."""
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _LOCK = threading.Lock()
@@ -19,7 +19,7 @@ _archives: dict[str, bytes] = {}
 
 
 def package_digest(name: str = "distrun") -> str:
-    """Return the digest of a package as it is here, read once; empty when it is not here."""
+    """Return the digest of an installed package, or "" if it is not installed. It is read once."""
     with _LOCK:
         if name not in _digests:
             folder = package_folder(name)
@@ -28,10 +28,10 @@ def package_digest(name: str = "distrun") -> str:
 
 
 def archive(name: str = "distrun") -> bytes:
-    """Return a ZIP file with a package as it is here, packed once.
+    """Return a ZIP file of an installed package. It is packed once.
 
     Raises:
-        OSError: a file of it cannot be read.
+        OSError: a file of the package cannot be read.
     """
     with _LOCK:
         if name not in _archives:
@@ -44,5 +44,5 @@ def archive(name: str = "distrun") -> bytes:
 
 
 def package_folder(name: str) -> str:
-    """Return the folder of a package that can be imported here; empty when there is none."""
+    """Return the folder of a package that can be imported here, or "" without one."""
     return str(_PACKAGE) if name == "distrun" else located(name)

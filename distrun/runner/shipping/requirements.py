@@ -1,4 +1,4 @@
-"""The requirements of an environment for ranks, from the value of `--bootstrap`."""
+"""Parsing the requirements of the ranks' environment from the value of `--bootstrap`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ RANK_NEEDS = ("numpy>=1.24", "psutil>=5.9", "cloudpickle>=3.0")
 """The packages that distrun itself needs in a rank, as in pyproject.toml."""
 
 _NESTED = re.compile(r"(?:-r|--requirement)(?:\s*=\s*|\s+)(.+)|-r(\S.*)")
-# Lines that name a place on this machine, or that pip would read from another file.
+# Lines that refer to a path on this machine.
 _REFUSED = re.compile(r"-e\b|--editable\b|\.{0,2}/|file:|(-c|--constraint|-f|--find-links)\b(?!\s*=?\s*https?://)")
 
 
 def requirements(value: str) -> tuple[str, ...]:
-    """Return the requirements, a line each, as pip reads them on hosts.
+    """Return the requirements as the lines of a requirements file for hosts.
 
     Args:
-        value: a requirements file, or requirements separated by commas or spaces; empty: what distrun needs.
+        value: a requirements file, or requirements separated by commas or spaces. Empty = only distrun's own.
 
     Raises:
-        UsageError: the file cannot be read, or speaks of what is on this machine only.
+        UsageError: the file cannot be read, or refers to files of this machine.
     """
     if os.path.exists(value) and not os.path.isdir(value):
         given = _from_file(os.path.normpath(value), ())
@@ -32,16 +32,16 @@ def requirements(value: str) -> tuple[str, ...]:
         given = [item for item in _split(value) if item]
         for item in given:
             _check(item, value)
-    # Where some have hashes, pip wants them of all: then the file must have our own needs, too.
+    # If one requirement has a hash, pip wants a hash for all: then the file must have distrun's own requirements, too.
     needs = () if any("--hash" in line for line in given) else RANK_NEEDS
     return tuple(dict.fromkeys((*given, *needs)))
 
 
 def _split(value: str) -> list[str]:
-    """Return the requirements of a list.
+    """Return the requirements in a list.
 
-    The commas of `numpy>=1.24,<3` and `ray[data,tune]` belong to one; so do spaces in `numpy >= 1.24`, around the `@`
-    of `name @ URL` and behind a `;`, where a marker begins: a comma ends it.
+    The commas in `numpy>=1.24,<3` and `ray[data,tune]` do not separate, and neither do the spaces in `numpy >= 1.24`,
+    around the `@` of `name @ URL` and after the semicolon in front of a marker, which a comma ends.
     """
     first, *others = re.split(r"([\s,]+)(?![^\[]*\])", value.strip())
     found = [first]
@@ -59,10 +59,10 @@ def _split(value: str) -> list[str]:
 
 
 def _check(item: str, value: str) -> None:
-    """Refuse what is no requirement of an index, in a list.
+    """Refuse entries of a list that are not requirements from a package index.
 
     Raises:
-        UsageError: it is an option of pip, or a path of this machine.
+        UsageError: `item` is an option of pip, or a path on this machine.
     """
     if item.startswith("-"):
         raise UsageError(f"--bootstrap={value}: {item!r} is an option of pip: write it into a requirements file")

@@ -1,7 +1,7 @@
-"""The second program on another host, run by the first where something is to be brought: it asks for it.
+"""The second program on another host, run by the first if something is missing: it requests that from the launcher.
 
-It is sent as text, since there may be no distrun yet, and finds the names of `cache` and `COUNTED` already there. When
-distrun is in the cache, the modules that bring the rest are imported from it.
+It is sent as text, since distrun may be missing, and runs in a namespace that has the contents of `cache` and `COUNTED`
+already. When distrun is in the cache, the modules for the rest are imported from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING or __name__ != "distrun_second_stage":
     from distrun.runner.shipping.first_stage import COUNTED, Launcher
 
 _SHIPPED = "DISTRUN_SHIPPED"  # as in contract.launch
-_KEPT = 8  # packages of other versions that stay in the cache
+_KEPT = 8  # the most recently used packages that stay in the cache
 
 Comparison = Callable[[str, str], bool]
 
@@ -37,11 +37,11 @@ Comparison = Callable[[str, str], bool]
 def prepare(
     launcher: Launcher, sent: dict[str, Any], module: str, is_same: bool, lacks: list[str], is_intact: Comparison
 ) -> None:
-    """Bring what is missing, and put it on the search path; with an environment, go on in its Python.
+    """Bring what is missing, and put it on the search path. With an environment, continue in the environment's Python.
 
     Args:
-        launcher: the conversation.
-        sent: the launcher's words; see `first_stage.main`.
+        launcher: the connection with the launcher.
+        sent: the launcher's object. See `first_stage.main`.
         module: the name of the module that will run.
         is_same: whether the distrun that can be imported is the launcher's.
         lacks: the packages that distrun needs and that cannot be imported.
@@ -95,21 +95,21 @@ def _prepare(
 
 
 def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: Comparison) -> str:
-    """Return the folder of the cache that has a package, which is sent if it is not there, or not as it should be.
+    """Return the folder of the cache with a package, which is requested if it is missing or damaged.
 
-    Other launches, on all hosts that have this cache, may do the same at this moment: what one of them has brought
-    stays, since it may be importing that.
+    Other launches, on all hosts that share the cache, may do the same at this moment. A package that one of them has
+    brought stays, since it may be importing it.
     """
     place = os.path.join(cache, "packages", wanted)
     folder = os.path.join(place, name)
-    hold(place)  # before the look: otherwise another launch might delete it after that as unused
+    hold(place)  # before the check: otherwise another launch might delete it as unused after the check
     if not is_intact(folder, wanted):
         packed = launcher.ask(ask="package", name=name)
 
         def write(half: str) -> None:
             _unpack(packed, name, half)
             if os.path.lexists(place) and not is_intact(folder, wanted):
-                discard(place)  # at the last moment: a process that uses the damaged one finds the new in its place
+                discard(place)  # as late as possible, to keep the gap small until the new one is in its place
 
         fill(place, write)
         if not is_intact(folder, wanted):
@@ -125,7 +125,7 @@ def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: 
 
 
 def _unpack(packed: bytes, name: str, folder: str) -> None:
-    """Unpack a package, and nothing that its digest does not count: that could have been added on the way."""
+    """Unpack only the files of a package that its digest covers: others could have been added on the way."""
     with zipfile.ZipFile(io.BytesIO(packed)) as file:
         for entry in file.namelist():
             parts = entry.split("/")

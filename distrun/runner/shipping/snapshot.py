@@ -1,4 +1,4 @@
-"""The state of a folder of the user's at the start of a launch, and its contents for hosts that lack them."""
+"""The state of a user's folder at the start of a launch, and its contents for hosts that lack them."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from distrun.runner.shipping.manifest import FileEntry, FolderEntry, LinkEntry, 
 
 _ATTEMPTS = 3  # to read a file that is being written
 _PIECE = 1 << 20
-_LARGEST = 3  # files that are named when there is too much
+_LARGEST = 3  # files that are named if the folder is too large
 
 
 @dataclass(frozen=True)
 class ShippedFolder:
-    """A folder as it is shipped."""
+    """A shipped folder."""
 
     folder: str
-    """Its absolute path here."""
+    """Its absolute path on this machine."""
     names: tuple[str, ...]
-    """That, and the paths through links by which the user may call it."""
+    """All its absolute paths: `folder`, and paths through links that the user may use for it."""
     to: str
-    """The folder on hosts, empty for one of the job's own."""
+    """The folder on hosts. Empty = a new folder per job."""
     manifest: Manifest
     packed: bytes
-    """The manifest, as it travels."""
+    """The compressed manifest, as sent to hosts."""
     kept: Blobs | None = None
-    """The cache that has all contents, for hosts that come later; None = they are read where they are."""
+    """The cache with all contents, for hosts that join later. None = contents are read from the folder."""
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the manifest, as it travels."""
+        """The SHA-256 of `packed`."""
         return hashlib.sha256(self.packed).hexdigest()
 
     def contents(self, digests: Sequence[str]) -> Iterator[bytes]:
-        """Yield contents, one after the other, in pieces.
+        """Yield the contents with these digests, one after the other, in pieces.
 
         Raises:
-            HostError: a file is no longer what it was at the start of the launch.
+            HostError: a file has changed since the start of the launch.
         """
         by_digest: dict[str, list[FileEntry]] = {}
         for entry in self.manifest.files:
@@ -64,7 +64,7 @@ class ShippedFolder:
             yield bytes(gathered)
 
     def _unchanged(self, equal: list[FileEntry]) -> FileEntry:
-        """Return one of several equal files that is still as it was; any if there is none."""
+        """Return one of several equal files that is unchanged, or any if all have changed."""
         for entry in equal if self.kept is None else ():
             with suppress(OSError):
                 if len(equal) > 1 and read_digest(os.path.join(self.folder, entry.path)) == entry.digest:
@@ -91,7 +91,8 @@ class ShippedFolder:
 
 
 def keep(taken: ShippedFolder) -> ShippedFolder:
-    """Return a snapshot whose contents are kept in this machine's cache, whatever becomes of the folder.
+    """Return a snapshot with all contents stored in this machine's cache, so that later changes of the folder do not
+    matter.
 
     Raises:
         UsageError: a file has changed meanwhile, or the cache cannot be written.
@@ -113,16 +114,16 @@ def keep(taken: ShippedFolder) -> ShippedFolder:
 
 
 def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as in --ship-limit 2G") -> ShippedFolder:
-    """Return the state of a folder now. What .gitignore leaves out is not looked at.
+    """Return the current state of a folder. Files that .gitignore leaves out are not read.
 
     Args:
         folder: its path.
-        to: the folder on hosts, empty for one of the job's own.
-        limit: the most bytes that it may have.
-        remedy: the words for what helps when it has more, besides .gitignore.
+        to: the folder on hosts. Empty = a new folder per job.
+        limit: its largest size in bytes.
+        remedy: the remedy if it is larger, besides .gitignore.
 
     Raises:
-        UsageError: a file cannot be read, changes all the time, or there is too much.
+        UsageError: a file cannot be read or keeps changing, or the folder is too large.
     """
     names = _names(folder)
     folder = names[0]
@@ -132,7 +133,7 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
         walk.enter("", rules)
     except RecursionError:
         raise UsageError(f"--ship {folder} has folders in folders without end; let .gitignore leave them out") from None
-    _check_limit(folder, [(path, found.st_size) for path, found in walk.found], limit, remedy)  # before all is read
+    _check_limit(folder, [(path, found.st_size) for path, found in walk.found], limit, remedy)  # before reading
     digests = Digests(folder)
     files = tuple(_entry(folder, path, found, digests) for path, found in walk.found)
     _check_limit(folder, [(entry.path, entry.size) for entry in files], limit, remedy)
@@ -142,7 +143,7 @@ def take(folder: str, to: str, limit: int, *, remedy: str = "raise the limit, as
 
 
 def _names(folder: str) -> tuple[str, ...]:
-    """Return the absolute paths of a folder: the one without links, as given, and as the shell has it."""
+    """Return the absolute paths of a folder: resolved, as given, and based on the shell's $PWD."""
     names = [os.path.realpath(folder), os.path.abspath(folder)]
     present = os.environ.get("PWD", "")
     with suppress(OSError):
@@ -152,7 +153,7 @@ def _names(folder: str) -> tuple[str, ...]:
 
 
 class _Walk:
-    """The entries of a folder that are not ignored."""
+    """A walk over the entries of a folder that are not ignored."""
 
     def __init__(self, names: tuple[str, ...], prefix: str) -> None:
         self._names = names
@@ -163,7 +164,7 @@ class _Walk:
         self.folders: list[FolderEntry] = []
 
     def enter(self, below: str, rules: ignore.Rules) -> None:
-        """Look at a folder; `below` is its path below the first, with `/` at its end."""
+        """Collect the entries of a folder. `below` is its path relative to the top, with `/` at its end."""
         place = os.path.join(self._folder, below)
         try:
             with os.scandir(place) as scanned:
@@ -187,14 +188,14 @@ class _Walk:
         if entry.is_symlink():
             self.links.append(LinkEntry(path, self._target(entry.path, path)))
         elif is_folder:
-            if not os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):  # an environment works in its place only
+            if not os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):  # a virtual environment cannot be moved
                 self.folders.append(FolderEntry(path, stat.S_IMODE(entry.stat().st_mode) & 0o777))
                 self.enter(f"{path}/", rules)
         elif entry.is_file():  # not a socket, a device or the like
             self.found.append((path, entry.stat(follow_symlinks=False)))
 
     def _target(self, link: str, path: str) -> str:
-        """Return where a link leads; one that leads into the folder by its absolute path becomes relative."""
+        """Return the target of a link. An absolute target inside the shipped folder becomes relative."""
         target = os.readlink(link)
         for name in self._names:
             if target == name or target.startswith(f"{name}/"):
@@ -228,13 +229,13 @@ def _check_limit(folder: str, sizes: Sequence[tuple[str, int]], limit: int, reme
 
 
 def too_large(folder: str, sizes: Sequence[tuple[str, int]], allowed: str, remedy: str) -> UsageError:
-    """Return the error about a folder that has too much.
+    """Return the error about a folder that is too large.
 
     Args:
         folder: its path.
-        sizes: its files, and the bytes of each.
-        allowed: the words for what would be allowed.
-        remedy: the words for what helps, besides .gitignore.
+        sizes: its files, with the size of each in bytes.
+        allowed: the limit, as text.
+        remedy: the remedy, besides .gitignore.
     """
     largest = sorted(sizes, key=lambda item: -item[1])[:_LARGEST]
     named = ", ".join(f"{path} ({format_size(size)})" for path, size in largest)
@@ -245,7 +246,7 @@ def too_large(folder: str, sizes: Sequence[tuple[str, int]], allowed: str, remed
 
 
 def format_size(size: float) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text: `1.5 MiB`."""
     unit = "bytes"
     for larger in ("KiB", "MiB", "GiB"):
         if size >= 1024:

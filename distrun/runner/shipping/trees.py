@@ -1,4 +1,4 @@
-"""The user's code on a host: a folder for each job, put together from contents that are sent once.
+"""The user's code on a host: a folder for each job, assembled from contents that are sent only once.
 
 The folder has copies, not hard links: a rank may write into its code and must not change the code of later jobs.
 Copying 1,000 small files takes 0.1 s.
@@ -27,23 +27,23 @@ from distrun.runner.shipping.first_stage import Launcher
 from distrun.runner.shipping.manifest import FileEntry, Manifest
 
 RECORD = ".distrun-shipped.json"
-"""The file in a folder named by the user that says which files of it were shipped."""
+"""The file in a folder named by the user that lists which of its files were shipped."""
 
 _BYTECODE = "__pycache__"
-_TREES_KEPT = 10  # folders of jobs that are over
-_KEPT_OF_OTHERS = 30 * 86400.0  # seconds since the start of a job on another host that has the same cache
+_TREES_KEPT = 10  # the newest folders of jobs on this host
+_KEPT_OF_OTHERS = 30 * 86400.0  # seconds since the start of a job on another host with the same cache
 _ATTEMPTS = 3
 
 
 def receive(launcher: Launcher, cache: str, number: int, task: dict[str, Any]) -> str:
-    """Bring a folder of the user's to this host, and return its path here.
+    """Bring a user's folder to this host, and return its path here.
 
     Args:
-        launcher: the conversation.
+        launcher: the connection with the launcher.
         cache: the host's cache.
         number: the number of the folder in the job.
-        task: `job`, the job's name; `manifest`, the digest of the list of files; `to`, the folder that the user has
-            named on hosts, empty for one of the job's own.
+        task: an object with `job`, the job's id, `manifest`, the digest of the manifest, and `to`, the folder on hosts
+            that the user has named, or empty for a new folder per job.
 
     Raises:
         OSError: it cannot be written.
@@ -69,7 +69,7 @@ def receive(launcher: Launcher, cache: str, number: int, task: dict[str, Any]) -
 
 
 class _Source:
-    """Writes the files of a manifest, and has contents sent again that turn out to be damaged."""
+    """Writes the files of a manifest, and requests damaged contents again."""
 
     def __init__(self, launcher: Launcher, blobs: Blobs, number: int) -> None:
         self._launcher = launcher
@@ -77,7 +77,7 @@ class _Source:
         self._number = number
 
     def fetch(self, files: list[FileEntry]) -> None:
-        """Have contents sent, and keep them."""
+        """Request contents from the launcher, and store them in the cache."""
         pending = self._launcher.ask(ask="contents", tree=self._number, digests=[entry.digest for entry in files])
         for entry in files:
 
@@ -110,13 +110,13 @@ class _Source:
         self.refuse(f"{entry.path} was damaged on its way, or while it was written to the cache: try again")
 
     def refuse(self, problem: str) -> NoReturn:
-        """Tell the launcher why this host cannot be used, and leave."""
+        """Report the reason why this host cannot be used, and exit."""
         self._launcher.refuse(problem)
 
 
 def mirror(place: str, manifest: Manifest, source: _Source) -> None:
-    """Make a folder that the user has named hold a manifest's files; those that were shipped before and are gone from
-    it go, and what else is there stays. The host is refused if that would have to go.
+    """Make a folder that the user has named hold a manifest's files. Files that were shipped before and are not in the
+    manifest are deleted, and all other files stay. The host is refused if one of these would have to be deleted.
 
     Raises:
         OSError: it cannot be written.
@@ -134,13 +134,13 @@ def mirror(place: str, manifest: Manifest, source: _Source) -> None:
                 _remove(os.path.join(place, path))
         if problem := _in_the_way(place, manifest, before):
             source.refuse(f"{problem}: move that away there, or name another folder by --ship DIR:REMOTE")
-        # What is about to be written counts as shipped, even if this process is killed on the way.
+        # Files count as shipped before they are written, in case this process is killed meanwhile.
         write_file(record, json.dumps(sorted(before.union(now))).encode("ascii"))
         for folder in manifest.folders:
             target = os.path.join(place, folder.path)
             if not _is_folder(target):
                 _remove(target)
-                with suppress(FileExistsError):  # another host that has the same folder was faster
+                with suppress(FileExistsError):  # another host that shares the folder was faster
                     os.mkdir(target, 0o700)
         for path in ("", *(folder.path for folder in manifest.folders)):
             clear_half_written(os.path.join(place, path))
@@ -157,8 +157,9 @@ def mirror(place: str, manifest: Manifest, source: _Source) -> None:
 
 
 def _in_the_way(place: str, manifest: Manifest, before: set[str]) -> str | None:
-    """Return why something would be lost that was not shipped, since a folder is to be in its place, or it is in a
-    folder that is to go; None: nothing would."""
+    """Return the reason why files that were not shipped would be lost, or None. They would be if a shipped folder has
+    their name, or if they are in a folder that has to be deleted.
+    """
     for entry in manifest.folders:
         target = os.path.join(place, entry.path)
         if os.path.lexists(target) and not _is_folder(target) and entry.path not in before:
@@ -171,7 +172,7 @@ def _in_the_way(place: str, manifest: Manifest, before: set[str]) -> str | None:
 
 
 def _shipped_before(record: str) -> set[str]:
-    """Return the paths that a record names. Others may have written it: what leads out of its folder does not count."""
+    """Return the paths in a record. It may have been forged, so paths that lead out of its folder are skipped."""
     with suppress(OSError, ValueError, TypeError), open(record, encoding="ascii") as file:
         found = [path for path in json.load(file) if isinstance(path, str)]
         return {path for path in found if not os.path.isabs(path) and ".." not in path.split("/") and "\0" not in path}
@@ -179,16 +180,16 @@ def _shipped_before(record: str) -> set[str]:
 
 
 def _is_in(place: str, path: str) -> bool:
-    """Whether a path below a folder leads there still; a folder on its way may have become a link to elsewhere."""
+    """Whether a path below a folder is really inside: one of its folders may have become a link to another place."""
     inner = os.path.realpath(os.path.join(place, os.path.dirname(path)))
     return f"{inner}/".startswith(f"{os.path.realpath(place).rstrip('/')}/")
 
 
 def prune(shelf: str) -> None:
-    """Delete the folders of jobs that are over, but for the newest.
+    """Delete the folders of jobs that are over, except for the newest ones.
 
-    Hosts may have the same home, and so the same cache, and the locks of one are not seen by another: of the folders
-    of other hosts only those of long ago go.
+    Hosts may share a home directory, and so the cache, but not its locks. So folders of other hosts are deleted only
+    when they are old.
     """
     found = by_last_use(shelf)
     own = [path for _, path in found if _host_of(path) == socket.gethostname()]
@@ -198,13 +199,13 @@ def prune(shelf: str) -> None:
 
 
 def _host_of(place: str) -> str:
-    """Return the host whose job a folder is of."""
+    """Return the name of the host that made a folder."""
     # 0123abcd-node-7-0-abcd
     return os.path.basename(place).partition("-")[2].rpartition("-")[0].rpartition("-")[0]
 
 
 def _set_modes(place: str, manifest: Manifest) -> None:
-    """Give folders their modes, when they are full; what else a folder there has, such as set-group-ID, stays."""
+    """Set the modes of folders, after they have been filled. Other bits, such as set-group-ID, stay."""
     for folder in reversed(manifest.folders):
         target = os.path.join(place, folder.path)
         mode = stat.S_IMODE(os.stat(target).st_mode)
@@ -214,7 +215,7 @@ def _set_modes(place: str, manifest: Manifest) -> None:
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Let one process at a time change a folder."""
+    """Lock a folder against changes by other processes."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -224,12 +225,12 @@ def _locked(folder: str) -> Iterator[None]:
 
 
 def _is_folder(path: str) -> bool:
-    """Whether there is a folder; a link to one is none."""
+    """Whether `path` is a folder. A link to a folder is not."""
     return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _is_same(entry: FileEntry, target: str) -> bool:
-    """Whether a file is as it is to be: its size, time, mode and content."""
+    """Whether the file `target` has the size, time, mode and content of `entry`."""
     try:
         found = os.lstat(target)
         facts = (found.st_size, found.st_mtime_ns, found.st_mode)
@@ -239,7 +240,7 @@ def _is_same(entry: FileEntry, target: str) -> bool:
 
 
 def _replace(target: str, write: Callable[[str], None]) -> None:
-    """Put something new in a place, whole; a process that has the old one open keeps it."""
+    """Replace `target` atomically. A process that has the old file open keeps it."""
     half = os.path.join(os.path.dirname(target), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
     try:
         write(half)
@@ -252,7 +253,7 @@ def _replace(target: str, write: Callable[[str], None]) -> None:
 
 
 def _remove(path: str) -> None:
-    """Delete a file, a link, or a folder in which nothing else is than bytecode of what was there."""
+    """Delete a file, a link, or a folder that is empty except for bytecode. Other folders stay."""
     with suppress(OSError):
         if _is_folder(path):
             if os.listdir(path) == [_BYTECODE]:

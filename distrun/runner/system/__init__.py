@@ -1,7 +1,8 @@
-"""The machine underneath: processes, memory, names and threads, with no idea of jobs and ranks.
+"""The machine: processes, memory, names and threads, independent of jobs and ranks.
 
-`descendants` adopts, signals and collects the processes below this one; `oom` reads the kernel's count of processes
-that were killed for want of memory; `machine` knows this machine's names, cores and default slots; `installation`
-knows where this distrun came from; `fan_out` does the same with many hosts at once, and a `loop` waits for many
-descriptors. Agents, `connect`, `nodes`, `planning` and the doctor call down into this room; nothing here calls up.
+`descendants` adopts, signals and reaps the processes below this one. `oom` reads the kernel's count of processes that
+the OOM killer has ended. `machine` has this machine's names, cores and default slots, `cpus` divides its CPUs among
+ranks, and `gpu_usage` measures its GPUs. `installation` finds out how distrun was installed. `fan_out` calls a function
+for many hosts in parallel, and `loop` is an event loop. `scratch` makes temporary folders, and `interrupt` handles an
+early Ctrl-C. The layers above use this room, which uses none of them.
 """

@@ -10,11 +10,11 @@ _SYSTEM = Path("/sys/devices/system")
 
 
 def share(kind: str, index: int, count: int) -> set[int]:
-    """Return the CPUs for one of `count` ranks that share those which this process may use.
+    """Return one rank's share of the CPUs that this process may use, if `count` ranks share them.
 
     Args:
-        kind: `core`, `socket` or `numa`: what is never divided while there are enough for all ranks.
-        index: the rank's position among them.
+        kind: `core`, `socket` or `numa`: the unit, which is divided only if there are fewer units than ranks.
+        index: the rank's index among these ranks.
         count: the number of ranks.
     """
     return divided(groups(kind, os.sched_getaffinity(0)), index, count)
@@ -23,8 +23,8 @@ def share(kind: str, index: int, count: int) -> set[int]:
 def groups(kind: str, allowed: Collection[int], system: Path = _SYSTEM) -> list[set[int]]:
     """Return the allowed CPUs in groups: the hardware threads of a core, the CPUs of a socket, or of a NUMA node.
 
-    Groups that are near each other follow each other. CPUs about which the system says nothing, as in some containers,
-    are each a core of their own, and on one socket and node.
+    Groups that are near each other on the machine are adjacent in the list. CPUs without information in /sys, as in
+    some containers, count as separate cores on one socket and node.
     """
     nodes = {cpu: number for number, cpus in _numa_nodes(system) for cpu in cpus}
     found: dict[tuple[int, ...], set[int]] = {}
@@ -38,21 +38,22 @@ def groups(kind: str, allowed: Collection[int], system: Path = _SYSTEM) -> list[
 
 
 def divided(groups: Sequence[set[int]], index: int, count: int) -> set[int]:
-    """Return the CPUs of the groups that one of `count` ranks gets: as many groups as each other rank, give or take
-    one, or one that it has in common with others where there are too few."""
+    """Return the CPUs of one of `count` ranks. The numbers of groups per rank differ by one at most. With fewer groups
+    than ranks, each rank gets one group, which it shares.
+    """
     first = index * len(groups) // count
     last = max(first + 1, (index + 1) * len(groups) // count)
     return set().union(*groups[first:last])
 
 
 def parse_cpus(text: str) -> set[int]:
-    """Return the CPUs in a list of the kernel's, such as `0-3,8`."""
+    """Return the CPUs in a list in the kernel's notation, such as `0-3,8`."""
     ranges = (entry.partition("-") for entry in text.split(",") if entry)
     return {cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)}
 
 
 def format_cpus(cpus: Iterable[int]) -> str:
-    """Return the list that `parse_cpus` reads."""
+    """Return the CPUs as a list in the kernel's notation, the inverse of `parse_cpus`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][-1] + 1:

@@ -1,7 +1,8 @@
-"""The processes below this one: adopting orphans, and ending every descendant.
+"""The descendants of this process: adopting orphans, and ending every descendant.
 
-A process that daemonises leaves its parent, process group and session, but not its line of descent: a subreaper adopts
-it. That is why a subreaper without children has no descendant left anywhere: a single failed `waitpid` proves it.
+A process that daemonises leaves its parent, process group and session, but it is adopted by the nearest subreaper among
+its ancestors. So a subreaper without children has no descendants at all, which a single `waitpid` that fails with
+ECHILD proves.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import psutil
 
-_END_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
+_END_TIMEOUT = 5.0  # seconds of SIGKILL before giving up
 _END_INTERVAL = 0.02
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def set_subreaper(enabled: bool = True) -> None:
-    """Adopt the orphans among this process's descendants (or stop doing so)."""
+    """Make this process adopt orphans among its descendants, or with `enabled=False`, stop that."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(enabled), 0, 0, 0)
 
 
 def reap(pid: int = -1) -> tuple[int, int] | None:
-    """Collect a child that has exited, without waiting.
+    """Reap a child that has exited, without waiting.
 
     Returns:
-        Its process id and its return code as in `subprocess` (negative = signal); (0, 0) when all children live on;
-        None when there is no child at all.
+        Its process id and its return code as in `subprocess` (negative = signal). (0, 0) if all children are alive.
+        None if this process has no children.
     """
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -48,12 +49,12 @@ def signal_all(signum: int, spare: Collection[int] = (), marker: str | None = No
 
     Args:
         signum: the signal.
-        spare: process ids of children that are left alone, their own descendants included.
-        marker: when given, only those descendants that have this `NAME=VALUE` in their environment.
+        spare: process ids of children that are spared, with their own descendants.
+        marker: if given, only descendants with this `NAME=VALUE` in their environment are signalled.
 
     Returns:
-        The process ids of all that were meant. Zombies are among them, unless a marker is given: a zombie has no
-        environment any more.
+        The process ids of all that were selected. They include zombies, unless a marker is given: a zombie has no
+        environment.
     """
     import psutil  # costs 50 ms, and only a job that leaves something behind needs it
 
@@ -70,54 +71,54 @@ def signal_all(signum: int, spare: Collection[int] = (), marker: str | None = No
 
 
 def children() -> set[int]:
-    """Return the process ids of this thread's children; none where the kernel does not tell."""
+    """Return the process ids of this thread's children, or an empty set if the kernel does not list them."""
     return _listed_children() or set()
 
 
 def end_all(pids: Collection[int] = (), spare: Collection[int] = (), marker: str | None = None) -> bool:
-    """SIGKILL every descendant of this process, which is their subreaper, again and again until none is left.
+    """SIGKILL every descendant of this process, a subreaper, repeatedly until none is left.
 
     Args:
-        pids: process ids that some of them had, which may be exiting.
-        spare, marker: as for `signal_all`.
+        pids: process ids of descendants that may be exiting.
+        spare, marker: as in `signal_all`.
 
     Returns:
-        Whether none is left; False after five seconds.
+        Whether none is left. False after five seconds.
     """
     give_up = time.monotonic() + _END_TIMEOUT
     seen = set(pids)
     while time.monotonic() < give_up:
         meant = signal_all(signal.SIGKILL, spare=spare, marker=marker)
-        # A process that is just exiting has no environment any more, so it is not meant, and cannot be collected yet.
+        # A process that is just exiting has lost its environment, so it is not selected, and cannot be reaped yet.
         seen.update(meant)
         exiting = [pid for pid in seen if reap(pid) == (0, 0)]
         if not meant and not exiting:
             return True
-        # SIGKILL takes its time, and there is no event for the end of adopted orphans.
+        # SIGKILL takes time, and nothing notifies this loop of the end of adopted orphans.
         time.sleep(_END_INTERVAL)
     return False
 
 
 def are_listed() -> bool:
-    """Whether the kernel tells the children of a process."""
+    """Whether the kernel lists the children of a process."""
     return _listed_children() is not None
 
 
 def has_orphans(children: Collection[int]) -> bool:
-    """Whether this process, a subreaper, has children besides these: it adopts what its dead children have started.
+    """Whether this process, a subreaper, has children besides `children`, such as adopted orphans.
 
     Args:
-        children: process ids.
+        children: the process ids of known children.
 
     Returns:
-        False if there are none for certain. A zombie that was not waited for counts.
+        False if there are certainly none. A zombie that has not been reaped counts.
     """
     found = _listed_children()
     return found is None or any(pid not in children for pid in found)
 
 
 def _listed_children() -> set[int] | None:
-    """Return the process ids of this thread's children; None where the kernel does not tell."""
+    """Return the process ids of this thread's children, or None if the kernel does not list them."""
     try:
         text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
     except OSError:  # a kernel without CONFIG_PROC_CHILDREN
@@ -126,20 +127,20 @@ def _listed_children() -> set[int] | None:
 
 
 def kill_marked(job: bytes, markers: Collection[bytes]) -> set[bytes]:
-    """SIGKILL every process of ours that was born with one of these markers, and with that of the job.
+    """SIGKILL every accessible process whose initial environment has the marker of the job and one of `markers`.
 
     Args:
-        job: `NAME=VALUE` that all processes of the job have in their environment.
-        markers: others, of which one is enough.
+        job: the `NAME=VALUE` that all processes of the job have in their environment.
+        markers: further markers. One of them is enough.
 
     Returns:
-        The markers that were found. A zombie has none any more.
+        The markers that were found. A zombie has no environment, and is not found.
     """
     found: set[bytes] = set()
     for entry in os.scandir("/proc"):
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
-        with suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as file:  # gone, or not ours
+        with suppress(OSError), open(f"/proc/{entry.name}/environ", "rb") as file:  # it is gone, or another user's
             variables = file.read().split(b"\0")
             if job in variables and (marked := [marker for marker in markers if marker in variables]):
                 found.update(marked)
@@ -157,7 +158,7 @@ def _family(process: psutil.Process) -> list[psutil.Process]:
 
 
 def has_marker(process: psutil.Process, marker: str) -> bool:
-    """Whether a process was born with this `NAME=VALUE` in its environment."""
+    """Whether a process has this `NAME=VALUE` in its initial environment."""
     import psutil
 
     name, _, value = marker.partition("=")

@@ -1,4 +1,4 @@
-"""Doing the same with many hosts at once, such as connecting to them or asking a name server about them."""
+"""Parallel calls of a function for many hosts, such as connecting to them or looking up their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-# A handshake costs milliseconds of CPU, and a silent host 10 s of waiting: many threads are right, thousands are not.
+# A handshake costs milliseconds of CPU time, and a host that does not answer 10 s of waiting, so a hundred threads are
+# good, but not thousands.
 MAX_THREADS = 100
 
 T = TypeVar("T")
@@ -15,14 +16,14 @@ R = TypeVar("R")
 
 
 def start_for_each(work: Callable[[T], object], items: Sequence[T], name: str, max_threads: int = MAX_THREADS) -> None:
-    """Begin to call a function for every item, in a few threads that share the items; return at once.
+    """Begin to call `work` for every item, in a pool of threads. Returns at once.
 
-    The threads are daemons: nobody waits at exit for a host that does not answer.
+    The threads are daemons, so that a host that does not answer does not delay the exit.
 
     Args:
-        work: must not raise.
+        work: the function, which must not raise.
         items: its arguments, one per call.
-        name: what the threads are called in a debugger.
+        name: a name for the threads, for debuggers.
         max_threads: the largest number of calls at the same time.
     """
     waiting: SimpleQueue[T] = SimpleQueue()
@@ -42,10 +43,10 @@ def start_for_each(work: Callable[[T], object], items: Sequence[T], name: str, m
 
 
 def call_for_each(work: Callable[[T], R], items: Sequence[T], name: str, max_threads: int = MAX_THREADS) -> list[R]:
-    """Call a function for every item, many at once, and return the results in the order of the items.
+    """Call `work` for every item in parallel, and return the results in the order of the items.
 
     Raises:
-        BaseException: the first exception of the function, while other calls may still go on.
+        BaseException: the first exception of a call. Other calls may still be running.
     """
     done: SimpleQueue[tuple[int, R | None, BaseException | None]] = SimpleQueue()
 

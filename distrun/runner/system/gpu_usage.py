@@ -1,4 +1,4 @@
-"""The usage of NVIDIA GPUs by the ranks of this host, where there is a driver and the package nvidia-ml-py."""
+"""The usage of NVIDIA GPUs by the ranks of this host, if the driver and the package nvidia-ml-py are installed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from distrun.host.gpus import VISIBLE, visible_gpus
 
 
 class GpuUsage:
-    """Asks NVML, which initialises no CUDA and disturbs nothing."""
+    """Measures through NVML, which does not initialise CUDA."""
 
     def __init__(self, library: Any) -> None:
-        """Args: the module `pynvml`, initialised."""
+        """Args: `library` is the module `pynvml`, initialised."""
         self._library = library
         self._gpus = [library.nvmlDeviceGetHandleByIndex(index) for index in range(library.nvmlDeviceGetCount())]
 
     def by_process(self, pids: Mapping[int, int]) -> dict[int, dict[str, float]]:
-        """Return, by number of process, `use` in percent and `memory` in bytes of the GPU that it computes on.
+        """Return for each process's number the `use` (percent) and `memory` (bytes) of the GPU that it computes on.
 
-        A GPU that several ranks share says for each of them how busy it is in all; the memory is their own.
+        For ranks that share a GPU, `use` is the total of the GPU, and `memory` is the rank's own.
         """
         numbers = {pid: number for number, pid in pids.items()}
         found: dict[int, dict[str, float]] = {}
@@ -35,7 +35,7 @@ class GpuUsage:
 
 
 def new_gpu_usage() -> GpuUsage | None:
-    """Return what asks for the usage of GPUs; None: there are none, or nobody who could be asked."""
+    """Return a `GpuUsage`, or None without GPUs or without a usable NVML."""
     if not visible_gpus({name: value for name, value in os.environ.items() if name != VISIBLE}):
         return None
     try:
@@ -43,5 +43,5 @@ def new_gpu_usage() -> GpuUsage | None:
 
         pynvml.nvmlInit()
         return GpuUsage(pynvml)
-    except Exception:  # whatever it is: the package is missing, or the driver is none that it can use
+    except Exception:  # any error: the package is missing, or it cannot use the driver
         return None

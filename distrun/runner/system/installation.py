@@ -1,4 +1,4 @@
-"""The installation of distrun on this machine: what it came from, so that other hosts can get the same."""
+"""The installation of distrun on this machine: its origin, so that other hosts can get the same."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def install_command(python: str) -> str:
-    """Return the command that installs this distrun for a Python on another host, and what is to be copied there first.
+    """Return the command that installs this distrun for a Python on another host, and a note about files to copy first.
 
-    The name and the version alone would not do: what an index has under that name need not be this distrun.
+    The name and the version alone would not be enough: a package index may have another package with that name.
     """
     what, remark = requirement(_direct_url(), _PACKAGE.parent)
     return f"'{python} -m pip install {what}'{remark}"
 
 
 def requirement(origin: dict[str, Any], checkout: Path) -> tuple[str, str]:
-    """Return what pip is to install, and a remark for the user, perhaps empty.
+    """Return the requirement for pip, and a remark for the user, which may be empty.
 
     Args:
-        origin: what pip has recorded, empty when it has recorded nothing.
+        origin: the contents of pip's direct_url.json. Empty = it has none.
         checkout: the directory that holds the package.
     """
-    # {"url": "file:///root/distrun-0.1.0-py3-none-any.whl", "archive_info": {"hash": "sha256=..."}}
-    # {"url": "file:///root/distrun", "dir_info": {"editable": true}}
-    # {"url": "https://example.org/distrun.git", "vcs_info": {"vcs": "git", "commit_id": "6bc4388...", ...}}
-    # Nothing at all: from an index, or not installed but found on PYTHONPATH
+    # {"url": "file:///root/distrun-0.1.0-py3-none-any.whl", "archive_info": {"hash": "sha256=..."}} {"url":
+    # "file:///root/distrun", "dir_info": {"editable": true}} {"url": "https://example.org/distrun.git", "vcs_info":
+    # {"vcs": "git", "commit_id": "6bc4388...", ...}} Nothing: installed from an index, or not installed but found on
+    # PYTHONPATH
     url = urlsplit(str(origin.get("url", "")))
     if vcs := origin.get("vcs_info"):
         return f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}", ""
@@ -48,8 +48,8 @@ def requirement(origin: dict[str, Any], checkout: Path) -> tuple[str, str]:
 
 
 def _direct_url() -> dict[str, Any]:
-    """Return what pip has recorded of where it got distrun, if that was no index."""
-    from importlib import metadata  # which takes longer than a launch may, and only remedies need it
+    """Return the contents of pip's direct_url.json, which describes an origin other than an index, or {}."""
+    from importlib import metadata  # slow, and only needed for remedies
 
     try:
         text = metadata.distribution(_NAME).read_text("direct_url.json")

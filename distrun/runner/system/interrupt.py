@@ -1,4 +1,4 @@
-"""Ctrl-C while a command of ours starts: it ends as programs do that do nothing about it, without a traceback."""
+"""Ctrl-C while a command of distrun starts: it dies of SIGINT, without a traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ended_by_sigint() -> Iterator[None]:
-    """Have SIGINT end this process at once, within this context, if Python would raise KeyboardInterrupt."""
+    """Within this context, let SIGINT kill this process at once, if Python would raise KeyboardInterrupt otherwise."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

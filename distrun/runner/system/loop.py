@@ -1,4 +1,4 @@
-"""An event loop: one thread, which sleeps until a descriptor is ready, a signal arrives or time is up."""
+"""An event loop: one thread sleeps until a descriptor is ready, a signal arrives or a timeout is over."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Loop:
-    """Descriptors with a callback each."""
+    """A set of descriptors with callbacks."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
 
     def watch(self, descriptor: int, callback: Callable[[], object], event: int = READ) -> None:
-        """Call back whenever a descriptor can be read, or written; nothing changes if it is watched already."""
+        """Call `callback` whenever a descriptor is ready for `event`. A descriptor that is watched already stays as it
+        is.
+        """
         if descriptor not in self._selector.get_map():
             self._selector.register(descriptor, event, callback)
 
@@ -27,22 +29,22 @@ class Loop:
             self._selector.unregister(descriptor)
 
     def watch_signals(self, signums: Iterable[int], callback: Callable[[bytes], object]) -> None:
-        """Call back with the numbers of the signals that have arrived."""
+        """Call `callback` with the numbers of the signals that have arrived."""
         self._wakeup, self._wakeup_writer = socket.socketpair()  # both are kept open
         self._wakeup.setblocking(False)
         self._wakeup_writer.setblocking(False)
-        # A handler alone would not do: a signal that arrives just before the selector sleeps must end that sleep.
+        # A handler alone would not be enough: a signal that arrives just before select() sleeps must end that sleep.
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         for signum in signums:
             signal.signal(signum, lambda *_: None)
         self.watch(self._wakeup.fileno(), lambda: callback(self._wakeup.recv(4096)))
 
     def run_once(self, timeout: float | None) -> None:
-        """Sleep until something happens, at most so many seconds, and call back for all that has happened."""
+        """Sleep until an event, at most `timeout` seconds, and call the callbacks of all events."""
         for key, _ in self._selector.select(timeout):
             if key.fd in self._selector.get_map():  # an earlier callback may have closed it
                 key.data()
 
     def close(self) -> None:
-        """Watch nothing any more; the descriptors stay open."""
+        """Stop watching. The descriptors stay open."""
         self._selector.close()

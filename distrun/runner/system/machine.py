@@ -1,4 +1,4 @@
-"""The machine that the launcher runs on: its names, its address towards another host, its cores and slots."""
+"""The machine that this process runs on: its names, its address as another host reaches it, its cores and slots."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from distrun.host.identity import boot_id
 from distrun.host.interfaces import without_zone
 from distrun.runner.system.fan_out import call_for_each
 
-_MAX_QUERIES = 32  # to the name server at a time
+_MAX_QUERIES = 32  # to the name server in parallel
 
 
 def local_names(names: Collection[str]) -> set[str]:
-    """Return those of the names and addresses that mean this machine; many are looked up at a time."""
+    """Return the names and addresses in `names` that mean this machine. They are looked up in parallel."""
     asked = list(names)
     answers = call_for_each(is_local, asked, "resolve", _MAX_QUERIES)
     return {name for name, is_ours in zip(asked, answers, strict=True) if is_ours}
@@ -44,10 +44,10 @@ def _addresses() -> set[str]:
 
 
 def identity() -> str:
-    """Return a text by which a host that has several names is known to be one; empty where the kernel tells nothing.
+    """Return a text that is the same for all names of a host and different for other hosts, or "" if unknown.
 
-    It holds for this boot of the kernel. Containers on a machine have network and processes of their own, or at least a
-    name, and are hosts of their own; so are accounts, as they share no memory.
+    It is valid for this boot of the kernel. Containers on a machine count as separate hosts, by their namespaces for
+    network and processes, or at least by their names. So do accounts, as they do not share memory.
     """
     try:
         boot = boot_id()
@@ -58,9 +58,9 @@ def identity() -> str:
 
 
 def address_towards(hostname: str) -> str:
-    """Return the address by which another host can reach this machine: the one on the route to it. No packet is sent.
+    """Return this machine's address on the route to `hostname`, which that host can reach. No packet is sent.
 
-    Where there is no route, this machine's name is returned.
+    Without a route, this machine's name is returned.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(hostname, 9, type=socket.SOCK_DGRAM)[0]
@@ -77,5 +77,5 @@ def count_cores() -> int:
 
 
 def default_slots() -> int:
-    """Return the number of ranks this machine takes when nobody says: one per GPU, or without GPUs one per core."""
+    """Return the default number of ranks on this machine: one per GPU, or without GPUs, one per core."""
     return visible_gpus(os.environ) or count_cores()

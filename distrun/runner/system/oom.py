@@ -1,4 +1,4 @@
-"""The kernel's count of processes that it killed for want of memory: the `oom_kill` counter of our control group."""
+"""The kernel's count of processes that the OOM killer has ended: `oom_kill` of this process's control group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class OomCounter:
-    """Notices that the OOM killer has ended a process of this control group."""
+    """Detects that the OOM killer has ended a process of this control group."""
 
     def __init__(self, cgroup: str = "/proc/self/cgroup", mount: str = "/sys/fs/cgroup") -> None:
         self._file = _counter_file(Path(cgroup), Path(mount))
@@ -22,7 +22,7 @@ class OomCounter:
     def _read(self) -> int:
         if self._file is None:
             return 0
-        # Lines such as "oom_kill 3"; memory.events has others beside it ("oom 5", "oom_group_kill 0").
+        # A line such as "oom_kill 3". memory.events has other lines, too ("oom 5", "oom_group_kill 0").
         try:
             lines = self._file.read_text().splitlines()
         except OSError:
@@ -31,10 +31,11 @@ class OomCounter:
 
 
 def _counter_file(cgroup: Path, mount: Path) -> Path | None:
-    """The counter of the innermost group we can see.
+    """Return the file with the counter of the innermost visible control group, or None.
 
     /proc/self/cgroup has lines such as "0::/user.slice/session-1.scope" (v2) and "4:memory:/docker/982816bd" (v1). In a
-    container the path may be the host's, and our own group is what is mounted: the root of the mount comes second.
+    container the path may be the host's, while the container's own group is mounted. So the root of the mount is tried
+    second.
     """
     try:
         lines = cgroup.read_text().splitlines()

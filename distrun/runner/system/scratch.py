@@ -1,7 +1,7 @@
-"""Folders for what processes of an elastic job would leave in the folder of temporary files if they were killed.
+"""Folders for files that processes of an elastic job would leave among the temporary files if they were killed.
 
-TMPDIR itself stays as it is: the ranks of a host exchange files there, and checkpoints may be there that are to outlive
-them. The ranks use their folders by `contract.elastic.scratch`.
+TMPDIR itself is not changed: the ranks of a host exchange files there, and it may have checkpoints that must outlive
+the ranks. Ranks use their folders through `contract.elastic.scratch`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _VARIABLES = ("TMPDIR", "TEMP", "TMP")
 
 
 def make(environ: Mapping[str, str], number: int) -> str | None:
-    """Make the folder of a process.
+    """Create the folder of a process.
 
     Args:
-        environ: its variables, with DISTRUN_JOB.
-        number: its number in the job.
+        environ: the variables of the process, with DISTRUN_JOB.
+        number: the number of the process in the job.
 
     Returns:
-        The folder; None if none can be made.
+        The folder, or None if it cannot be created.
     """
     for folder in _folders(environ):
         path = folder / f"{_prefix(environ)}{number}"
@@ -36,7 +36,7 @@ def make(environ: Mapping[str, str], number: int) -> str | None:
 
 
 def remove(folder: str) -> None:
-    """Delete the folder of a process of which nothing is left, as far as that is possible."""
+    """Delete the folder of a process that is gone with all its descendants, as far as possible."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -44,7 +44,8 @@ def remove_all(environ: Mapping[str, str]) -> None:
     """Delete the folders of all processes of a job on a host, whose agent has died.
 
     Args:
-        environ: the variables of its processes, with DISTRUN_JOB and DISTRUN_HOSTNAME; nothing is done without.
+        environ: the variables of its processes, with DISTRUN_JOB and DISTRUN_HOSTNAME. Without the first, nothing is
+            deleted.
     """
     if "DISTRUN_JOB" in environ:
         for prefix in map(Path, prefixes(environ)):
@@ -53,7 +54,7 @@ def remove_all(environ: Mapping[str, str]) -> None:
 
 
 def prefixes(environ: Mapping[str, str]) -> list[str]:
-    """Return what the paths of these folders may begin with.
+    """Return the possible prefixes of the paths of these folders.
 
     Args:
         environ: see `remove_all`.
@@ -62,7 +63,7 @@ def prefixes(environ: Mapping[str, str]) -> list[str]:
 
 
 def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Return where temporary files go, as `tempfile` finds it in a process with these variables."""
+    """Yield the folders for temporary files that `tempfile` may choose in a process with these variables."""
     given = [environ.get(name) for name in _VARIABLES]
     for folder in (*given, tempfile.gettempdir()):
         if folder:
@@ -70,9 +71,9 @@ def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _prefix(environ: Mapping[str, str]) -> str:
-    """Return what the names of a job's folders begin with on one host; several may be one machine.
+    """Return the prefix of the names of a job's folders on one host, as several "hosts" may be one machine.
 
-    It is short: Unix sockets are in the folder, whose paths have 107 bytes.
+    It is short, as the folders hold Unix sockets, whose paths have at most 107 bytes.
     """
     whose = f"{environ['DISTRUN_JOB']} {environ.get('DISTRUN_HOSTNAME', '')}"
     return f"dr-{hashlib.blake2s(whose.encode(), digest_size=4).hexdigest()}."

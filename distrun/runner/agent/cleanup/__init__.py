@@ -1,1 +1,1 @@
-"""Ending and removing what ranks have left: processes, and folders."""
+"""Ending the processes and removing the folders that ranks leave behind."""

@@ -1,8 +1,9 @@
-"""The guard of an agent: a shell that does nothing until the agent is gone, and then ends what its ranks have left.
+"""The guard of an agent: a shell that waits until the agent is gone, and then ends the processes that its ranks left.
 
-An agent ends what is left when its launcher is gone, and a launcher does it when an agent is. Where both are killed at
-once, the kernel ends the ranks, but not what these have started in sessions of their own. The guard does, by a variable
-in their environment that no other agent gives its ranks, and deletes the temporary files of an elastic job.
+An agent cleans up when its launcher is gone, and a launcher when an agent is gone. If both are killed at once, the
+kernel ends the ranks (by their parent-death signal), but not the processes that ranks started in other sessions. The
+guard kills these, which it finds by an environment variable that is unique to this agent's ranks, and deletes the
+temporary files of an elastic job.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from contextlib import suppress
 from distrun.contract.launch import AGENT
 from distrun.runner.system import descendants
 
-# The end of stdin without a line is the agent's. What its launcher, if it is here, writes to the agent can be read from
-# descriptor 1, whose end is the launcher's: one that lives ends what is left itself, and this shell with it.
-# A process may fork between being listed and being killed, so they are killed until none is left, for 5 seconds at
-# most. The mark of the processes is $1; the paths of temporary files begin with one of the other arguments.
+# End of file on stdin without a line means that the agent died. Descriptor 1 is the pipe from a launcher on this
+# machine to the agent: its end of file means that the launcher is gone, too. A launcher that lives ends the processes
+# itself, and this shell with them. A process may fork between being listed and being killed, so they are killed until
+# none is left, for 5 seconds at most. $1 is the mark in the processes' environment, and the other arguments are
+# prefixes of the paths of temporary files.
 _SCRIPT = """
 read -r word && exit
 while read -r word <&1; do :; done
@@ -36,29 +38,32 @@ for prefix; do rm -rf -- "$prefix"*; done
 
 
 class Guard:
-    """The guard of this process. It is a child that is no descendant of a rank: what ends those leaves it alone."""
+    """The guard of this process: a child that does not belong to a rank, and is spared when the ranks' descendants are
+    ended.
+    """
 
     def __init__(self) -> None:
         self.mark = {AGENT: os.urandom(8).hex()}
-        """The variable that all ranks have to get."""
+        """The variable that all ranks must get."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, whose: Mapping[str, str], commands: int, files: Iterable[str] = ()) -> None:
-        """Start it, if that is possible.
+        """Start the guard, if that is possible.
 
         Args:
-            whose: variables by which a launcher that has lost this process knows what to end here, the guard included.
-            commands: the descriptor from which this process reads what its launcher says.
-            files: what the paths of temporary files begin with.
+            whose: variables that identify the job's processes on this host, so that a launcher that has lost this agent
+                ends the guard with them.
+            commands: the descriptor of the frames from the launcher.
+            files: prefixes of the paths of temporary files.
         """
-        if not descendants.are_listed():  # a guard could not be told from what ranks have left
+        if not descendants.are_listed():  # a guard could not be told apart from the ranks' leftovers
             return
         command = ["/bin/sh", "-c", _SCRIPT, "distrun-guard", f"{AGENT}={self.mark[AGENT]}", *files]
-        try:  # opened again, to block; an SSH server's sockets cannot be, and then the launcher is on another host
+        try:  # reopened, so that reads block: fails for an SSH server's socket, where the launcher is on another host
             launcher = os.open(f"/proc/self/fd/{commands}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             launcher = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        with suppress(OSError), open(launcher, "rb"):  # without a shell, say, the ranks run all the same
+        with suppress(OSError), open(launcher, "rb"):  # for example without a shell: the ranks run all the same
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -71,7 +76,7 @@ class Guard:
 
     @property
     def pids(self) -> set[int]:
-        """Its process id; none if there is no guard."""
+        """The process id of the guard, or nothing without a guard."""
         return set() if self._process is None else {self._process.pid}
 
     def is_alone(self) -> bool:
@@ -79,8 +84,8 @@ class Guard:
         return self._process is not None and not descendants.has_orphans(self.pids)
 
     def dismiss(self) -> None:
-        """Have it end: nothing is left that it would have to end."""
+        """End the guard without cleaning up."""
         if self._process is not None:
-            with suppress(OSError):  # somebody has killed it
+            with suppress(OSError):  # it was killed
                 self._process.communicate(b"\n")
             self._process = None

@@ -1,9 +1,8 @@
-"""Ending what a dead agent has left behind on its host, and deleting the temporary files of an elastic job.
+"""Ending the processes that a dead agent left behind on its host, and deleting the temporary files of an elastic job.
 
-The program reads `JOB AGENT` from stdin, the name of the job and the process id of the agent, and kills every process
-of that job, which it knows by the environment. With `JOB AGENT HOST` it kills those of this host only: the job, elastic
-or with servers that move, goes on elsewhere, and what is another host to it may be another container on the same
-machine.
+The program reads `JOB AGENT` from stdin, the id of the job and the process id of the agent, and kills every process
+that has the job in its environment. With `JOB AGENT HOST` it kills only processes of this host. An elastic job, or one
+with servers that move, continues on other hosts, and another "host" may be another container on the same machine.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from contextlib import suppress
 
 from distrun.runner.system.descendants import has_marker
 
-_TIMEOUT = 5.0  # seconds of SIGKILL until we stop trying
+_TIMEOUT = 5.0  # seconds of SIGKILL before giving up
 _INTERVAL = 0.02
 
 
 def main() -> None:
-    """Read from stdin what is to go, and kill until no process of it is left; exit with 1 if some are."""
+    """Kill the processes that the line on stdin describes until none is left. Exits with 1 if some remain."""
     job, agent, *host = sys.stdin.readline().split()
     markers = [f"DISTRUN_JOB={job}", *(f"DISTRUN_HOSTNAME={name}" for name in host)]
     give_up = time.monotonic() + _TIMEOUT
@@ -36,7 +35,7 @@ def main() -> None:
 
 
 def sweep(markers: Sequence[str], agent: int) -> int:
-    """SIGKILL every process with all of these `NAME=VALUE` in its environment, and the agent; return their number."""
+    """SIGKILL the agent, and every process with all `markers`, `NAME=VALUE`, in its environment. Returns the number."""
     import psutil
 
     killed = 0

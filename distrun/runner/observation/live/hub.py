@@ -1,4 +1,4 @@
-"""The consumer behind all views of a job: one model, of which each viewer gets a snapshot twice in a second."""
+"""The consumer behind all views of a job: one model, and a snapshot of it for each viewer twice per second."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ EVERY = 0.5
 
 
 class Viewer(Protocol):
-    """Is shown a job, by the thread of the observation; must not block."""
+    """Shows a job. Called by the observation's thread, and must not block."""
 
     def see(self, snapshot: Snapshot) -> None:
-        """Take the present state of the job."""
+        """Take the current state of the job."""
 
     def end(self, snapshot: Snapshot) -> None:
-        """Take its last state: the job is over."""
+        """Take the last state: the job is over."""
 
 
 class Hub:
-    """The consumer."""
+    """The consumer that keeps the model and feeds the viewers."""
 
     title = "the live view"
 
@@ -39,7 +39,7 @@ class Hub:
         """
         Args:
             plan: the plan of the job.
-            since: the time at which to begin to look, if the job has been running for a while.
+            since: the time to begin at, if the job has been running for a while.
         """
         self.job, self.command, self.size = plan.job, shlex.join(plan.command), plan.size
         self._model = Model(since=since)
@@ -50,19 +50,19 @@ class Hub:
         self._logs: dict[int, Log] = {}
         self.latest: Snapshot | None = None
         self.ask_stack: Callable[[int, Callable[[str], None]], bool] | None = None
-        """Asks a rank for its stack; returns whether there is such a rank."""
+        """Asks a rank for its stack. Returns whether the rank exists."""
 
     def add(self, viewer: Viewer) -> None:
-        """Show the job to one more (any thread)."""
+        """Add a viewer (any thread)."""
         self._viewers = [*self._viewers, viewer]
 
     def remove(self, viewer: Viewer) -> bool:
-        """Show it to one less (any thread); return whether there are others."""
+        """Remove a viewer (any thread). Returns whether others are left."""
         self._viewers = [one for one in self._viewers if one is not viewer]
         return bool(self._viewers)
 
     def log(self, rank: int) -> str:
-        """Return the last lines that a rank has written (any thread)."""
+        """Return the last lines of a rank's output (any thread)."""
         log = self._logs.get(rank)
         lines = [] if log is None else log.lines()
         if not lines:
@@ -70,7 +70,7 @@ class Hub:
         return "\n".join([f"the last lines of rank {rank}:", *(f"  {line}" for line in lines)])
 
     def stack(self, rank: int, tell: Callable[[str], None]) -> None:
-        """Ask a rank what its threads are doing; `tell` is given the answer, whatever it is (any thread)."""
+        """Ask a rank for the stacks of its threads (any thread). `tell` gets the answer, or the reason for none."""
         if self.ask_stack is None or not self.ask_stack(rank, tell):
             tell(f"rank {rank} has told nothing of itself yet, or there is no such rank")
 
@@ -82,15 +82,15 @@ class Hub:
             self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take what a host's ranks use."""
+        """Take the usage of a host."""
         for process in map(int, sample["ranks"] if self._has_fixed_ranks else ()):
             known = self._model.ranks.get(process)
-            if known is None or not known.host:  # it is shown before it has told anything
+            if known is None or not known.host:  # it is shown before its first event
                 self._model.add(process, process, host)
         self._model.sample(host, sample)
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take what a rank has written."""
+        """Take output of a rank."""
         if rank < 0:
             return
         self._model.output(rank, data)
@@ -100,7 +100,7 @@ class Hub:
         log.feed(data)
 
     def tick(self, now: int) -> None:
-        """Show the viewers what there is, if it is time."""
+        """Send the viewers a snapshot, if it is due."""
         self._model.tick(now)
         if now / 1e9 < self._due:
             return
@@ -110,7 +110,7 @@ class Hub:
             viewer.see(self.latest)
 
     def close(self, status: int) -> None:
-        """Tell the viewers that it is over."""
+        """Send the viewers the last snapshot: the job is over."""
         self._model.close(status)
         last = self._snapshot(status)
         for viewer in self._viewers:

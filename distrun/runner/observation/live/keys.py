@@ -1,4 +1,6 @@
-"""The keys of the live view, read one by one while the terminal is ours; it is given back as it was."""
+"""The keys of the live view, read one by one while the launcher is in the foreground. The terminal's modes are
+restored.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +15,30 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-_LOOK_EVERY = 0.5  # seconds; somebody may have put us into the foreground again
-_SECOND_Q = 3.0  # seconds after `q` in which another one ends the job
+_LOOK_EVERY = 0.5  # seconds between two checks whether this process is in the foreground
+_SECOND_Q = 3.0  # seconds after `q` while a second `q` ends the job
 _ESCAPE = "\x1b"
 
 
 class Keys:
-    """Reads keys in a thread of its own."""
+    """Reads keys in its own thread."""
 
     def __init__(self, say: Callable[[str], None], descriptor: int = 0, is_client: bool = False) -> None:
         """
         Args:
-            say: tells the user.
-            descriptor: that of the terminal.
-            is_guest: whether the job is another launcher's: then `q` alone ends, and it ends this process's view only.
+            say: prints a line for the user.
+            descriptor: the descriptor of the terminal.
+            is_client: whether the job belongs to another launcher. Then a single `q` ends this process, and not the
+                job.
         """
         self.prompt = ""
-        """A question that is being answered; empty: none."""
+        """The question that the user is answering. Empty = none."""
         self.is_closed = False
         """Whether the user has closed the view."""
         self.on_stack: Callable[[int], None] | None = None
-        """Has the stack of a rank shown."""
+        """Shows the stack of a rank."""
         self.on_log: Callable[[int], None] | None = None
-        """Has the last lines of a rank shown."""
+        """Shows the last lines of a rank's output."""
         self._say = say
         self._descriptor = descriptor
         self._is_client = is_client
@@ -48,13 +51,13 @@ class Keys:
         self._thread = threading.Thread(target=self._read, name="distrun keys", daemon=True)
 
     def start(self) -> None:
-        """Begin to read, if there is a keyboard."""
+        """Begin to read, if the descriptor is a terminal."""
         if os.isatty(self._descriptor):
             atexit.register(self.close)
             self._thread.start()
 
     def close(self) -> None:
-        """Give the terminal back; any thread, any number of times."""
+        """Restore the terminal. May be called by any thread, any number of times."""
         self._is_ending = True
         with self._lock:
             self._restore()
@@ -63,7 +66,7 @@ class Keys:
     # The terminal -----------------------------------------------------------------------------------------------------
 
     def _take_over(self) -> bool:
-        """Have keys come one by one, without echo; return whether this process may read the terminal at all."""
+        """Switch the terminal to single keys without echo. Returns whether this process may read it at all."""
         with self._lock, suppress(OSError, termios.error):
             if self._is_ending or os.tcgetpgrp(self._descriptor) != os.getpgrp():
                 return False
@@ -146,7 +149,7 @@ class Keys:
         self._say(f"the view is closed, and the job goes on; q again within {_SECOND_Q:.0f} s ends the job")
 
     def leave(self) -> None:
-        """Give the terminal back, and interrupt this process as Ctrl-C does."""
+        """Restore the terminal, and interrupt this process as Ctrl-C does."""
         self.is_closed = True
         self.close()
         os.kill(os.getpid(), signal.SIGINT)

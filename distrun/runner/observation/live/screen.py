@@ -1,4 +1,4 @@
-"""The lines of the live view for a terminal of some size, by rich. Pure: text goes in and out."""
+"""The lines of the live view for a terminal of a given size, rendered by rich. Pure."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ _COLOURS = {
     "other": "bright_black",
 }
 _COMPACT = 100
-"""Columns below which a rank has no host, no samples per second and a shorter bar, so that the last line has room."""
+"""Below this number of columns, a row has no host, no samples per second and a shorter bar, to leave room for the last
+line of output.
+"""
 _MOST_PART = 0.6
-"""The part of a terminal's height that ranks may take from what scrolls above."""
+"""The share of a terminal's height that the view may take from the scrolling output above it."""
 
 
 def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all: bool = False) -> list[str]:
-    """Return the lines with their colours.
+    """Return the lines, with colours as escape sequences.
 
     Args:
-        snapshot: what to show.
+        snapshot: the state of the job.
         columns, rows: the size of the terminal.
-        prompt: the last line; empty: what the keys do.
-        is_all: whether all rows are ours; else most of them.
+        prompt: the last line. Empty = an overview of the keys.
+        is_all: whether the view may use all rows, instead of `_MOST_PART` of them.
     """
     console = Console(
         file=StringIO(),
@@ -52,7 +54,7 @@ def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all:
 
 
 def renderable(snapshot: Snapshot, columns: int, room: int, prompt: str = "") -> RenderableType:
-    """Return the view for rich; `room`: the lines for ranks or hosts."""
+    """Return the view as a renderable of rich, with at most `room` lines for ranks or hosts."""
     parts: list[RenderableType] = [Rule(_title(snapshot), style="dim", align="left")]
     for one in snapshot.slow[:3]:
         note = Text(("slow: " if one.stands else "slow now: ") + one.sentence, style="bold red", overflow="ellipsis")
@@ -128,13 +130,13 @@ def _ranks(ranks: Sequence[RankView], columns: int) -> Table:
 
 
 def _last(rank: RankView) -> Text:
-    """Return what else there is to say of a rank: what it has been doing for long, or the last line of its output."""
+    """Return the last cell of a rank: an activity that has lasted for long, or the last line of its output."""
     note = "gone" if rank.is_gone else f"{rank.doing_for:.0f} s {rank.doing}" if rank.doing else ""
     return Text(note, style="yellow") if note else Text(rank.line, style="dim")
 
 
 def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
-    """Return a line per host, and one per slow rank, where there are too many ranks for one each."""
+    """Return a table with a line per host, for jobs with too many ranks for a line each."""
     is_compact = columns < _COMPACT
     table = _table("host", is_compact)
     table.add_column("ranks", no_wrap=True, overflow="ellipsis", ratio=1)
@@ -180,7 +182,7 @@ def _bar_width(is_compact: bool) -> int:
 
 
 def _bar(shares: TimeShares, width: int) -> Text:
-    """Return a bar of the parts of the time; each part has its letter, so that colours are not all there is."""
+    """Return a bar of the parts of the time. Each part has its letter, so that it is readable without colours."""
     text = Text()
     filled, done = 0, 0.0
     for name, share in vars(shares).items():
@@ -192,7 +194,7 @@ def _bar(shares: TimeShares, width: int) -> Text:
 
 
 def _strip(ranks: Sequence[RankView]) -> Text:
-    """Return a character per rank: what it does most of its time."""
+    """Return a character per rank, for the activity that takes most of its time."""
     text = Text(f"{ranks[0].rank} ", no_wrap=True, overflow="ellipsis")
     for rank in ranks:
         most = "other" if rank.shares is None else max(vars(rank.shares), key=lambda name: vars(rank.shares)[name])

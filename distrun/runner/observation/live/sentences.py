@@ -1,4 +1,4 @@
-"""A job in a line of text, for logs and for people without a terminal. Pure."""
+"""A job's state in a line of text, for logs and for output without a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def sentence(snapshot: Snapshot) -> str:
 
 
 def silent(snapshot: Snapshot) -> str:
-    """Return of which ranks nothing is known, and why; empty: all have told of themselves."""
+    """Return a sentence about the ranks without events, or "" if all ranks have sent some."""
     ranks = [rank.rank for rank in snapshot.ranks if not rank.is_heard]
     return f"nothing heard yet of {list_ranks(ranks)}: ranks tell of themselves from distrun.init() on" if ranks else ""
 
 
 def rates(snapshot: Snapshot) -> list[str]:
-    """Return the ranks, and how fast they are, as far as that is known."""
+    """Return the number of ranks and, as far as they are known, their speed and the time left."""
     parts = [f"{snapshot.size} rank" + "s" * (snapshot.size != 1)]
     if snapshot.status is None and (gone := sum(rank.is_gone for rank in snapshot.ranks)):
         parts[0] += f" ({gone} gone)"
@@ -40,7 +40,7 @@ def rates(snapshot: Snapshot) -> list[str]:
 
 
 def mean_shares(snapshot: Snapshot) -> TimeShares | None:
-    """Return the mean of the shares of all ranks; None: none are known."""
+    """Return the mean of all ranks' shares, or None if none are known."""
     known = [rank.shares for rank in snapshot.ranks if rank.shares is not None]
     if not known:
         return None
@@ -50,7 +50,7 @@ def mean_shares(snapshot: Snapshot) -> TimeShares | None:
 
 
 def named(shares: TimeShares) -> list[tuple[str, float]]:
-    """Return the shares with what to call them."""
+    """Return the shares with their names."""
     return [
         ("compute", shares.compute),
         ("input", shares.input),
@@ -62,14 +62,14 @@ def named(shares: TimeShares) -> list[tuple[str, float]]:
 
 
 def number(value: float) -> str:
-    """Return a rate in three digits or more: `0.42`, `31.2`, `998`, `12,480`."""
+    """Return a rate as text: `0.42`, `31.2`, `998`, `12,480`."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def size(value: float) -> str:
-    """Return bytes: `812 MB`, `3.1 GB`."""
+    """Return a number of bytes as text: `812 MB`, `3.1 GB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000:
             return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
@@ -78,7 +78,7 @@ def size(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return a time: `1:28`, `2:03:04`."""
+    """Return a time in seconds as text: `1:28`, `2:03:04`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,7 +1,7 @@
-"""The launcher's ear for others of the same user on its machine: an abstract socket, which is no file and ends with it.
+"""The launcher's server for other processes of the same user and machine: an abstract socket, which needs no file.
 
-A client sends lines of JSON: `{"ask": "about"}` has one line for an answer; after `{"ask": "top"}` come snapshots, and
-`{"stack": 3}` and `{"log": 3}` have answers in the `texts` of a later one.
+A client sends lines of JSON. `{"ask": "about"}` is answered by one line, `{"ask": "top"}` by a stream of snapshots.
+After that, `{"stack": 3}` and `{"log": 3}` are answered in the `texts` of a later snapshot.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from distrun.runner.observation.live.hub import Hub, Viewer
     from distrun.runner.observation.live.snapshot import Snapshot
 
-_TIMEOUT = 5.0  # seconds for a client to say what it wants
+_TIMEOUT = 5.0  # seconds for a client to send its first request
 _MOST_ASKED = 4096  # bytes of a line from a client
 _MOST_CLIENTS = 32  # each is a thread and a descriptor
 
 
 def prefix() -> bytes:
-    """Return how the names of the sockets of this user's launchers begin, with the 0 byte of abstract ones.
+    """Return the prefix of the names of this user's sockets, with the 0 byte of abstract sockets.
 
-    What follows nobody can tell before a launcher has it, so nobody can take it first.
+    The rest of a name is random, so that no other process can bind it first.
     """
     return f"\0distrun/{os.getuid()}/".encode()
 
 
 class LiveServer:
-    """Answers those who look for jobs, and shows them this one."""
+    """Answers clients with facts about the job, and shows it to them."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class LiveServer:
     ) -> None:
         """
         Args:
-            about: returns what there is to say about the job.
-            watch: shows a viewer the job from now on; None: it is over.
-            unwatch: shows it to that viewer no more.
+            about: returns the facts about the job.
+            watch: shows a viewer the job. Returns its hub, or None if the job is over.
+            unwatch: disconnects the viewer.
         """
         self._about, self._watch, self._unwatch = about, watch, unwatch
         self._since = time.time()
@@ -58,7 +58,7 @@ class LiveServer:
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Begin to listen; a machine on which that is not possible can do without."""
+        """Begin to listen. If that is not possible, the job has no server."""
         name = prefix() + f"{secrets.token_hex(8)}/{os.getpid()}".encode()
         try:
             self._socket = abstract_sockets.listen(socket.SOCK_STREAM, name, 8)
@@ -67,10 +67,10 @@ class LiveServer:
         threading.Thread(target=self._listen, args=(self._socket,), name="distrun onlookers", daemon=True).start()
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Stop listening."""
         if self._socket is not None:
             with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # closing alone does not wake a thread that accepts
+                self._socket.shutdown(socket.SHUT_RDWR)  # closing does not wake a thread in accept(2)
             self._socket.close()
 
     def _listen(self, listener: socket.socket) -> None:
@@ -99,7 +99,7 @@ class LiveServer:
             self._show(connection, requests)
 
     def _show(self, connection: socket.socket, requests: Any) -> None:
-        viewer = _Onlooker(connection)
+        viewer = _RemoteViewer(connection)
         hub = self._watch(viewer)
         if hub is None:
             return
@@ -114,8 +114,8 @@ class LiveServer:
             self._unwatch(viewer)
 
 
-class _Onlooker:
-    """The viewer at the other end of a connection; one that does not read misses what it has no room for."""
+class _RemoteViewer:
+    """The viewer at the other end of a connection. A slow reader misses snapshots."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -129,7 +129,7 @@ class _Onlooker:
             self._texts.append(text)
 
     def see(self, snapshot: Snapshot) -> None:
-        """Send the job, unless the one before has not been read."""
+        """Send a snapshot, unless the previous one has not been read."""
         with self._lock:
             self._send()
             if self._rest:
@@ -139,7 +139,7 @@ class _Onlooker:
             self._send()
 
     def end(self, snapshot: Snapshot) -> None:
-        """Send the last one, and end the connection."""
+        """Send the last snapshot, and end the connection."""
         self.see(snapshot)
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -151,4 +151,4 @@ class _Onlooker:
         except BlockingIOError:
             pass
         except OSError:
-            self._rest = b""  # it is gone, which the thread that reads will notice
+            self._rest = b""  # the client is gone, as the reading thread will notice

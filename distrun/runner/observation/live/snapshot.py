@@ -1,4 +1,4 @@
-"""A job at a moment, as views show it and as it is sent to them: plain data, from the model. Pure."""
+"""The state of a job at a moment, as plain data for viewers, made from the model. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from distrun.tracing.activity import Activity
 from distrun.tracing.layout import INPUT, OPTIMIZER
 
 _LONG_WAIT = 2.0
-"""Seconds after which what a rank is doing is worth a word."""
+"""Seconds after which a rank's activity is shown."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class TimeShares:
-    """The parts of a rank's time in the last seconds; together 1."""
+    """The shares of a rank's time in the last seconds. Their sum is 1."""
 
     compute: float = 0.0
     input: float = 0.0
     waiting: float = 0.0
-    """For other ranks."""
+    """Waiting for other ranks."""
     moving: float = 0.0
     optimizer: float = 0.0
     other: float = 0.0
@@ -34,7 +34,7 @@ class TimeShares:
 
 @dataclass(frozen=True)
 class RankView:
-    """A rank."""
+    """The state of a rank."""
 
     rank: int
     host: str
@@ -42,31 +42,31 @@ class RankView:
     steps_per_second: float | None = None
     samples_per_second: float | None = None
     shares: TimeShares | None = None
-    """None: nothing is known."""
+    """None = nothing is known."""
     waits_for: int | None = None
-    """The rank that it waited for longest, if it waited."""
+    """The rank that it waited for most, if it waited."""
     cpu: float | None = None
-    """Percent of a core."""
+    """Percent of one core."""
     memory: int | None = None
     """Bytes."""
     gpu: float | None = None
     """Percent."""
     gpu_memory: int | None = None
     doing: str = ""
-    """Its activity, where that has lasted for long: `waiting for its next batch`."""
+    """Its activity, if that has lasted for long: `waiting for its next batch`."""
     line: str = ""
     """The last line of its output."""
     doing_for: float = 0.0
-    """Seconds that it has been doing that."""
+    """Seconds that the activity `doing` has lasted."""
     is_heard: bool = True
-    """Whether it has told anything of itself, as it does from `init()` on."""
+    """Whether it has sent any event, as ranks do after `init()`."""
     is_gone: bool = False
     """Whether its process has ended."""
 
 
 @dataclass(frozen=True)
 class HostView:
-    """A host; percent, and bytes in a second."""
+    """The usage of a host: `cpu` and `memory` in percent, `received` and `sent` in bytes per second."""
 
     host: str
     cpu: float
@@ -74,7 +74,7 @@ class HostView:
     received: float
     sent: float
     is_silent: bool = False
-    """Whether nothing has been heard of it for long."""
+    """Whether its agent has sent nothing for long."""
 
 
 @dataclass(frozen=True)
@@ -84,50 +84,50 @@ class Slow:
     rank: int
     sentence: str
     stands: bool
-    """Whether it has been one for half a minute."""
+    """Whether it has been slow for half a minute."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A job."""
+    """The state of a job."""
 
     job: str
     command: str
     size: int
     seconds: float
-    """Since it started."""
+    """Seconds since the start of the job."""
     seconds_left: float | None = None
-    """Until the end of rank 0's progress bar, if it draws one."""
+    """Seconds until the end of rank 0's progress bar, if it draws one."""
     ranks: Sequence[RankView] = ()
     hosts: Sequence[HostView] = ()
     slow: Sequence[Slow] = ()
     bars: int = 0
-    """Other ranks than 0 that draw progress bars."""
+    """The number of other ranks that draw progress bars."""
     status: int | None = None
-    """The exit status, once the job is over."""
+    """The exit status. None = the job runs."""
     texts: Sequence[str] = field(default_factory=tuple)
-    """Answers to what this viewer has asked for."""
+    """Answers to this viewer's requests."""
 
     @property
     def steps_per_second(self) -> float | None:
-        """The median of those of its ranks that are there."""
+        """The median of the rates of the ranks that run."""
         there = [rank for rank in self.ranks if not rank.is_gone]
         rates = sorted(rank.steps_per_second for rank in there if rank.steps_per_second is not None)
         return rates[len(rates) // 2] if rates else None
 
     @property
     def samples_per_second(self) -> float | None:
-        """The sum of those of its ranks."""
+        """The sum of the rates of its ranks."""
         rates = [rank.samples_per_second for rank in self.ranks if rank.samples_per_second is not None]
         return sum(rates) if rates else None
 
     def to_json(self) -> str:
-        """Return it as a line."""
+        """Return the snapshot as a line of JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Snapshot:
-        """Return what `to_json` wrote."""
+        """Return the snapshot that `to_json` wrote."""
         raw: dict[str, Any] = json.loads(line)
         raw["ranks"] = tuple(
             RankView(**(one | {"shares": one["shares"] and TimeShares(**one["shares"])})) for one in raw["ranks"]
@@ -139,7 +139,7 @@ class Snapshot:
 
 
 def snapshot(model: Model, job: str, command: str, size: int, seconds: float, status: int | None = None) -> Snapshot:
-    """Return the job at the time of the model."""
+    """Return the current state of the job from its model."""
     ranks = {number: rank for number, rank in sorted(model.ranks.items()) if number >= 0}
     first = ranks.get(0)
     hosts = {

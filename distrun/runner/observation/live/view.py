@@ -1,4 +1,4 @@
-"""The live view of the launcher itself: a panel in its terminal, or a line now and then where there is none."""
+"""The live view of the launcher itself: a panel in its terminal, or a line from time to time without one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from distrun.runner.planning.plan import LaunchPlan
 
 LINE_EVERY = 30.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between two lines without a terminal."""
 
 
 class PlainView:
-    """The viewer without a terminal; who is slow is told at once."""
+    """The viewer without a terminal. It reports new slow ranks at once."""
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Args: tells the user; the time in seconds."""
+        """Args: `say` prints a line for the user, and `clock` returns the time in seconds."""
         self._say = say
         self._clock = clock
         self._due = clock() + LINE_EVERY
         self._told: set[int] = set()
 
     def see(self, snapshot: Snapshot) -> None:
-        """Tell of the job, if it is time."""
+        """Print a line about the job, if it is due."""
         slow = {one.rank for one in snapshot.slow}
         is_new = bool(slow - self._told)
         self._told = slow
@@ -39,14 +39,14 @@ class PlainView:
             self._say(sentence(snapshot))
 
     def end(self, snapshot: Snapshot) -> None:
-        """Tell nothing more: what there is to say about the end of a job is said anyway."""
+        """Print nothing: the launcher reports the end of the job anyway."""
 
 
 class Screen:
     """The viewer in a terminal."""
 
     def __init__(self, panel: Panel, keys: Keys) -> None:
-        """Args: the panel that the printing thread paints; the keys, some of which change what is shown."""
+        """Args: `panel` is painted by the printing thread, and `keys` has the prompt and whether the view is closed."""
         from distrun.runner.observation.live.screen import lines
 
         self._lines = lines
@@ -65,7 +65,7 @@ class Screen:
             self._panel.show(self._lines(snapshot, *self._panel.size, self._keys.prompt))
 
     def end(self, snapshot: Snapshot) -> None:
-        """Clear away."""
+        """Clear the panel, and restore the terminal."""
         self._keys.close()
         self._panel.show(())
 
@@ -77,8 +77,8 @@ class LiveView(Hub):
         """
         Args:
             plan: the plan of the job.
-            say: tells the user.
-            panel: where to show it; None: there is no terminal.
+            say: prints a line for the user.
+            panel: the panel to show it in. None = without a terminal.
         """
         super().__init__(plan)
         self.keys = None if panel is None else Keys(say)
@@ -90,7 +90,7 @@ class LiveView(Hub):
         self.add(Screen(panel, self.keys))
 
     def close(self, status: int) -> None:
-        """Clear away, whatever else goes wrong."""
+        """Send the last snapshot, and restore the terminal even if that fails."""
         try:
             super().close(status)
         finally:

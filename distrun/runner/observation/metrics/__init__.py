@@ -1,4 +1,5 @@
-"""Metrics of a running job for Prometheus: a page of text for every client that asks.
+"""Metrics of a running job for Prometheus: an HTTP server with one page of text.
 
-`address` reads where to listen, `text` writes the page, `server` gives it, and `consumer` keeps it up to date.
+`address` parses the address to listen on, `text` writes the page, `server` serves it, and `consumer` keeps it up to
+date.
 """

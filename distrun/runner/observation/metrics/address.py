@@ -1,4 +1,4 @@
-"""The address at which metrics are given: this machine alone may ask for them, unless the user says otherwise."""
+"""The address that metrics are served at: loopback, unless the user gives another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def parse_address(text: str) -> tuple[str, int]:
     """Return host and port of `:9090`, which is 127.0.0.1:9090, of `0.0.0.0:9090` or of `[::]:9090`.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text has none of these forms.
     """
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):

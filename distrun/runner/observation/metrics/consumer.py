@@ -1,4 +1,4 @@
-"""The consumer that keeps the page of metrics up to date: a new one each second."""
+"""The consumer that keeps the page of metrics up to date: it writes a new page each second."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Values = Iterator[tuple[Labels, float]]
 
 
 class Metrics:
-    """Gives the present of a job to Prometheus."""
+    """Exports the current state of a job to Prometheus."""
 
     title = "the metrics"
 
     def __init__(self, server: Server, plan: LaunchPlan, say: Callable[[str], None]) -> None:
         """
         Args:
-            server: listens; it is closed at the end.
+            server: serves the page. It is closed at the end of the job.
             plan: the plan of the job.
-            say: tells the user.
+            say: prints a line for the user.
         """
         self._server = server
         self._plan = plan
@@ -42,21 +42,21 @@ class Metrics:
         self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take what a host's ranks use."""
+        """Take the usage of a host."""
         self._model.sample(host, sample)
 
     def output(self, rank: int, data: bytes) -> None:
-        """Output is no part of the metrics."""
+        """Ignore output."""
 
     def tick(self, now: int) -> None:
-        """Note the time."""
+        """Write a new page, if it is due."""
         self._model.tick(now)
         if now >= self._due:
             self._due = now + SECOND
             self._server.page = self._page()
 
     def close(self, status: int) -> None:
-        """Listen no longer."""
+        """Close the server."""
         self._server.close()
 
     def _page(self) -> bytes:

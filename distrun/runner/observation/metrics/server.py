@@ -1,7 +1,7 @@
-"""The server of one page, on a thread of its own, which serves all clients and keeps few of them.
+"""An HTTP server for one page, in its own thread, with few clients at a time.
 
-Any machine that reaches the address may connect, as often as it likes: a client has ten seconds in all, the oldest
-makes room for the next, and where the launcher has few descriptors left, there are no clients.
+Any machine that reaches the address may connect, as often as it likes. So a client has ten seconds in all, the oldest
+client is dropped for the next one, and while the launcher is short of descriptors, all clients are dropped.
 
 Prometheus's own client would be a dependency of the launcher for a format of four rules.
 """
@@ -18,27 +18,27 @@ from distrun.host.descriptors import OUT_OF_RESOURCES, PAUSE, are_scarce
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.observation.metrics.text import CONTENT_TYPE
 
-_SECONDS = 10.0  # that a client has
+_SECONDS = 10.0  # per client
 _MOST_CLIENTS = 16
 _MOST_ASKED = 8192  # bytes of a request
 _BACKLOG = 64
 
 
 class Server:
-    """Gives clients that ask for /metrics the latest page."""
+    """Serves the latest page at /metrics."""
 
     def __init__(self, host: str, port: int) -> None:
         """Listen at once, so that an address that cannot be used is known before the job starts.
 
         Args:
             host: an address of this machine.
-            port: the port; 0: any that is free.
+            port: the port. 0 = any free port.
 
         Raises:
-            UsageError: it cannot be used.
+            UsageError: the address cannot be used.
         """
         self.page = b""
-        """The latest page; the maker of pages puts them here."""
+        """The latest page, which the consumer replaces."""
         try:
             family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._listener = _listener(family, (str(address[0]), int(address[1])))
@@ -55,12 +55,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The address at which it listens, `127.0.0.1:9090`."""
+        """The address that it listens on, `127.0.0.1:9090`."""
         host, port = self._listener.getsockname()[:2]
         return format_endpoint(str(host), int(port))
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening, and drop all clients."""
         self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join()
         self._listener.close()
@@ -85,10 +85,10 @@ class Server:
                 continue
             await self._drop(len(self._clients) + 1 - _MOST_CLIENTS)
             self._begin(connection)
-            await asyncio.sleep(0)  # a client that waited to be accepted has asked already, and is answered now
+            await asyncio.sleep(0)  # run its task: its request has often come while it waited to be accepted
 
     def _begin(self, connection: socket.socket) -> None:
-        """Answer a client, for as long as it may take."""
+        """Answer a client in a task, with a deadline."""
         task = self._loop.create_task(self._answer(connection))
         deadline = self._loop.call_later(_SECONDS, task.cancel)
         self._clients[task] = None
@@ -105,11 +105,11 @@ class Server:
         try:
             while b"\r\n\r\n" not in request:
                 data = await self._loop.sock_recv(connection, _MOST_ASKED - len(request))
-                if not data:  # it asks no more, or too much
+                if not data:  # end of file, or the request is too long
                     return
                 request += data
             await self._loop.sock_sendall(connection, _answer(request, self.page))
-        except OSError:  # it is gone
+        except OSError:  # the client is gone
             pass
 
     async def _drop(self, count: int) -> None:
@@ -120,7 +120,7 @@ class Server:
         await asyncio.gather(*dropped, return_exceptions=True)
 
     async def _rest(self) -> None:
-        """Give back all descriptors and accept no client for a while."""
+        """Drop all clients, and accept none for `PAUSE` seconds."""
         await self._drop(len(self._clients))
         await asyncio.sleep(PAUSE)
 
@@ -139,7 +139,7 @@ def _listener(family: int, address: tuple[str, int]) -> socket.socket:
 
 
 def _answer(request: bytes, page: bytes) -> bytes:
-    """Return the answer to a request, which begins as in `GET /metrics HTTP/1.1`."""
+    """Return the response to a request, which begins as in `GET /metrics HTTP/1.1`."""
     method, _, rest = request.partition(b" ")
     status, body = "404 Not Found", b"the metrics are at /metrics\n"
     if method not in (b"GET", b"HEAD"):

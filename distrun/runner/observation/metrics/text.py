@@ -10,7 +10,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Page:
-    """Metrics in the order in which they are added."""
+    """A page of metrics, in the order of their addition."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -19,10 +19,10 @@ class Page:
         """Add a metric.
 
         Args:
-            name: begins with `distrun_` and ends with its unit.
+            name: the name, which begins with `distrun_` and ends with its unit.
             kind: counter or gauge.
-            meaning: a sentence without a full stop.
-            values: by labels; without any, the metric is left out.
+            meaning: the help text, without a full stop.
+            values: the values with their labels. A metric without values is left out.
         """
         lines = [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
         if lines:

@@ -1,6 +1,6 @@
-"""The model of a running job, of which the live view and the report are views. Pure.
+"""The model of a running job, which the live view, the metrics and the report show. Pure.
 
-`model` takes what agents tell and keeps the present of each rank. `accounts` keeps what each rank does in time, and
-`seconds` divides each second of it: computing, waiting for input, waiting for another rank, moving data. `stragglers`
-decides whom the others wait for, and why, and `output` what a rank's output says about its progress.
+`model` takes the agents' reports and keeps the current state of each rank. `accounts` keeps the recent activities of
+each rank, and `seconds` divides each second of them: computing, waiting for input, waiting for another rank, moving
+data. `stragglers` determines which ranks the others wait for, and why. `output` finds the progress in a rank's output.
 """

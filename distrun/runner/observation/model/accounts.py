@@ -1,4 +1,4 @@
-"""The account of each rank: what its main thread does and when it sleeps; and of each operation who began it when."""
+"""The recent activities of each rank's main thread, and when each rank submitted each operation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OperationId(NamedTuple):
 
 
 class Account:
-    """One rank, as far back as its seconds have not been divided."""
+    """The activities of one rank, back to the earliest second that may still be asked for."""
 
     def __init__(self, rank: int, host: str) -> None:
         self.rank = rank
@@ -32,24 +32,23 @@ class Account:
         self.heard_until = 0
         """The time of its last event."""
         self.state, self.since = 0, 0
-        """The state of its main thread, one of `layout.STATES` (0: not known), and since when."""
+        """The state of its main thread, one of `layout.STATES` (0 = unknown), and its begin."""
         self.waits_for, self.waits_since = "", 0
-        """The operation for which a thread sleeps; empty: none does. And since when."""
+        """The operation that a thread sleeps for (empty = none does), and the begin of that sleep."""
         self.generation = 0
         self.steps = 0
-        """Steps that it has done."""
+        """The number of steps that it has done."""
         self.is_gone = False
-        """Whether its process has ended, or nothing is heard of its host."""
+        """Whether its process has ended, or its host's agent has sent nothing for long."""
         self.divided_until = 0
-        """The end of the last second that was divided with what it did; before the first one, the time of its first
-        event."""
+        """The end of its last divided second. Before the first one, the time of its first event."""
         self._states: deque[tuple[int, int]] = deque()  # (begin, state)
         self._slept: deque[Interval] = deque()
         self._steps: deque[int] = deque()
         self._samples: deque[tuple[int, int]] = deque()
 
     def take(self, events: Iterable[Event], names: Sequence[str], operations: Operations) -> None:
-        """Take new events, in order."""
+        """Take new events, in order, and add submissions to `operations`."""
         for event in events:
             self.divided_until = self.divided_until or event.begin
             kind = event.kind
@@ -76,26 +75,26 @@ class Account:
                 self.generation = event.number
 
     def leave(self) -> None:
-        """Its process has ended: nobody waits for it any more, nor does it wait."""
+        """Mark its process as ended, so that it neither waits nor is waited for."""
         self.is_gone = True
         self.waits_for = ""
 
     def is_there(self, begin: int) -> bool:
-        """Return whether there is something to say of what it did from some time on."""
+        """Return whether it may have done something after `begin`."""
         return self.heard_until > 0 and not (self.is_gone and self.heard_until <= begin)
 
     def _enter(self, state: int, begin: int) -> None:
-        self.waits_for = ""  # whatever it was, it is over
+        self.waits_for = ""  # a change of state implies that the wait is over
         self.state, self.since = state, begin
         self._states.append((begin, state))
 
     def asleep(self, begin: int, end: int) -> list[Interval]:
-        """Return when it slept within bounds."""
+        """Return the intervals from `begin` to `end` that it slept."""
         open_sleep = [(self.waits_since, end)] if self.waits_for and self.waits_since < end else []
         return union(clipped([*self._slept, *open_sleep], begin, end))
 
     def states(self, begin: int, end: int) -> dict[int, list[Interval]]:
-        """Return when its main thread did what, within bounds; asleep or not."""
+        """Return the intervals of each state from `begin` to `end`, asleep or not."""
         found: dict[int, list[Interval]] = {}
         entries = [*self._states, (end, 0)]
         for (entered, state), (left, _) in pairwise(entries):
@@ -104,15 +103,15 @@ class Account:
         return {state: union(intervals) for state, intervals in found.items()}
 
     def steps_in(self, begin: int, end: int) -> int:
-        """Return the number of steps done within bounds."""
+        """Return the number of steps that ended from `begin` to `end`."""
         return sum(begin <= at < end for at in self._steps)
 
     def samples_in(self, begin: int, end: int) -> int:
-        """Return the number of samples begun within bounds."""
+        """Return the number of samples whose forward pass began from `begin` to `end`."""
         return sum(count for at, count in self._samples if begin <= at < end)
 
     def forget(self, before: int) -> None:
-        """Drop what nobody will ask for any more."""
+        """Drop everything before a time that is not asked for again."""
         while len(self._states) > 1 and self._states[1][0] <= before:
             self._states.popleft()
         while self._slept and self._slept[0][1] <= before:
@@ -124,19 +123,19 @@ class Account:
 
 
 class Operations:
-    """When each rank told of each operation; of a job that does many, of every second, fourth, eighth time only."""
+    """The times when each rank submitted each operation. With many operations, only every 2nd, 4th, 8th ... is kept."""
 
     MOST = 40_000
-    """Entries that are kept for a second or two; with more, fewer operations are looked at."""
+    """The largest number of entries, which cover a second or two. With more, the stride doubles."""
 
     def __init__(self) -> None:
         self.stride = 1
-        """One operation in so many is looked at, of each name, the same ones on all ranks."""
+        """One in `stride` operations of each name is kept, the same ones on all ranks."""
         self._submitted: dict[OperationId, dict[int, int]] = {}
         self._entries = 0
 
     def add(self, operation: OperationId, rank: int, submitted: int) -> None:
-        """A rank told of an operation at that time."""
+        """Record that a rank submitted an operation at the time `submitted`."""
         if operation.number % self.stride:
             return
         self._submitted.setdefault(operation, {})[rank] = submitted
@@ -146,7 +145,7 @@ class Operations:
             self._keep({key: ranks for key, ranks in self._submitted.items() if not key.number % self.stride})
 
     def within(self, begin: int, end: int) -> list[dict[int, int]]:
-        """Return the operations during which ranks may have waited for one another within bounds."""
+        """Return the operations whose ranks may have waited for each other from `begin` to `end`."""
         return [
             ranks
             for ranks in self._submitted.values()
@@ -154,7 +153,7 @@ class Operations:
         ]
 
     def forget(self, before: int) -> None:
-        """Drop those that all ranks have told of before that time."""
+        """Drop the operations that all ranks submitted before a time."""
         self._keep({key: ranks for key, ranks in self._submitted.items() if max(ranks.values()) > before})
 
     def _keep(self, kept: dict[OperationId, dict[int, int]]) -> None:

@@ -8,7 +8,7 @@ Interval = tuple[int, int]
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the same time as intervals in order that do not touch one another."""
+    """Return the union of intervals, as sorted intervals that do not touch each other."""
     merged: list[Interval] = []
     for begin, end in sorted(intervals):
         if merged and begin <= merged[-1][1]:
@@ -20,7 +20,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def common(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval]:
-    """Return the time that is in both; each is as `union` returns it."""
+    """Return the intersection of two lists of intervals, each in the form that `union` returns."""
     found: list[Interval] = []
     i = j = 0
     while i < len(one) and j < len(other):
@@ -35,10 +35,10 @@ def common(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval]
 
 
 def length(intervals: Iterable[Interval]) -> int:
-    """Return how long intervals are, together."""
+    """Return the total length of intervals."""
     return sum(end - begin for begin, end in intervals)
 
 
 def clipped(intervals: Iterable[Interval], begin: int, end: int) -> list[Interval]:
-    """Return the part of intervals that lies within bounds."""
+    """Return the parts of intervals from `begin` to `end`."""
     return [(max(b, begin), min(e, end)) for b, e in intervals if b < end and e > begin]

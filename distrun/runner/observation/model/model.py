@@ -1,4 +1,4 @@
-"""The present of a running job, rank by rank, from what its agents tell: a consumer without a product of its own."""
+"""The current state of a running job, rank by rank, from its agents' reports: a consumer that other consumers use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from distrun.runner.observation.model.stragglers import Straggler, StragglerWatc
 from distrun.tracing.reader import Event
 
 WINDOW = 10
-"""Seconds that rates and shares are about."""
+"""Seconds that rates and shares are averaged over."""
 _LATE = 2 * SECOND
-"""After which a second is divided though ranks have not told of it whose agent tells of no use of its host."""
+"""If a host's agent sends no samples, a second is divided after this time, even without later events of its ranks."""
 _LOST_AFTER = 5 * SECOND
-"""Without a word of a host, whose agent tells twice in a second, what its ranks do is not known any more."""
+"""After this time without a sample from a host, which sends two per second, the state of its ranks is unknown."""
 _KEPT = 5 * SECOND
-"""For how long what ranks told may still be asked for."""
+"""How long the ranks' past activities are kept."""
 
 
 class Rank:
-    """A rank, as far as it is known at present."""
+    """The current state of a rank."""
 
     def __init__(self, account: Account, process: int) -> None:
         self.account = account
@@ -36,9 +36,9 @@ class Rank:
         self.memory: int | None = None
         """Bytes."""
         self.gpu: Mapping[str, float] | None = None
-        """`use` in percent, `memory` in bytes, where there is one."""
+        """`use` in percent and `memory` in bytes, if it computes on a GPU."""
         self.whole = RankSecond()
-        """All seconds so far."""
+        """The sum of all seconds so far."""
 
     @property
     def host(self) -> str:
@@ -47,24 +47,24 @@ class Rank:
 
 
 class Host:
-    """A host, as far as its usage is known at present."""
+    """The current usage of a host."""
 
     def __init__(self) -> None:
         self.cpu = self.memory = 0.0
-        """Percent of all there is."""
+        """Percent of all cores, and of all memory."""
         self.received = self.sent = 0.0
-        """Bytes per second over its network, the interface with most; none is counted twice, as behind a bridge."""
+        """Bytes per second over its busiest interface. With a sum, bytes that cross a bridge would count twice."""
         self.received_lately = self.sent_lately = 0.0
-        """Bytes per second over `WINDOW` seconds, as what travels comes in bursts, once per step."""
+        """The mean over `WINDOW` seconds, as traffic comes in bursts, once per step."""
         self._counted: deque[tuple[int, Mapping[str, Sequence[int]]]] = deque()
 
     @property
     def told_until(self) -> int:
-        """The time until which everything is known that its ranks have recorded."""
+        """The time of its last sample: all events that its ranks recorded before have come."""
         return self._counted[-1][0] if self._counted else 0
 
     def is_silent(self, now: int) -> bool:
-        """Return whether it has told nothing for so long that it must be lost."""
+        """Return whether its agent has sent nothing for so long that the host is probably lost."""
         return bool(self._counted) and now - self.told_until > _LOST_AFTER
 
     def take(self, sample: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ class Host:
 def _traffic(
     before: tuple[int, Mapping[str, Sequence[int]]], now: tuple[int, Mapping[str, Sequence[int]]]
 ) -> tuple[float, float]:
-    """Return the bytes per second, in and out, of the interface with most between two counts."""
+    """Return the bytes per second, received and sent, of the busiest interface between two counts."""
     seconds = (now[0] - before[0]) / SECOND
     rates = [
         ((now[1][name][0] - before[1][name][0]) / seconds, (now[1][name][1] - before[1][name][1]) / seconds)
@@ -93,30 +93,30 @@ def _traffic(
 
 
 class Model:
-    """Takes what `consumer.Consumer` takes, and can be asked at any time by the thread that tells it."""
+    """Takes what a `consumer.Consumer` takes. The same thread can query the state at any time."""
 
     title = "the observation"
 
     def __init__(self, on_second: Callable[[Second], None] = lambda second: None, since: int | None = None) -> None:
         """
         Args:
-            on_second: is told of each second when it has been divided.
-            since: the time at which the first second begins; None = with the first event.
+            on_second: is called with each second when it has been divided.
+            since: the begin of the first second. None = the time of the first event.
         """
         self._since = since or 0
         self._on_second = on_second
         self.ranks: dict[int, Rank] = {}
         self.hosts: dict[str, Host] = {}
         self.stragglers: list[Straggler] = []
-        """Whom the others wait for at present, the dearest first."""
+        """The ranks that the others wait for at present, the costliest first."""
         self.now = 0
         self._operations = Operations()
         self._watch = StragglerWatch()
         self._recent: deque[Second] = deque(maxlen=WINDOW)
         self._recent_sums: dict[int, RankSecond] = {}
-        self._next = since  # the second to be divided next begins then
+        self._next = since  # the begin of the next second to divide
 
-    # What happens -----------------------------------------------------------------------------------------------------
+    # Input -----------------------------------------------------------------------------------------------------
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
         """Take new events of a rank."""
@@ -128,7 +128,7 @@ class Model:
             self._next = events[0].begin
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take what a host's ranks use."""
+        """Take the usage of a host."""
         self.hosts.setdefault(host, Host()).take(sample)
         for rank in self.ranks.values():
             if rank.host != host:
@@ -136,15 +136,15 @@ class Model:
             if (own := sample["ranks"].get(str(rank.process))) is not None:
                 rank.cpu, rank.memory, rank.gpu = own["cpu"], own["memory"], own.get("gpu")
                 rank.account.is_gone = False
-            elif rank.cpu is not None:  # it was there, and is not any more
+            elif rank.cpu is not None:  # it is gone
                 rank.account.leave()
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take what a rank has written."""
+        """Take output of a rank."""
         self._rank(rank, rank, "").output.feed(data)
 
     def tick(self, now: int) -> None:
-        """Divide the seconds that are over."""
+        """Divide the seconds that are over and that all ranks have reported."""
         self.now = now
         for rank in self.ranks.values():
             if rank.host in self.hosts and self.hosts[rank.host].is_silent(now):
@@ -154,14 +154,14 @@ class Model:
             self._next += SECOND
 
     def close(self, status: int) -> None:
-        """The job is over, and everything has been told."""
+        """Divide the remaining seconds: the job is over."""
         until = max((rank.account.heard_until for rank in self.ranks.values()), default=0)
         while self._next is not None:
             self._divide(self._next, list(self.ranks))
             self._next = self._next + SECOND if self._next + SECOND <= until else None
 
     def add(self, rank: int, process: int, host: str) -> None:
-        """A rank is there, or will be, that has told nothing yet."""
+        """Add a rank that has sent no events yet."""
         self._rank(rank, process, host)
 
     def _rank(self, number: int, process: int, host: str) -> Rank:
@@ -174,7 +174,7 @@ class Model:
         return rank
 
     def _told_of(self, end: int) -> list[int] | None:
-        """Return the ranks that have told of all they did until then, or have ended; None: others will."""
+        """Return the ranks whose events up to `end` are complete, or None if other ranks' events are still to come."""
         if self.now < end:
             return None
         told = []
@@ -189,7 +189,7 @@ class Model:
         return told
 
     def _divide(self, begin: int, told: Sequence[int]) -> None:
-        """Divide the second that begins then among the ranks that have told of it."""
+        """Divide the second from `begin` for the ranks whose events are complete, and update all sums."""
         accounts = {number: self.ranks[number].account for number in told}
         there = {number: account for number, account in accounts.items() if account.is_there(begin)}
         second = divided(there, self._operations, begin, begin + SECOND)
@@ -208,7 +208,7 @@ class Model:
         self._on_second(second)
 
     def _late(self, accounts: Mapping[int, Account], begin: int) -> dict[int, RankSecond]:
-        """Return what ranks have told only now of the time before: their agent was stopped, or cut off."""
+        """Return earlier time that ranks have reported only now, because their agent was stopped or disconnected."""
         bounds = {
             number: (
                 max(account.divided_until, self._since),
@@ -225,18 +225,18 @@ class Model:
                     account.divided_until = until
         return late
 
-    # What is asked ----------------------------------------------------------------------------------------------------
+    # Output ----------------------------------------------------------------------------------------------------
 
     def recent(self, rank: int) -> RankSecond:
-        """Return what a rank did in the last `WINDOW` seconds that were divided."""
+        """Return the sum of a rank's last `WINDOW` divided seconds."""
         return self._recent_sums.get(rank, RankSecond())
 
     def steps_per_second(self, rank: int) -> float | None:
-        """Steps of a rank in a second; None where steps are not known."""
+        """Return the steps per second of a rank, or None if it has reported none."""
         recent = self.recent(rank)
         return recent.steps / recent.length if recent.length and self.ranks[rank].account.steps else None
 
     def samples_per_second(self, rank: int) -> float | None:
-        """Samples of a rank in a second; None where they are not known."""
+        """Return the samples per second of a rank, or None if it has reported none."""
         recent = self.recent(rank)
         return recent.samples / recent.length if recent.length and recent.samples else None

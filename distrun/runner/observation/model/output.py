@@ -1,8 +1,8 @@
-"""The output of a rank, and its progress: the last line, and the time that a progress bar says is left. Pure.
+"""The output of a rank: its last line, and the time left according to a progress bar. Pure.
 
-Understood are the bars of tqdm (`12%|#2   | 120/1000 [00:12<01:28, 10.0it/s]`), which tell the time that is left, and
-those of Keras (`120/1000 ---- 1:28 100ms/step - loss: 0.3`), which do, too. Both draw a line again and again after a
-carriage return; Keras also moves the cursor back by backspaces.
+The progress bars of tqdm (`12%|#2 | 120/1000 [00:12<01:28, 10.0it/s]`) and of Keras (`120/1000 ---- 1:28 100ms/step -
+loss: 0.3`) are understood, which both have the time left. Both redraw the line after a carriage return. Keras also
+moves the cursor back with backspaces.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _KERAS = re.compile(r"(?:^|\s)(\d+)/(\d+) \S+ ((?:\d+:)*\d+)(s?) \S+/(?:step|epo
 
 
 class RankOutput:
-    """The output of one rank, of which its last line is kept."""
+    """The output of one rank, reduced to its last line and progress."""
 
     def __init__(self) -> None:
         self.last_line = ""
-        """The last line that was written, or is being written, and has something in it."""
+        """The last line that is not blank, which may be unfinished."""
         self.is_bar = False
-        """Whether that is a progress bar."""
+        """Whether `last_line` is a progress bar."""
         self.lines = 0
-        """Lines, and states of progress bars, so far."""
+        """The number of lines and states of progress bars so far."""
         self.seconds_left: float | None = None
-        """The time left by its progress bar, when that was drawn; None: there is none."""
+        """The seconds left according to its progress bar, at its last state. None = it has no progress bar."""
         self._partial = ""
 
     def feed(self, data: bytes) -> None:
-        """Take what the rank has written."""
+        """Take output of the rank."""
         text = self._partial + data.decode(errors="replace")
         pieces = re.split(r"(\r\n|\n|\r)", text[-(1 << 16) :])
         for line, end in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
@@ -52,7 +52,7 @@ class RankOutput:
 
 
 def seconds_left(line: str) -> float | None:
-    """Return how long a progress bar says that it will take; None: it is none, or does not say."""
+    """Return the seconds left according to a progress bar, or None if `line` is not one or does not have the time."""
     if match := _TQDM.search(line):
         return _seconds(match[3])
     if match := _KERAS.search(line):

@@ -1,9 +1,9 @@
-"""Dividing a second of all ranks: who computed, who waited for input, who waited for whom, who moved data. Pure.
+"""Dividing a second of all ranks into computing, waiting for input, waiting for other ranks and moving data. Pure.
 
-A rank waits for another one while it sleeps and that other one, last of all, has not yet told of the operation. What
-a rank costs is something else, for with two slow ranks either alone costs nothing: a rank is late from the moment at
-which half of the others have told of an operation until it does so itself, and the cost of that is the time which the
-others sleep meanwhile (the median of theirs).
+A rank waits for another rank while it sleeps and the other, the last of all, has not submitted the operation. The cost
+of a rank is defined differently, because with two slow ranks, neither alone would cost anything. A rank is late from
+the moment when half of the other ranks have submitted an operation until it submits the operation itself. Its cost is
+the median of the times that the other ranks sleep meanwhile.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from distrun.runner.observation.model.accounts import SECOND, Account, Operation
 from distrun.runner.observation.model.intervals import Interval, clipped, common, length, union
 
 LONG = SECOND
-"""Nanoseconds of sleep after which those that do not sleep count as missed, though nothing is done yet."""
+"""Nanoseconds of sleep after which ranks that are awake count as late, even if the operation is not done yet."""
 
 
 @dataclass
 class RankSecond:
-    """A stretch of time of one rank, a second or a sum of them; all in seconds."""
+    """One second of a rank, or a sum of its seconds. All times are in seconds."""
 
     states: dict[int, float] = field(default_factory=dict)
-    """The time in each of `layout.STATES`, but for that asleep."""
+    """The time in each of `layout.STATES`, without sleep."""
     waiting: dict[int, float] = field(default_factory=dict)
-    """Asleep, by the rank that the others waited for."""
+    """The time asleep while another rank was late, by that rank."""
     moving: float = 0.0
-    """Asleep when all ranks were there: data was on its way, or the ranks agreed on something."""
+    """The time asleep when all ranks had submitted the operation: data moved, or ranks negotiated."""
     cost: float = 0.0
-    """The time that it cost the others, by being late."""
+    """The time that it cost the others by being late."""
     steps: int = 0
     samples: int = 0
     length: float = 0.0
 
     def add(self, other: RankSecond) -> None:
-        """Add another stretch of the same rank."""
+        """Add other seconds of the same rank."""
         for state, seconds in other.states.items():
             self.states[state] = self.states.get(state, 0.0) + seconds
         for rank, seconds in other.waiting.items():
@@ -51,15 +51,15 @@ class RankSecond:
 
 @dataclass(frozen=True)
 class Second:
-    """One second of the job."""
+    """One second of all ranks."""
 
     begin: int
-    """Nanoseconds of the launcher's monotonic clock."""
+    """Its begin, in nanoseconds of the launcher's monotonic clock."""
     ranks: dict[int, RankSecond]
 
 
 def divided(accounts: Mapping[int, Account], operations: Operations, begin: int, end: int) -> Second:
-    """Return what the ranks did within bounds."""
+    """Return how the ranks spent the time from `begin` to `end`."""
     asleep = {rank: account.asleep(begin, end) for rank, account in accounts.items()}
     waited, late = _lateness(operations, begin, end)
     for rank, intervals in _missed(accounts, end).items():
@@ -95,7 +95,7 @@ def divided(accounts: Mapping[int, Account], operations: Operations, begin: int,
 def _lateness(
     operations: Operations, begin: int, end: int
 ) -> tuple[defaultdict[tuple[int, int], list[Interval]], defaultdict[int, list[Interval]]]:
-    """Return when which rank (the first) had to wait for which (the second), and when each was late."""
+    """Return the intervals of waiting, by (waiting rank, awaited rank), and the intervals that each rank was late."""
     waited: defaultdict[tuple[int, int], list[Interval]] = defaultdict(list)
     late: defaultdict[int, list[Interval]] = defaultdict(list)
     for submitted in operations.within(begin, end):
@@ -113,7 +113,7 @@ def _lateness(
 
 
 def _missed(accounts: Mapping[int, Account], end: int) -> dict[int, list[Interval]]:
-    """Return since when ranks have been missed that have kept the others asleep for long, and still do."""
+    """Return the interval of each awake rank up to `end`, if at least half of the ranks have slept for `LONG`."""
     sleepers = [account.waits_since for account in accounts.values() if account.waits_for]
     awake = [account.rank for account in accounts.values() if not account.waits_for and not account.is_gone]
     if not sleepers or len(awake) > len(sleepers) or median_low(sleepers) > end - LONG:
@@ -133,6 +133,6 @@ def _cost(
 
 
 def _bounded(waiting: dict[int, float], total: float) -> dict[int, float]:
-    """Return shares that are no more than the whole: the waits for several ranks may overlap."""
+    """Return `waiting` scaled down to a sum of `total`, if needed: waits for several ranks may overlap."""
     together = sum(waiting.values())
     return {rank: seconds * total / together for rank, seconds in waiting.items()} if together > total else waiting

@@ -1,8 +1,8 @@
-"""Deciding which rank the others wait for, and why it is late. Pure.
+"""Stragglers: which ranks the others wait for, and why they are late. Pure.
 
-A rank is named when it has cost more than a tenth of the time in four of the last five seconds: soon enough to look for
-it while it happens, and not for a pause of a second that any machine has now and then. It stands when it has been
-named for half a minute.
+A rank is named as a straggler when it has cost more than a tenth of the time in four of the last five seconds. That is
+soon enough to watch it happen, and a pause of a second, which any machine has at times, does not count. It "stands"
+when it has been named for half a minute.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from distrun.runner.observation.model.seconds import RankSecond, Second
 from distrun.tracing.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, OTHER, SAVING
 
 SHARE = 0.10
-"""The share of the time above which what a rank costs is worth a word."""
+"""The share of the time above which a rank's cost makes it a straggler."""
 _CALM = 0.07
-"""The share of the time below which a rank that was named is no longer."""
+"""The share of the time below which a straggler is dropped. It is lower than SHARE, so that names do not flicker."""
 _LOOKED_AT, _OF_THEM = 5, 4
-"""Seconds that are looked at; those that must have been above SHARE."""
+"""The number of last seconds, and the number of these that must be above SHARE."""
 STANDS_AFTER = 30.0
 
 COMPUTE = (FORWARD, BACKWARD)
@@ -40,15 +40,15 @@ class Straggler:
     rank: int
     host: str
     share: float
-    """The part of the time that it costs the others."""
+    """The share of the time that it costs the others."""
     per_step: float | None
-    """Seconds in each step that it costs; None where steps are not known."""
+    """Seconds per step that it costs the others. None = steps are unknown."""
     cause: str
-    """A clause: `it waits for its input`; empty where nothing is known."""
+    """The reason as a clause: `it waits for its input`. Empty = unknown."""
     since: int = 0
     """When it was first named, in nanoseconds of the launcher's monotonic clock."""
     stands: bool = False
-    """Whether that is half a minute ago, at least."""
+    """Whether it was first named at least half a minute ago."""
 
     @property
     def sentence(self) -> str:
@@ -62,7 +62,7 @@ class Straggler:
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time as people write it: `0.42 ms`, `19 ms`, `1.3 s`."""
+    """Return a time as text: `0.42 ms`, `19 ms`, `1.3 s`."""
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.2g} ms"
@@ -78,10 +78,10 @@ def total(seconds: Iterable[Second]) -> dict[int, RankSecond]:
 
 
 def found(sums: Mapping[int, RankSecond], hosts: Mapping[int, str], least: float = SHARE) -> list[Straggler]:
-    """Return the ranks that have cost more than a share of some time, the dearest first.
+    """Return the ranks whose cost exceeds the share `least` of the time, the costliest first.
 
     Args:
-        sums: what the ranks did in that time, as `total` returns it.
+        sums: the seconds of the ranks, as `total` returns them.
         hosts: the host of each rank.
         least: the share.
     """
@@ -93,12 +93,14 @@ def found(sums: Mapping[int, RankSecond], hosts: Mapping[int, str], least: float
 
 
 def per_step(part: RankSecond) -> float | None:
-    """Return the seconds in each step that a rank costs; None where steps are not known."""
+    """Return the seconds per step that a rank costs, or None if steps are unknown."""
     return part.cost / part.steps if part.steps else None
 
 
 def cause(rank: int, sums: Mapping[int, RankSecond]) -> str:
-    """Return why a rank is late, as a clause: what it does for longer than half of the others; empty: nothing."""
+    """Return the reason why a rank is late as a clause: the state that exceeds the others' median most, or "" if none
+    does.
+    """
     others = [part for other, part in sums.items() if other != rank]
     own = sums[rank]
     if not others or not own.length:
@@ -113,14 +115,14 @@ def _seconds_in(part: RankSecond, state: int) -> float:
 
 
 class StragglerWatch:
-    """Looks at each second of a job as it is over."""
+    """Tracks the stragglers of a job, second by second."""
 
     def __init__(self) -> None:
         self._seconds: deque[Second] = deque(maxlen=_LOOKED_AT)
         self._since: dict[int, int] = {}
 
     def look(self, second: Second, hosts: Mapping[int, str]) -> list[Straggler]:
-        """Return whom the others wait for at present, the dearest first."""
+        """Take the next second, and return the current stragglers, the costliest first."""
         self._seconds.append(second)
         sums = total(self._seconds)
         known = {one.rank: one for one in found(sums, hosts, 0.0)}

@@ -1,4 +1,4 @@
-"""How well a job uses its network, from the operations that it has measured."""
+"""How much of its network's speed a job uses, fitted to its measured operations."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from distrun.runner.observation.prediction.model import host_bytes, local_bytes, messages
 from distrun.runner.observation.prediction.profile import Gradients, JobProfile
 
-_DISTINCT = 4.0  # how many times larger the largest operation must be, to tell what each costs from what a byte costs
-_LOWEST, _HIGHEST = 0.02, 1.0  # of what a link has
+_DISTINCT = 4.0  # least ratio of largest to smallest operation for a fit of overhead and rate
+_LOWEST, _HIGHEST = 0.02, 1.0  # bounds of the share of a link
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A rate and a price per operation, from measured operations."""
+    """A rate and an overhead per operation, fitted to measured operations."""
 
     rate: float
-    """Bytes per second: of a host's link, or of a rank within its host."""
+    """Bytes per second, of a host's link or of a rank within its host."""
     deviation: float
     """The relative standard deviation of the rate over the operations."""
     overhead: float
-    """Seconds that each operation takes beyond its bytes and messages."""
+    """Seconds that each operation takes beyond the time of its bytes and messages."""
 
 
 def between_hosts(profile: JobProfile, latency: float) -> Calibration | None:
-    """Return what operations between hosts have reached; None if none was measured."""
+    """Return the calibration of operations between hosts, or None if none was measured."""
     if profile.hosts == 1:
         return None
     return _fitted(
@@ -38,14 +38,14 @@ def between_hosts(profile: JobProfile, latency: float) -> Calibration | None:
 
 
 def within_host(profile: JobProfile) -> Calibration | None:
-    """Return what operations within one host have reached; None if none was measured without other hosts."""
+    """Return the calibration of operations within one host, or None if none was measured on one host alone."""
     if profile.hosts > 1 or profile.ranks == 1:
         return None
     return _fitted([(local_bytes(batch.bytes, profile.ranks), taken) for batch, taken in _measured(profile)])
 
 
 def efficiency(rate: float, bits_per_s: float) -> float:
-    """Return the share of a link that a rate in bytes per second is, if that can be."""
+    """Return `rate` (bytes per second) as a share of a link's `bits_per_s`, clipped to plausible values."""
     return min(max(rate * 8 / bits_per_s, _LOWEST), _HIGHEST)
 
 
@@ -54,15 +54,15 @@ def _measured(profile: JobProfile) -> list[tuple[Gradients, float]]:
 
 
 def _fitted(operations: list[tuple[float, float]]) -> Calibration | None:
-    """Return the line through bytes and seconds; through the origin when the sizes are much alike."""
+    """Return the linear fit of seconds to bytes, through the origin if the sizes are similar."""
     operations = [(size, taken) for size, taken in operations if taken > 0]
     if not operations:
         return None
     sizes, times = [size for size, _ in operations], [taken for _, taken in operations]
     overhead = 0.0
     if max(sizes) >= _DISTINCT * min(sizes):
-        # Each operation counts by its relative error: otherwise the small ones, of which a line's begin is made, would
-        # count for nothing.
+        # Weighted by relative error. With equal weights, the small operations, which determine the intercept, would
+        # hardly count.
         weights = [1 / taken**2 for taken in times]
         total = sum(weights)
         mean_size = math.fsum(w * size for w, size in zip(weights, sizes, strict=True)) / total

@@ -15,9 +15,9 @@ from distrun.runner.observation.prediction.model import Network, Work, largest_s
 from distrun.runner.observation.prediction.profile import JobProfile
 
 MODEL_ERROR = 0.03
-"""The relative standard error of the model itself, where all its inputs are measured: docs/predicting.md."""
+"""The relative standard error of the model itself if all its inputs are measured. See docs/predicting.md."""
 JITTER_ERROR = 0.5
-"""How uncertain the time is that the slowest rank loses: the longer tail of real distributions."""
+"""The relative standard error of the slowest rank's delay, as real distributions have a longer tail."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +29,18 @@ class Forecast:
     seconds: float
     """The time of a step."""
     error: float
-    """Its standard error, in seconds: two of three steps are at most so far from the prediction."""
+    """Its standard error in seconds: two of three steps are within it."""
     speedup: float
-    """Samples per second, as a multiple of what one rank computes by itself."""
+    """Samples per second, as a multiple of one rank's rate alone."""
     efficiency: float
     """The speed-up per rank."""
     efficiency_error: float
     bound: str
-    """The name of what would shorten the step most if it took no time: compute, network or input."""
+    """The part that would shorten the step most if it took no time: compute, network or input."""
     waiting: float
     """Seconds of a step that are spent waiting for the network."""
     straggling: float
-    """Seconds by which the slowest rank is expected to be late."""
+    """Seconds that the slowest rank is expected to be late."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the members of this prediction in `distrun predict --json`."""
@@ -64,11 +64,11 @@ def forecasts(
     """Return a prediction for each number of hosts.
 
     Args:
-        profile: what the job has measured.
-        assumed: the network, and how far it is to be trusted.
+        profile: the profile of the job.
+        assumed: the network, and its uncertainty.
         hosts: the numbers of hosts.
-        ranks_per_host: the ranks of each host.
-        keeps_global_batch: the batch of all ranks together stays as it is, instead of that of each rank.
+        ranks_per_host: the number of ranks of each host.
+        keeps_global_batch: whether the global batch stays the same, instead of the batch of each rank.
     """
     usual = work_of(profile)
     deviation = residual(profile, assumed)
@@ -76,7 +76,7 @@ def forecasts(
 
 
 def residual(profile: JobProfile, assumed: Assumptions) -> float:
-    """Return by which factor, less 1, the model misses the step that the job itself has measured."""
+    """Return the relative error of the model for the job itself: predicted step / measured step - 1."""
     measured = profile.seconds.step
     if not measured or assumed.job_network is None:
         return 0.0
@@ -93,7 +93,7 @@ def _forecast(
     keeps_global_batch: bool,
 ) -> Forecast:
     ranks = hosts * ranks_per_host
-    # What one rank would take for the batch that is compared with: its own, or that of all.
+    # The time that one rank alone would take for the same samples.
     work, alone = usual, usual.alone * ranks
     if keeps_global_batch:
         work, alone = usual.share(profile.ranks / ranks), usual.share(profile.ranks).alone
@@ -123,7 +123,7 @@ def _error(
     seconds: float,
     straggling: float,
 ) -> float:
-    """Return the standard error of a step: what each uncertain input changes, and the model's own."""
+    """Return the standard error of a step, combined from the uncertain inputs and the model itself."""
     network = assumed.network
     parts = [straggling * JITTER_ERROR, seconds * deviation]
     if hosts * ranks_per_host > 1:

@@ -1,4 +1,4 @@
-"""The network for which a prediction is made: what was given, measured by the job or by the doctor, or assumed."""
+"""The network for a prediction: given, measured by the job or by `distrun doctor`, or assumed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from distrun.runner.observation.prediction.profile import JobProfile, MeasuredLi
 from distrun.runner.observation.prediction.units import bits_per_second, shown_rate
 
 EFFICIENCY, EFFICIENCY_DEVIATION = 0.8, 0.2
-"""The share of a link that gradients get, and how uncertain it is, where nothing was measured: docs/predicting.md."""
+"""The share of a link that gradients get, and its standard deviation, if not measured. See docs/predicting.md."""
 LATENCY = 50e-6
-"""Seconds from host to host where nothing was given or measured: usual for TCP within a building."""
+"""Seconds from host to host if neither given nor measured: usual for TCP within a building."""
 LOCAL_BYTES_PER_S = 5e9
-"""How fast ranks of a host combine arrays where nothing was measured."""
+"""Bytes per second that each rank combines with others on its host, if not measured."""
 
 
 @dataclass(frozen=True)
 class Assumptions:
-    """A network, and how far it is to be trusted."""
+    """A network, and its uncertainty."""
 
     network: Network
     efficiency_deviation: float
@@ -31,18 +31,18 @@ class Assumptions:
     notes: tuple[str, ...]
     """The assumptions, a sentence each."""
     job_network: Network | None = None
-    """The network on which the job itself ran, if that is known."""
+    """The network that the job itself ran on. None = unknown."""
 
     def with_fabric(self, bits_per_s: float) -> Assumptions:
-        """Return the same with a limit of what all hosts together send at a time."""
+        """Return the same with a limit of the rate that all hosts together send at."""
         return replace(self, network=replace(self.network, fabric_bits_per_s=bits_per_s))
 
 
 def given_link(text: str) -> MeasuredLink:
-    """Return the link that `--link` names: a speed, or the slowest in a file that `distrun doctor --json` has written.
+    """Return the link for the value of `--link`: a speed, or the slowest link in a file of `distrun doctor --json`.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     try:
         return MeasuredLink(bits_per_second(text))
@@ -78,14 +78,14 @@ def assumptions(
 
     Args:
         profile: the job's profile.
-        link: the link that was given, if one was.
-        latency: the seconds from host to host that were given.
-        efficiency: the share of a link that gradients get, as it was given.
+        link: the given link. None = not given.
+        latency: the given seconds from host to host. None = not given.
+        efficiency: the given share of a link that gradients get. None = not given.
         hosts: the largest number of hosts.
-        ranks_per_host: the ranks of each.
+        ranks_per_host: the number of ranks of each host.
 
     Raises:
-        UsageError: there are several hosts, and nothing says how fast their links are.
+        UsageError: there are several hosts, and the speed of their links is unknown.
     """
     notes = []
     reached = _reached(profile, latency)
@@ -116,7 +116,7 @@ def assumptions(
 
 
 def _reached(profile: JobProfile, latency: float | None) -> MeasuredLink | None:
-    """Return a link of the speed that gradients have reached; None: the job had one host, or has measured nothing."""
+    """Return a link with the speed that gradients have reached, or None if the job had one host or measured nothing."""
     found = calibration.between_hosts(profile, LATENCY if latency is None else latency)
     return MeasuredLink(found.rate * 8) if found else None
 
@@ -131,7 +131,7 @@ def _with_local(network: Network, profile: JobProfile) -> tuple[Network, list[st
 def _with_wire(
     network: Network, profile: JobProfile, link: MeasuredLink | None, latency: float | None, efficiency: float | None
 ) -> tuple[Network, float, list[str]]:
-    """Return the network with the links' properties, the deviation of the efficiency, and what was assumed."""
+    """Return the network with the links' properties, the deviation of the efficiency, and notes on assumptions."""
     notes = []
     delays = [latency, link.latency_s if link else None, profile.link.latency_s if profile.link else None]
     delay = next((value for value in delays if value is not None), None)

@@ -1,10 +1,11 @@
-"""One training step at any number of hosts and ranks.
+"""A model of one training step on any number of hosts and ranks.
 
-A rank waits for input, computes forward, then backward; on the way back, batches of gradients become ready. They queue
-for one wire, on which one operation follows the other, in the order in which they are ready on the slowest rank; the
-optimizer waits for the last. What an operation costs follows `distrun.runtime.backends`: within a host, ranks combine
-their arrays in shared memory; between hosts, each host exchanges its part with every other one directly, along rails,
-while it combines what has come. The slower of the two decides, for pieces of an array overlap.
+A rank waits for input, then computes the forward and the backward pass. During the backward pass, batches of gradients
+become ready. They queue for the network, which executes one operation after the other, in the order in which they are
+ready on the slowest rank. The optimizer waits for the last one. The cost of an operation follows
+`distrun.runtime.backends`: within a host, ranks combine their arrays in shared memory. Between hosts, each host
+exchanges its part with every other host directly, along rails, while it combines the parts that have come. The slower
+of the two determines the time, as the pieces of an array are pipelined.
 """
 
 from __future__ import annotations
@@ -16,42 +17,42 @@ from distrun.runner.observation.prediction.order_statistics import slowest
 from distrun.runner.observation.prediction.profile import Gradients, JobProfile
 
 ONE_STEP_LIMIT, ONE_STEP_LIMIT_OF_TWO = 64 << 10, 1 << 20
-"""Bytes that a host receives in one step, instead of two: `distrun.runtime.backends.hierarchical`."""
+"""The most bytes that a host receives in one step instead of two. See `distrun.runtime.backends.hierarchical`."""
 NEGOTIATION = 2
-"""Messages that follow each other before an operation begins: to the coordinator, and back."""
+"""Sequential messages before an operation begins: to the coordinator, and back."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """The way of gradients, within a host and between hosts."""
+    """The properties of the network for gradients, within a host and between hosts."""
 
     bits_per_s: float
     """The speed of a host's link in each direction."""
     efficiency: float
-    """The share of it that gradients get."""
+    """The share of `bits_per_s` that gradients get."""
     latency: float
     """Seconds that a message takes from host to host."""
     local_bytes_per_s: float
-    """How fast the ranks of a host combine their arrays, as the bytes that each of them passes on."""
+    """The rate of combining arrays within a host, as bytes that each rank passes on per second."""
     overhead: float = 0.0
-    """Seconds that an operation takes beyond its bytes and messages."""
+    """Seconds that an operation takes beyond the time of its bytes and messages."""
     fabric_bits_per_s: float | None = None
-    """The limit of what all hosts together send at a time, where their switch is slower than all links."""
+    """The limit of the rate that all hosts together send at, if their switch is slower than all links."""
 
     def bytes_per_s(self, hosts: int) -> float:
-        """Return what one of `hosts` sends in a second while all of them send."""
+        """Return the bytes per second that one of `hosts` sends while all of them send."""
         rate = self.bits_per_s * self.efficiency
         return (rate if self.fabric_bits_per_s is None else min(rate, self.fabric_bits_per_s / hosts)) / 8
 
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a rank in a step; times in seconds."""
+    """The work of a rank in a step. Times are in seconds."""
 
     forward: float
     backward: float
     after: float
-    """The optimizer, and what else is neither hidden nor waiting."""
+    """The optimizer, and other time that is neither overlapped nor waiting."""
     input: float
     deviation: float
     """The standard deviation of input, forward and backward together, over ranks and steps."""
@@ -59,11 +60,11 @@ class Work:
 
     @property
     def alone(self) -> float:
-        """The step of a rank that is alone."""
+        """The time of a step of a single rank."""
         return self.input + self.forward + self.backward + self.after
 
     def share(self, part: float) -> Work:
-        """Return the work on a part of the batch; that of the optimizer stays."""
+        """Return the work for a part of the batch. The optimizer's work does not change."""
         batches = tuple(replace(batch, ready=batch.ready * part) for batch in self.gradients)
         return Work(
             self.forward * part, self.backward * part, self.after, self.input * part, self.deviation * part, batches
@@ -72,19 +73,19 @@ class Work:
 
 @dataclass(frozen=True)
 class PredictedStep:
-    """A step, in seconds."""
+    """A predicted step. All times are in seconds."""
 
     seconds: float
     network: float
-    """The time of all operations, be it hidden or not."""
+    """The time of all operations, overlapped with the backward pass or not."""
     waiting: float
-    """The part of it that is not hidden, by which they make the step longer."""
+    """The part of `network` that is not overlapped, and so lengthens the step."""
     straggling: float
-    """How much longer than a usual rank the slowest one computes."""
+    """How much longer than a typical rank the slowest one computes."""
 
 
 def work_of(profile: JobProfile) -> Work:
-    """Return the work of a usual rank of a job."""
+    """Return the work of a typical rank of a job."""
     seconds = profile.seconds
     return Work(
         seconds.forward,
@@ -97,13 +98,13 @@ def work_of(profile: JobProfile) -> Work:
 
 
 def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> PredictedStep:
-    """Return how long a step takes.
+    """Return the prediction for a step.
 
     Args:
-        work: what each rank does.
+        work: the work of each rank.
         hosts: the number of hosts.
-        ranks_per_host: the ranks of each.
-        network: what gradients move over.
+        ranks_per_host: the number of ranks of each host.
+        network: the network for gradients.
     """
     computing = work.forward + work.backward
     straggling = work.deviation * slowest(hosts * ranks_per_host)
@@ -119,7 +120,7 @@ def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> Predi
 
 
 def operation(batch: Gradients, hosts: int, ranks_per_host: int, network: Network) -> float:
-    """Return the seconds in which a batch of gradients is reduced when nothing is in its way."""
+    """Return the seconds that reducing a batch of gradients takes on an idle network."""
     if hosts == ranks_per_host == 1:
         return 0.0
     local = local_bytes(batch.bytes, ranks_per_host) / network.local_bytes_per_s
@@ -135,12 +136,12 @@ def host_bytes(size: float, hosts: int) -> float:
 
 
 def is_one_step(size: float, hosts: int) -> bool:
-    """Whether hosts send an array whole to each other instead of in parts, twice."""
+    """Whether hosts send the whole array to each other, in one step, instead of parts in two steps."""
     return (hosts - 1) * size <= ONE_STEP_LIMIT or (hosts == 2 and size <= ONE_STEP_LIMIT_OF_TWO)
 
 
 def messages(size: float, hosts: int) -> int:
-    """Return how many messages of an operation follow each other."""
+    """Return the number of sequential messages of an operation."""
     return NEGOTIATION + (1 if is_one_step(size, hosts) else 2)
 
 
@@ -150,7 +151,7 @@ def local_bytes(size: float, ranks: int) -> float:
 
 
 def largest_saving(work: Work, hosts: int, ranks_per_host: int, network: Network) -> str:
-    """Return what bounds a step: that which, if it took no time, would make it shortest."""
+    """Return what bounds a step: the part that would shorten it most if it took no time."""
     nothing: Sequence[tuple[str, Work]] = (
         ("compute", replace(work.share(0.0), after=0.0, input=work.input)),
         ("network", replace(work, gradients=())),

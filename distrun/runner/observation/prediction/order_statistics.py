@@ -1,10 +1,10 @@
-"""How late the slowest of many ranks is: all of them wait for it in every step.
+"""The expected delay of the slowest of many ranks, for which all ranks wait in every step.
 
-The computing times of the ranks are taken for independent draws from one normal distribution, and the slowest of n for
-the expectation of their maximum. It has no closed form; G. Blom's approximation (Statistical Estimates and Transformed
-Beta Variables, 1958) errs by less than 2 % of a standard deviation up to 10,000 draws. That ranks lose time as draws
-from one distribution do was found for synchronous training by J. Chen and others (Revisiting Distributed Synchronous
-SGD, 2016, arXiv 1604.00981); their distribution has a longer tail than the normal one, which the error bar allows for.
+The computing times of the ranks are modelled as independent draws from one normal distribution, and the slowest of n as
+the expectation of their maximum. It has no closed form. G. Blom's approximation (Statistical Estimates and Transformed
+Beta Variables, 1958) errs by less than 2 % of a standard deviation up to 10,000 draws. J. Chen and others found such
+delays in synchronous training (Revisiting Distributed Synchronous SGD, 2016, arXiv 1604.00981). Their distribution has
+a longer tail than the normal one, which the error bar allows for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The profile of a job: what a prediction needs to know of it, as frozen data and as a JSON object.
+"""The profile of a job: the measurements that a prediction needs, as frozen data and as a JSON object.
 
-The JSON object is stable: members may be added, and `format` grows when one changes its meaning. All times are seconds.
+The JSON object is stable: members may be added, and `format` grows when one changes its meaning. Times are in seconds.
 
     {"format": 1, "ranks": 8, "hosts": 2, "ranks_per_host": 4, "steps": 200,
      "seconds": {"step": .., "forward": .., "backward": .., "optimizer": .., "input": .., "other": ..,
@@ -9,8 +9,8 @@ The JSON object is stable: members may be added, and `format` grows when one cha
      "gradients": [{"bytes": .., "ready": .., "wire_bytes": .., "seconds": .. or null}, ..],
      "link": {"bits_per_s": .., "latency_s": .. or null} or null}
 
-A timeline has it as the member "distrunProfile" of its trace, a report as the script element "distrun-profile". Where a
-job could not be profiled, they have an object with nothing but why: {"missing": "no rank has told what it did"}.
+A timeline has it as the member "distrunProfile" of its trace, a report as the script element "distrun-profile". If a
+job could not be profiled, they have an object with only the reason: {"missing": "no rank has told what it did"}.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from distrun.errors import UsageError
 
 FORMAT = 1
 MISSING = "missing"
-"""The member that says why there is no profile."""
+"""The member with the reason why there is no profile."""
 
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """The parts of a step: medians over the steps, and of these the median over the ranks."""
+    """The parts of a step: for each rank the median over the steps, and then the median over the ranks."""
 
     step: float
-    """The whole step, as it was measured."""
+    """The whole step, as measured."""
     forward: float
     backward: float
     """The backward pass, without waiting for communication."""
@@ -40,9 +40,9 @@ class StepSeconds:
     input: float = 0.0
     """Waiting for input."""
     other: float = 0.0
-    """The rest, which neither computes nor waits for input or communication."""
+    """The rest: neither computing, nor waiting for input or communication."""
     communication: float | None = None
-    """Waiting for communication that was not hidden behind the backward pass."""
+    """Waiting for communication that did not overlap with the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Gradients:
 
     bytes: float
     ready: float
-    """Seconds after the begin of the backward pass."""
+    """Seconds from the start of the backward pass until it is ready."""
     wire_bytes: float
-    """Its bytes in the type in which it is sent between hosts."""
+    """Its bytes in the type that is sent between hosts."""
     seconds: float | None = None
-    """How long reducing it took, from when the last rank had it and no earlier operation was in its way."""
+    """The time of reducing it, from when the last rank had submitted it and the previous operation was done."""
 
 
 @dataclass(frozen=True)
@@ -69,35 +69,36 @@ class MeasuredLink:
 
 @dataclass(frozen=True)
 class JobProfile:
-    """A job as it has measured itself."""
+    """The measurements of a job."""
 
     ranks: int
     hosts: int
     ranks_per_host: int
     steps: int
-    """The steps that the medians are of."""
+    """The number of steps behind the medians."""
     seconds: StepSeconds
     jitter: float
-    """The standard deviation over the steps of the time that a rank needs until its gradients are there, which is its
-    waiting for input, forward and backward."""
+    """The standard deviation over the steps of the time until a rank's gradients are ready: waiting for input, forward
+    and backward.
+    """
     spread: float
-    """The standard deviation of the ranks' medians of that time."""
+    """The standard deviation of the ranks' medians of the same time."""
     wire: str
-    """The type in which gradients are sent between hosts."""
+    """The type of gradients between hosts."""
     gradients: tuple[Gradients, ...]
-    """In the order in which they are reduced."""
+    """The batches, in the order of their reduction."""
     link: MeasuredLink | None = None
 
     @classmethod
     def from_json(cls, found: object, source: str) -> JobProfile:
-        """Return the profile that a JSON object describes.
+        """Return the profile in the JSON object `found`.
 
         Args:
-            found: the object, as `json` gives it.
-            source: where it is from, for errors.
+            found: the object, as parsed by `json`.
+            source: the name of its file, for errors.
 
         Raises:
-            UsageError: it is no profile, or one of its members cannot be.
+            UsageError: it is not a profile, or a member has an impossible value.
         """
         top = _Members(found, f"the profile in {source}")
         if (version := top.get("format")) != FORMAT:
@@ -146,7 +147,7 @@ def _gradients(item: _Members) -> Gradients:
 
 
 class _Members:
-    """The members of a JSON object, each checked when it is asked for."""
+    """The members of a JSON object, each checked when it is read."""
 
     def __init__(self, found: object, what: str) -> None:
         if not isinstance(found, Mapping):

@@ -20,20 +20,20 @@ KEY = "distrunProfile"
 ELEMENT = "distrun-profile"
 """The id of a report's script element that holds the profile."""
 _CHUNK = 1 << 20
-_LARGEST = 16 << 20  # characters of a profile: a batch of gradients has about 100
+_LARGEST = 16 << 20  # characters of a profile: about 100 per batch of gradients
 _MEMBER = re.compile(rf'"{KEY}"\s*:\s*')
 _SCRIPT = re.compile(rf'<script\b[^>]*\bid="{ELEMENT}"[^>]*>')
-_OVERLAP = 256  # characters in which the begin of either fits
+_OVERLAP = 256  # characters that the start of either fits into
 
 
 def read(path: str) -> JobProfile:
-    """Return the profile in a file. Of a large timeline, no more than a piece at a time is in memory.
+    """Return the profile in a file. A large timeline is read piece by piece.
 
     Args:
         path: a timeline (JSON, also compressed by gzip), a report (HTML), or a profile (JSON).
 
     Raises:
-        UsageError: the file cannot be read, holds no profile, or one that cannot be.
+        UsageError: the file cannot be read, or holds no valid profile.
     """
     try:
         with _opened(path) as file:
@@ -63,7 +63,7 @@ def _found(file: IO[str], path: str) -> object:
     is_page = head.lstrip("\ufeff \t\r\n").startswith("<")
     text = _after(_SCRIPT if is_page else _MEMBER, head, file)
     if text is None and not is_page and len(head) < _CHUNK:
-        text = head  # nothing but a profile, if anything
+        text = head  # it can only be a profile alone
     if text is None:
         raise _none_in(path)
     try:
@@ -76,7 +76,7 @@ def _found(file: IO[str], path: str) -> object:
 
 
 def _after(begin: re.Pattern[str], text: str, file: IO[str]) -> str | None:
-    """Return what follows the first match of `begin`, as much as a profile may have; None if there is none."""
+    """Return the text after the first match of `begin`, at most as long as a profile, or None without a match."""
     for piece in _pieces(text, file):
         if match := begin.search(piece):
             rest = piece[match.end() :]
@@ -85,7 +85,9 @@ def _after(begin: re.Pattern[str], text: str, file: IO[str]) -> str | None:
 
 
 def _pieces(text: str, file: IO[str]) -> Iterator[str]:
-    """Yield a file piece by piece; each begins with the end of the one before."""
+    """Yield a file piece by piece. Each piece begins with the end of the previous one, so that a match is never cut in
+    two.
+    """
     while True:
         yield text
         more = file.read(_CHUNK)

@@ -1,4 +1,4 @@
-"""Link speeds and delays as people write them: 25gbit, 50us."""
+"""Parsing and printing of link speeds and delays: 25gbit, 50us."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def bits_per_second(text: str) -> float:
     """Return a link's speed in bits per second.
 
     Raises:
-        UsageError: the text is no speed > 0 with a unit.
+        UsageError: the text is not a speed > 0 with a unit.
     """
     found = _RATE.fullmatch(text.strip().lower())
-    # A capital B is a byte to everybody: 3GB/s is refused, not taken for 3 Gbit/s.
+    # A capital B usually means byte, so 3GB/s is refused rather than read as 3 Gbit/s.
     rate = float(found[1]) * _BITS[found[2]] if found and not re.search(r"[kmgtKMGT]B", text) else 0.0
     if not 0 < rate < math.inf:
         raise UsageError(f"{text!r} is not the speed of a link: give bits per second with a unit, 25gbit or 940mbit")
@@ -31,7 +31,7 @@ def seconds(text: str) -> float:
     """Return a delay in seconds.
 
     Raises:
-        UsageError: the text is no number with a unit of time.
+        UsageError: the text is not a number with a unit of time.
     """
     if not (found := _DELAY.fullmatch(text.strip().lower())):
         raise UsageError(f"{text!r} is not a delay: give a number with a unit, 50us or 1.5ms")
@@ -39,7 +39,7 @@ def seconds(text: str) -> float:
 
 
 def shown_rate(rate: float) -> str:
-    """Return bits per second as people write them."""
+    """Return a rate in bits per second as text: `25 Gbit/s`."""
     for unit in ("Gbit/s", "Mbit/s", "kbit/s"):
         scale = _BITS[unit[0].lower()]
         if rate >= scale:
@@ -48,7 +48,7 @@ def shown_rate(rate: float) -> str:
 
 
 def shown_seconds(time: float) -> str:
-    """Return a time with three digits and its unit."""
+    """Return a time in seconds as text, with three digits and a unit: `1.5 ms`."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if time >= scale:
             return f"{time / scale:.3g} {unit}"

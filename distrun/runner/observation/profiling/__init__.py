@@ -1,7 +1,7 @@
-"""The profile of a job, which `distrun predict` reads, from the events of all ranks while it runs. Pure: no clock.
+"""Making the profile of a job, which `distrun predict` reads, from the events of all ranks. Pure: it reads no clock.
 
-`steps` divides the steps of one rank. `reductions` has what all ranks together tell of the operations of a step, which
-`gradients` makes batches of gradients of. `profiler` keeps some steps of the whole job, and makes the profile.
+`steps` divides the steps of one rank. `reductions` merges all ranks' records of the operations in a step into batches
+of gradients. `profiler` keeps a sample of the job's steps, and makes the profile.
 
 The profile has medians of whole steps, since a prediction is about the usual step. It does not have the speed of the
 link: what operations reach is a lower bound, and a guess would be taken for a measurement.

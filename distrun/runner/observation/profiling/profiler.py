@@ -1,4 +1,4 @@
-"""Making a job's profile while it runs, in memory that does not grow with its length."""
+"""Making a job's profile while it runs, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from distrun.tracing.reader import Event
 
 MOST_STEPS = 256
 MOST_ENTRIES = 60_000
-"""Steps of ranks, and operations, that are kept at most. With more, every second, fourth, eighth step is."""
+"""The most steps of the job, and the most entries (steps of ranks, and operations), that are kept. With more, only
+every 2nd, 4th, 8th ... step is kept.
+"""
 FEWEST_STEPS = 3
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A profile, or why there is none."""
+    """A profile, or the reason why there is none."""
 
     profile: JobProfile | None
     why_not: str = ""
-    """A sentence without a full stop."""
+    """The reason, without a full stop."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a timeline or a report holds."""
+        """Return the JSON object for a timeline or a report."""
         return {MISSING: self.why_not} if self.profile is None else self.profile.to_json()
 
 
 class _KeptStep:
-    """One step of the job: what the main threads of the ranks did, and the operations of all."""
+    """One step of the job: the divided steps of all ranks, and their operations."""
 
     def __init__(self) -> None:
         self.ranks: dict[int, ProfiledStep] = {}
@@ -52,13 +54,13 @@ class _KeptStep:
 
 
 class Profiler:
-    """Takes the events of all ranks, on one clock, and knows the profile of the last world that they were in."""
+    """Takes the events of all ranks, on one clock, and makes the profile of their latest world."""
 
     def __init__(self, size: int | None, wire: str = "") -> None:
         """
         Args:
-            size: the ranks of the job; None: they come and go.
-            wire: the type in which gradients are sent between hosts; empty: their own.
+            size: the number of ranks of the job. None = ranks come and go.
+            wire: the type of gradients between hosts. Empty = float32, their own.
         """
         self._size = size
         self._wire = wire or "float32"
@@ -69,7 +71,7 @@ class Profiler:
 
     @classmethod
     def of(cls, plan: LaunchPlan, wire: str) -> Profiler:
-        """Return one for a job; `wire` as above."""
+        """Return a profiler for the job of a plan. `wire` as in `__init__`."""
         return cls(None if plan.is_elastic else plan.size, wire)
 
     def _begin_generation(self) -> None:
@@ -81,7 +83,7 @@ class Profiler:
         self._unknown_passes = self._gpu_passes = 0
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank; see `consumer.Consumer`."""
+        """Take new events of a rank. See `consumer.Consumer`."""
         process, steps = self._divided.get(source.rank, (-1, RankSteps()))
         if process != source.process:
             steps = RankSteps()
@@ -90,14 +92,14 @@ class Profiler:
             if part and part[0].kind == layout.GENERATION:
                 self._joined(source.rank, part[0].number, steps)
             if steps.generation != self._generation:
-                continue  # it is not in this world, or not yet
+                continue  # the rank is not in this world, or has not joined it yet
             self._hosts[source.rank] = source.host
             for step in steps.take(part, names):
                 self._add(source.rank, step)
 
     def _joined(self, rank: int, generation: int, steps: RankSteps) -> None:
         steps.begin_generation(generation)
-        if generation > self._generation or self._counts[rank]:  # its number may be the same when all begin again
+        if generation > self._generation or self._counts[rank]:  # the number may be the same after a restart
             self._begin_generation()
         self._generation = max(self._generation, generation)
 
@@ -153,7 +155,7 @@ class Profiler:
         )
 
     def _why_not(self) -> str:
-        """Return why there can be no profile; empty: there may be one."""
+        """Return the reason why there is no profile, or "" if there may be one."""
         heard = len(self._hosts)
         if not heard:
             return "no rank has told what it did"
@@ -174,7 +176,7 @@ class Profiler:
 
 
 def _worlds(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """Yield events in pieces, each of which lies in one world."""
+    """Yield the events in pieces that each belong to one world."""
     begin = 0
     for at, event in enumerate(events):
         if event.kind == layout.GENERATION:
@@ -184,7 +186,7 @@ def _worlds(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
 
 
 def _most_frequent(shapes: Iterable[Shape]) -> Shape:
-    """Return the operations that most steps had: autotuning tries others, too. Of several, the latest."""
+    """Return the most frequent operations of a step, as autotuning varies them. Among equals, the latest."""
     counts: Counter[Shape] = Counter()
     latest: dict[Shape, int] = {}
     for place, shape in enumerate(shapes):
@@ -194,7 +196,7 @@ def _most_frequent(shapes: Iterable[Shape]) -> Shape:
 
 
 def _seconds(ranks: Sequence[Sequence[ProfiledStep]]) -> StepSeconds:
-    """Return the medians over the steps, and of these the median over the ranks."""
+    """Return for each part the median over the ranks of the medians over their steps."""
 
     def usual(values: Sequence[Sequence[float]]) -> float:
         return statistics.median([statistics.median(own) for own in values])
@@ -217,7 +219,7 @@ def _seconds(ranks: Sequence[Sequence[ProfiledStep]]) -> StepSeconds:
 
 
 def deviation(times: Sequence[float]) -> float:
-    """Return the standard deviation as the middle half of the times has it: interrupted steps do not count."""
+    """Return the standard deviation, estimated from the interquartile range, so that interrupted steps do not count."""
     if len(times) < 2:
         return 0.0
     low, _, high = statistics.quantiles(times, n=4)

@@ -1,4 +1,4 @@
-"""The operations of one step as all ranks together tell of them, and the batches of gradients that they were."""
+"""The operations of one step, merged from all ranks' records, as batches of gradients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distrun.runner.observation.profiling.steps import ProfiledStep, ReductionTi
 _SECOND = 1e9
 
 Shape = tuple[tuple[str, int], ...]
-"""The names and bytes of operations, in the order in which they were executed."""
+"""The names and bytes of operations, in the order of execution."""
 
 
 class _Shared:
-    """One operation."""
+    """One operation, merged from all ranks."""
 
     def __init__(self, one: ReductionTimes) -> None:
         self.name, self.size = one.name, one.size
@@ -33,7 +33,7 @@ class _Shared:
 
 
 class Reductions:
-    """The operations of a step, to which the ranks are added one by one."""
+    """The operations of a step. Ranks are added one by one."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], _Shared] = {}
@@ -42,7 +42,7 @@ class Reductions:
         return len(self._found)
 
     def add(self, step: ProfiledStep) -> None:
-        """Add what a rank has seen."""
+        """Add the records of a rank."""
         for one in step.reductions:
             shared = self._found.get((one.name, one.number))
             if shared is None:
@@ -50,7 +50,7 @@ class Reductions:
             shared.add(one, step.backward_began)
 
     def shape(self, ranks: int) -> Shape | None:
-        """Return what the operations were; None if there were none, or not all ranks have told of all of them."""
+        """Return the shape of the step, or None if it has no operations or records of some ranks are missing."""
         if not self._found or any(one.ranks != ranks for one in self._found.values()):
             return None
         return tuple((one.name, one.size) for one in self._ordered())
@@ -59,14 +59,16 @@ class Reductions:
         return sorted(self._found.values(), key=lambda one: one.begin)
 
     def readiness(self) -> list[float]:
-        """Return for each operation the seconds after the begin of the backward pass, on average of the ranks."""
+        """Return for each operation the seconds from the start of the backward pass until ready, averaged over the
+        ranks.
+        """
         return [one.ready / one.ranks for one in self._ordered()]
 
     def seconds(self) -> list[float]:
-        """Return for each operation how long it took from when nothing was in its way any more.
+        """Return for each operation the seconds that it took without waiting for anything else.
 
-        That is when all ranks have told of it, the one before it is done everywhere, and a rank has begun with it:
-        ranks without a core to spare begin late, and that is no property of their network.
+        The time starts when all ranks have submitted it, the previous operation is done everywhere, and some rank has
+        begun it. Ranks without a spare core begin late, which is not a property of their network.
         """
         found, before = [], 0
         for one in self._ordered():
@@ -76,12 +78,12 @@ class Reductions:
 
 
 def batches(steps: Sequence[Reductions], shape: Shape, wire: str) -> tuple[Gradients, ...]:
-    """Return the batches of gradients of steps with the same operations, as medians.
+    """Return the batches of gradients of steps with the same operations, with medians over the steps.
 
     Args:
         steps: the steps.
         shape: the operations of each of them.
-        wire: the type in which gradients are sent between hosts.
+        wire: the type of gradients between hosts.
     """
     ready, seconds = _medians(step.readiness() for step in steps), _medians(step.seconds() for step in steps)
     return tuple(

@@ -1,7 +1,7 @@
-"""The steps of one rank, each divided into what its main thread did, from its events in their order.
+"""The steps of one rank, each divided by the activities of its main thread, from the rank's events in order.
 
-The optimizer ends a step. Within it, the last backward pass reduces the gradients: it has computed them all when the
-last of them is ready, and what follows until the optimizer begins is communication that was not hidden.
+The optimizer ends a step. The last backward pass of a step reduces the gradients. It has computed them all when the
+last one is ready. The time from then until the optimizer begins is communication that did not overlap.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from distrun.tracing.reader import Event
 
 _SECOND = 1e9
 _MOST_EVENTS = 20_000
-"""Events of a step beyond which it is not looked at: they would be those of a script that does no steps."""
+"""Steps with more events are dropped: the script probably does no steps."""
 
 
 class ReductionTimes(NamedTuple):
-    """One operation that reduced gradients, as this rank has seen it; times in nanoseconds."""
+    """One operation that reduced gradients, as recorded by one rank. Times are in nanoseconds."""
 
     name: str
     number: int
-    """The how many-th time of that name, by which ranks can be compared."""
+    """The count of operations with this name, which matches it with the records of other ranks."""
     size: int
     """Bytes."""
     ready: int
-    """When the gradients were there."""
+    """When the gradients were ready."""
     submitted: int
-    """When the coordinator was told."""
+    """When the request was sent to the coordinator."""
     begin: int
     end: int
 
 
 class ProfiledStep(NamedTuple):
-    """One step of one rank, in seconds; without what it slept for other ranks and for data."""
+    """One step of one rank, in seconds. The parts are without sleep, for other ranks or for data."""
 
     whole: float
-    """All of it."""
+    """The whole step, including sleep."""
     forward: float
     backward: float
     """Up to the last gradient."""
@@ -47,27 +47,27 @@ class ProfiledStep(NamedTuple):
     input: float
     other: float
     backward_began: int
-    """When the pass began that reduced, in nanoseconds; 0: none is known."""
+    """The start of the pass that reduced the gradients, in nanoseconds. 0 = unknown."""
     reductions: tuple[ReductionTimes, ...]
-    """In the order in which they were done."""
+    """The operations, in the order of their completion."""
     on_gpu: bool
     """Whether a GPU computed the gradients."""
 
 
 class RankSteps:
-    """Takes the events of a rank, and gives its steps."""
+    """Takes the events of a rank, and yields its steps."""
 
     def __init__(self) -> None:
         self.generation = 0
-        """The number of the world that it is in; 0: none yet."""
-        self._began = 0  # 0: no step is being looked at
+        """The number of the rank's world. 0 = none yet."""
+        self._began = 0  # 0 = no step has begun
         self._states: list[tuple[int, int, int]] = []  # (begin, state, value)
         self._slept: list[Interval] = []
         self._done: list[Event] = []
         self._held: dict[int, int] = {}
 
     def begin_generation(self, number: int) -> None:
-        """Forget the step under way: the rank has joined a new world."""
+        """Forget the current step: the rank has joined a new world."""
         self.generation = number
         self._began = 0
         self._forget()
@@ -76,7 +76,7 @@ class RankSteps:
         self._states, self._slept, self._done, self._held = self._states[-1:], [], [], {}
 
     def take(self, events: Iterable[Event], names: Sequence[str]) -> Iterator[ProfiledStep]:
-        """Take new events, and yield the steps that are over with them."""
+        """Take new events, and yield the steps that they complete."""
         for event in events:
             kind = event.kind
             if kind == layout.STEP:
@@ -97,7 +97,7 @@ class RankSteps:
                 self._forget()
 
     def _step(self, end: int, names: Sequence[str]) -> ProfiledStep:
-        """Return the step from the last one until `end`."""
+        """Return the step that ended at `end`."""
         states = [
             (max(begin, self._began), left, state, value)
             for (begin, state, value), (left, _, _) in pairwise([*self._states, (end, 0, 0)])
@@ -109,8 +109,9 @@ class RankSteps:
         knows_forward = any(one[2] == layout.FORWARD for one in states)
         for at, (begin, left, state, _) in enumerate(states):
             if at < last and (state == layout.BACKWARD or (state == layout.OTHER and not knows_forward)):
-                # Gradients that are added up are computed before the pass that reduces; and where no loader tells that
-                # a batch is there, a script computes forward from one step to the next gradient.
+                # With gradient accumulation, backward passes before the last one reduce nothing, and count as forward.
+                # Without a loader that records when a batch is ready, all time from the previous step to the first
+                # gradient counts as forward, too.
                 state = layout.FORWARD
             if at != last:
                 seconds[state] += _awake(begin, left, slept)
@@ -134,11 +135,11 @@ class RankSteps:
         )
 
     def _reductions(self, begin: int, end: int, names: Sequence[str]) -> Iterator[ReductionTimes]:
-        """Yield the operations of gradients that became ready within bounds."""
+        """Yield the operations whose gradients became ready from `begin` to `end`."""
         held = list(self._held.items())
         places = {name: place for place, (name, _) in enumerate(held)}
         for event in self._done:
-            last = places.get(event.name, len(held)) + max(event.fused, 1) - 1  # of those that travelled together
+            last = places.get(event.name, len(held)) + max(event.fused, 1) - 1  # the last of those that were fused
             ready = held[last][1] if last < len(held) else event.submitted
             if begin <= ready < end:
                 name = names[event.name] if event.name < len(names) else ""
@@ -146,5 +147,5 @@ class RankSteps:
 
 
 def _awake(begin: int, end: int, slept: Sequence[Interval]) -> float:
-    """Return the seconds from `begin` to `end` that were not slept."""
+    """Return the seconds from `begin` to `end` without sleep."""
     return max(0, end - begin - length(common([(begin, end)], slept))) / _SECOND

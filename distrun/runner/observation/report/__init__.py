@@ -1,5 +1,6 @@
-"""The report of a job: one page of HTML that shows where its time went, and opens wherever it is sent.
+"""The report of a job: one self-contained HTML page that shows where its time went.
 
-`consumer` gathers while the job runs and writes at its end; `summary` is what it has found, `findings` says it in
-sentences, and `page` draws it with `plots` and `style`. `facts` are the hosts, settings and versions.
+`consumer` collects data while the job runs, by `collector`, and writes the page at its end. `summary` has the data of
+the page, `findings` puts the main ones into sentences, and `page` renders it with `plots`, `svg` and `style`. `facts`
+are the hosts, settings and versions, and `scaling` predicts the speed on more hosts.
 """

@@ -1,4 +1,4 @@
-"""The consumer that writes the report: it gathers while the job runs, and writes the page at its end.
+"""The consumer that writes the report: it collects data while the job runs, and writes the page at its end.
 
 The page is written by rename, in the thread that observes: a job whose report cannot be written ends as it would have
 without one.
@@ -19,7 +19,7 @@ from distrun.host.ranks import list_ranks
 from distrun.runner.observation.consumer import JobEnd, Source
 from distrun.runner.observation.profiling.profiler import Profiler
 from distrun.runner.observation.report import facts
-from distrun.runner.observation.report.gathering import Collector
+from distrun.runner.observation.report.collector import Collector
 from distrun.runner.observation.report.page import page
 from distrun.runner.observation.report.scaling import scaling
 from distrun.runner.observation.report.summary import Summary
@@ -31,7 +31,7 @@ _TIMED_OUT = 124
 
 
 class Report:
-    """Gathers, and writes one page at the end, whatever the end is."""
+    """Collects data, and writes one page at the end, however the job ends."""
 
     title = "the report"
 
@@ -40,10 +40,10 @@ class Report:
     ) -> None:
         """
         Args:
-            path: the file to write.
+            path: the file of the page.
             plan: the plan of the job.
-            say: tells the user.
-            single_rank_step: the seconds of a step on one rank alone, if they are known.
+            say: prints a line for the user.
+            single_rank_step: the seconds of a step on one rank alone. None = unknown.
         """
         self._path = path
         self._plan = plan
@@ -62,18 +62,18 @@ class Report:
         self._profiler.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take what a host's ranks use."""
+        """Take the usage of a host."""
         self._collector.sample(host, sample)
 
     def output(self, rank: int, data: bytes) -> None:
-        """Output is no part of the report."""
+        """Ignore output."""
 
     def tick(self, now: int) -> None:
-        """Note the time."""
+        """Divide the seconds that are over."""
         self._collector.tick(now)
 
     def ended(self, ending: JobEnd) -> None:
-        """Note how the job has ended."""
+        """Take the outcome of the job."""
         self._ending = ending
 
     def close(self, status: int) -> None:
@@ -87,7 +87,7 @@ class Report:
         self._say(f"the report is in {self._path}")
 
     def summary(self) -> Summary:
-        """Return what is known."""
+        """Return the data of the page."""
         hosts = facts.hosts_of(self._plan)
         ranks = self._collector.ranks({rank: host for host, ranks in hosts.items() for rank in ranks})
         profiled = self._profiler.profiled()
@@ -112,7 +112,7 @@ class Report:
         )
 
     def _notes(self, silent: Sequence[int]) -> list[str]:
-        """Return sentences about what is missing; `silent` are the ranks that have told nothing."""
+        """Return sentences about missing data. `silent` are the ranks without events."""
         if self._plan.by_mpirun:
             return ["Ranks that mpirun starts tell the launcher nothing."]
         notes = []
@@ -130,7 +130,7 @@ class Report:
 
 
 def ending_in_words(ending: JobEnd) -> str:
-    """Return a predicate for the job: `ended well`."""
+    """Return the outcome as a predicate: `ended well`."""
     if ending.interrupted_by is not None:
         return f"was interrupted by {signal_name(ending.interrupted_by)}"
     if ending.status == _TIMED_OUT and not ending.failure_report.startswith("distrun: rank"):
@@ -142,7 +142,7 @@ def check_path(path: Path) -> Path:
     """Return the absolute path of a file that can be written.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the file cannot be written.
     """
     path = path.absolute()
     if path.is_dir():
@@ -155,7 +155,7 @@ def check_path(path: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file as a whole: a reader sees what was there before, or all of this.
+    """Write a file atomically: a reader sees the previous contents or all of `text`.
 
     Raises:
         OSError: it cannot be written.

@@ -20,7 +20,7 @@ _DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf
 
 
 def command_line() -> str:
-    """Return the command line as it was given."""
+    """Return the command line of this process."""
     return shlex.join(["distrun", *sys.argv[1:]])
 
 
@@ -30,18 +30,18 @@ def hosts_of(plan: LaunchPlan) -> dict[str, list[int]]:
 
 
 def settings_of(plan: LaunchPlan, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the ranks that are not the default, by their variables; no secrets.
+    """Return the settings of the ranks that differ from the defaults, by their variables, without secrets.
 
     Args:
         plan: the plan of the job.
-        environ: the variables of the launcher, which ranks on its machine have, too.
+        environ: the variables of the launcher, which ranks on its machine inherit.
     """
     variables = dict(environ)
     for agent in plan.agents[:1]:
         variables |= agent.environ
     try:
         chosen = Settings.of(variables)
-    except UsageError:  # the ranks say so
+    except UsageError:  # the ranks report it
         return {}
     return {
         PREFIX + entry.name.upper(): _shown(getattr(chosen, entry.name))
@@ -51,14 +51,14 @@ def settings_of(plan: LaunchPlan, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def chosen(autotuned: Sequence[str]) -> dict[str, str]:
-    """Return what autotuning has chosen as rows of the settings, by what was chosen first, second, ..."""
+    """Return the choices of autotuning as rows for the table of settings, in order."""
     if len(autotuned) == 1:
         return {"autotuned": autotuned[0]}
     return {f"autotuned, {place}": text for place, text in enumerate(autotuned, 1)}
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what this job is made of, as far as the launcher's own environment tells."""
+    """Return the versions of the software in the launcher's own environment."""
     found = {"distrun": __version__, "Python": platform.python_version()}
     for name in _DISTRIBUTIONS:
         try:

@@ -1,4 +1,4 @@
-"""The sentences that a summary comes to: what bounds the job, who holds it up, and how well it scales."""
+"""The conclusions from a summary, as sentences: what bounds the job, which ranks delay it, and how well it scales."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from distrun.runner.observation.report.summary import ACTIVITIES, COMPUTING, Ran
 from distrun.runner.observation.report.svg import bits, duration
 
 _NOTABLE = 0.1
-"""A share of a step that is worth a word."""
+"""A share of a step that is worth mentioning."""
 _BOUND = 0.2
-"""A share of a step from which waiting for input, or moving data, is what bounds a job."""
+"""The least share of a step that makes waiting for input, or moving data, the bound of a job."""
 
 _BUSY = 95.0
-"""Percent of all cores from which a host is busy."""
+"""The least percentage of all cores that makes a host busy."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The answer to the question of what bounds a job."""
+    """The bound of a job, with advice."""
 
     kind: str
     """`straggler`, `input`, `network`, `exchange` (the same on one host), `computing` or `unknown`."""
@@ -38,16 +38,16 @@ class Efficiency:
     step: float
     """Seconds of a step of the job."""
     is_given: bool
-    """Whether the user has told the first, or it was measured."""
+    """Whether `alone` was given by the user, rather than measured."""
 
     @property
     def share(self) -> float:
-        """The efficiency: 1 when a step of the job takes as long as one on one rank."""
+        """The efficiency: 1 if a step of the job takes as long as a step on one rank."""
         return self.alone / self.step if self.step else 0.0
 
     @property
     def explanation(self) -> str:
-        """The meaning of the figure, in a sentence or two."""
+        """The meaning of the efficiency, in a sentence or two."""
         if self.is_given:
             return (
                 f"A step of one rank alone takes {duration(self.alone)}, as --single-rank-step says, and one of this "
@@ -67,7 +67,7 @@ def training(summary: Summary) -> list[RankSummary]:
 
 
 def efficiency(summary: Summary) -> Efficiency | None:
-    """Return the scaling efficiency against one rank; None: no rank has done a step."""
+    """Return the scaling efficiency relative to one rank, or None if no rank has done a step."""
     ranks = training(summary)
     if not ranks:
         return None
@@ -129,9 +129,9 @@ def _of_exchange(summary: Summary, moving: float, computing: float, step: float)
     if len(hosts) > 1:
         busiest = max(hosts, key=lambda host: host.sent or 0.0)
         carried = f"The network of {busiest.name} carried {bits(busiest.sent)} outwards. " if busiest.sent else ""
-        is_narrow = "DISTRUN_WIRE_DTYPE" in summary.settings
-        narrower = "" if is_narrow else ", --wire-dtype bfloat16"
-        advice = f"{carried}A faster network{narrower} or fewer bytes per step would help."
+        is_compressed = "DISTRUN_WIRE_DTYPE" in summary.settings
+        compression = "" if is_compressed else ", --wire-dtype bfloat16"
+        advice = f"{carried}A faster network{compression} or fewer bytes per step would help."
     if moving > computing:
         advice += (
             " The batch is small for this exchange: a larger one per rank, or several backward passes per step, gives "
@@ -142,7 +142,7 @@ def _of_exchange(summary: Summary, moving: float, computing: float, step: float)
 
 
 def _of_stragglers(stragglers: Sequence[Straggler], ranks: Sequence[RankSummary]) -> Finding | None:
-    """Return that a rank, or those of a host, hold up the others; ranks that are late by turns are no stragglers."""
+    """Return the finding that a rank, or the ranks of a host, delay the others, or None if ranks are late in turns."""
     if not stragglers:
         return None
     first = stragglers[0]

@@ -1,4 +1,4 @@
-"""A histogram of durations that stays small however many there are: bins grow by a hundredth."""
+"""A histogram of durations in bounded memory: each bin is 1 % wider than the previous one."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections import Counter
 from collections.abc import Iterator
 
 _GROWTH = math.log(1.01)
-_SHORTEST, _LONGEST = 1e-6, 1e6  # seconds; so there are some 2,800 bins at most
+_SHORTEST, _LONGEST = 1e-6, 1e6  # seconds, for some 2,800 bins at most
 
 
 class Histogram:
-    """Durations, known to half a percent."""
+    """A histogram of durations, accurate to half a percent."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
         self.count = 0
         self.total = 0.0
-        """Seconds."""
+        """The sum of all durations, in seconds."""
 
     def add(self, seconds: float) -> None:
-        """Take a duration."""
+        """Add a duration."""
         self._counts[math.floor(math.log(min(max(seconds, _SHORTEST), _LONGEST)) / _GROWTH)] += 1
         self.count += 1
         self.total += seconds
 
     def quantile(self, share: float) -> float:
-        """Return the duration below which a share of all lie; 0.0: there are none."""
+        """Return the quantile `share` of the durations, or 0.0 if there are none."""
         wanted, passed = share * self.count, 0
         for number in sorted(self._counts):
             passed += self._counts[number]
@@ -35,7 +35,7 @@ class Histogram:
         return 0.0
 
     def bars(self, most: int) -> Iterator[tuple[float, float, int]]:
-        """Yield begin, end and count of at most so many bars of equal widths on a logarithmic axis, without gaps."""
+        """Yield begin, end and count of at most `most` bars with equal widths on a logarithmic axis, without gaps."""
         if not self._counts:
             return
         first, last = min(self._counts), max(self._counts)

@@ -1,4 +1,4 @@
-"""The page: a summary as HTML that needs nothing else, with plots for what is looked at and tables for the rest.
+"""The page: a summary as self-contained HTML, with plots and tables.
 
 Nothing in it executes: Python writes the plots as SVG, and a content security policy forbids the rest. A JavaScript
 plotting library would be many times the size of the page, and a mail program or a printer would show none of it.
@@ -18,7 +18,7 @@ from distrun.runner.observation.report.summary import ACTIVITIES, RankSummary, S
 from distrun.runner.observation.report.svg import bits, duration
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""For browsers: nothing is fetched, and nothing is executed."""
+"""The content security policy: browsers fetch nothing and execute nothing."""
 
 
 def page(summary: Summary) -> str:
@@ -145,7 +145,7 @@ def _tables(summary: Summary) -> Iterator[str]:
 
 
 def _ranks_table(ranks: Sequence[RankSummary]) -> str:
-    """Return the same as figures, for who cannot see the plot, or wants to copy them."""
+    """Return the plot's figures as a table, for readers who cannot see the plot or want to copy them."""
     used = [name for name in ACTIVITIES if any(rank.seconds.get(name) for rank in ranks)]
     head = ("rank", "host", "steps", "step", *(ACTIVITIES[name] for name in used), "others wait for it")
     rows = (
@@ -177,6 +177,6 @@ def _plural(noun: str, count: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return text that a page can hold: bytes that are no UTF-8, and control characters, are replaced."""
+    """Return text with control characters, and bytes that are not UTF-8, replaced."""
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return "".join(c if c >= " " or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -11,12 +11,12 @@ from distrun.runner.observation.report.svg import WIDTH, Canvas, duration, log_t
 
 LEFT, RIGHT = 130.0, 20.0
 MOST_ROWS = 64
-"""Rows of a plot with one per rank; of more ranks, those that differ most are shown."""
+"""The most rows of a plot with a row per rank. Of more ranks, those that are waited for most are shown."""
 _PLOT = WIDTH - LEFT - RIGHT
 
 
 def where_a_step_goes(ranks: Sequence[RankSummary]) -> str:
-    """Return stacked bars of the seconds per step, a row per rank."""
+    """Return stacked bars of the seconds per step, with a row per rank."""
     used = [name for name in ACTIVITIES if any(rank.seconds.get(name, 0) > 0 for rank in ranks)]
     longest = max(rank.step for rank in ranks) or 1.0
     top, row = 30.0, 26.0 if len(ranks) <= 16 else 18.0
@@ -47,7 +47,7 @@ def where_a_step_goes(ranks: Sequence[RankSummary]) -> str:
 
 
 def distribution(steps: Histogram) -> str:
-    """Return the histogram of the lengths of steps, on a logarithmic axis, with median and 95th percentile."""
+    """Return the histogram of the durations of steps, on a logarithmic axis, with median and 95th percentile."""
     bars = list(steps.bars(60))
     low, high = bars[0][0], bars[-1][1]
     highest = max(count for _, _, count in bars)
@@ -87,7 +87,7 @@ def distribution(steps: Histogram) -> str:
 
 
 def over_time(moments: Sequence[Interval]) -> str:
-    """Return how the shares of all ranks' time changed, as stacked columns, and the rate of steps above them."""
+    """Return the shares of all ranks' time over the job as stacked columns, with the step rate above them."""
     height, top, middle, low, bottom, left = 330.0, 20.0, 120.0, 165.0, 300.0, 60.0
     width = WIDTH - left - RIGHT
     end = max(moment.begin + moment.seconds for moment in moments)
@@ -130,7 +130,7 @@ def over_time(moments: Sequence[Interval]) -> str:
 
 
 def waited_for(ranks: Sequence[RankSummary]) -> str:
-    """Return bars of the seconds per step for which the others waited for a rank, the slowest first."""
+    """Return bars of the seconds per step that the others waited for a rank, the slowest first."""
     shown = sorted(ranks, key=lambda rank: -rank.held_up)[:8]
     longest = shown[0].held_up or 1.0
     row, top = 26.0, 8.0
@@ -158,7 +158,7 @@ def waited_for(ranks: Sequence[RankSummary]) -> str:
 
 
 def scaling(scales: Sequence[Scale]) -> str:
-    """Return the efficiency now and on more hosts, with its error bars."""
+    """Return the efficiency now and on more hosts, with error bars."""
     height, top, bottom, left = 230.0, 20.0, 180.0, 60.0
     width = WIDTH - left - RIGHT
     said = "; ".join(f"{scale.ranks} ranks {scale.efficiency:.0%}" for scale in scales)

@@ -1,4 +1,4 @@
-"""The speed that a job would have on more hosts, for its report: what `distrun predict` says of its profile."""
+"""The speed that a job would have on more hosts, for its report: `distrun predict` applied to its profile."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from distrun.runner.observation.report.summary import Scale, Scaling
 
 FACTORS = (2, 4)
 ASSUMED = MeasuredLink(1e10)
-"""The link between hosts of a job that had only one."""
+"""The assumed link between hosts for a job that had only one host."""
 
 
 def scaling(profiled: Profiled, single_rank_step: float | None) -> Scaling:
     """Return the scaling of a job.
 
     Args:
-        profiled: its profile, if there is one.
-        single_rank_step: the seconds of a step on one rank alone, if they are known.
+        profiled: its profile, or the reason why there is none.
+        single_rank_step: the seconds of a step on one rank alone. None = unknown.
     """
     profile = profiled.profile
     if profile is None:
@@ -35,10 +35,10 @@ def scaling(profiled: Profiled, single_rank_step: float | None) -> Scaling:
 
 
 def _scales(profile: JobProfile, alone: float) -> tuple[list[Scale], str]:
-    """Return the speed now and on more hosts, and what was assumed.
+    """Return the speed now and on more hosts, and sentences about assumptions.
 
     Raises:
-        UsageError: the links are not known.
+        UsageError: the speed of the links is unknown.
     """
     hosts = [factor * profile.hosts for factor in FACTORS]
     link = ASSUMED if profile.hosts == 1 else None
@@ -50,7 +50,7 @@ def _scales(profile: JobProfile, alone: float) -> tuple[list[Scale], str]:
         share = alone / one.seconds if one.seconds else 1.0
         relative = one.error / one.seconds if one.seconds else 0.0
         scales.append(Scale(factor, one.hosts, one.ranks, one.seconds, share, share * relative))
-    notes = [note.partition(": --")[0].rstrip(".") + "." for note in assumed.notes]  # without options of the command
+    notes = [note.partition(": --")[0].rstrip(".") + "." for note in assumed.notes]  # without the remedies
     if profile.hosts == 1:
         speed = shown_rate(ASSUMED.bits_per_s)
         notes.insert(0, f"This job had one host: links of {speed} between several are assumed.")

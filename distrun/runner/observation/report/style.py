@@ -1,4 +1,4 @@
-"""The looks of the page: its colours, light and dark, and its style sheet."""
+"""The appearance of the page: its light and dark colours, and its style sheet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DARK = {
     "saving": "#66cc95",
     "other": "#a0a8b3",
 }
-"""`on` is for text on the colours of activities."""
+"""`on` is the colour of text on the colours of activities."""
 
 _RULES = """
 body{margin:0 auto;max-width:60rem;padding:1.5rem;background:var(--paper);color:var(--ink);
@@ -80,7 +80,7 @@ h2{break-after:avoid}
 
 
 def style_sheet() -> str:
-    """Return the style sheet: light, dark where the reader prefers that, and light on paper."""
+    """Return the style sheet: light, dark if the reader prefers it, and light in print."""
     fills = "".join(f".{name}-fill{{fill:var(--{name})}}" for name in list(LIGHT)[6:])
     return (
         f"{_variables(LIGHT, 'light dark')}\n@media screen and (prefers-color-scheme:dark){{"

@@ -1,4 +1,4 @@
-"""The findings of a report as data: all that its page shows, and nothing of how."""
+"""The data of a report's page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVITIES = {
     "waiting": "waiting for other ranks",
     "moving": "moving data",
 }
-"""The things that a rank does in a step, and their names on pages, in the order of the plots."""
+"""The activities of a rank in a step, with their names on the page, in the order of the plots."""
 COMPUTING = ("forward", "backward", "optimizer", "other")
 
 
@@ -31,11 +31,11 @@ class RankSummary:
     host: str
     steps: int
     samples: float
-    """Samples in each step; 0: not known."""
+    """Samples per step. 0 = unknown."""
     seconds: Mapping[str, float]
-    """Seconds per step by `ACTIVITIES`; where steps are not known, per second."""
+    """Seconds per step for each of `ACTIVITIES`, or per second if steps are unknown."""
     held_up: float = 0.0
-    """Seconds per step that it costs the others, by being late; see `observation.model.seconds`."""
+    """Seconds per step that it costs the others by being late. See `observation.model.seconds`."""
 
     @property
     def step(self) -> float:
@@ -49,7 +49,7 @@ class RankSummary:
 
 @dataclass(frozen=True)
 class Interval:
-    """An interval of the job, for what changes over time; all ranks together."""
+    """An interval of the job, for the plot over time, summed over all ranks."""
 
     begin: float
     """Seconds since the start."""
@@ -58,12 +58,12 @@ class Interval:
     steps: float
     """Steps per second of a rank."""
     shares: Mapping[str, float]
-    """Shares of the time by `ACTIVITIES`."""
+    """Shares of the time for each of `ACTIVITIES`."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The speed that the job would have on more hosts, as predicted."""
+    """The predicted speed on a number of hosts."""
 
     factor: int
     hosts: int
@@ -71,23 +71,23 @@ class Scale:
     step: float
     """Seconds per step."""
     efficiency: float
-    """Against one rank: 1 if no time were lost."""
+    """The efficiency relative to one rank: 1 if no time were lost."""
     error: float = 0.0
-    """The efficiency may be so much lower or higher."""
+    """The standard error of the efficiency."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """The speed on more hosts, as the profile of the job has it."""
+    """The speeds on more hosts, from the profile of the job."""
 
     alone: float | None = None
-    """Seconds of a step on one rank alone; None: there is no profile."""
+    """Seconds of a step on one rank alone. None = without a profile."""
     step: float | None = None
-    """Seconds of a step of this job, as the profile has it: a median."""
+    """Seconds of a step of this job, the median in the profile."""
     scales: Sequence[Scale] = ()
-    """The speed now, and on more hosts."""
+    """The speed now and on more hosts."""
     said: str = ""
-    """Sentences about what was assumed, or why nothing was predicted."""
+    """Sentences about assumptions, or why there is no prediction."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Host:
     cpu: float | None = None
     """Percent of all of its cores, on average."""
     memory: float | None = None
-    """Percent, at most."""
+    """Percent, the maximum."""
     received: float | None = None
     """Bytes per second over its busiest interface, on average."""
     sent: float | None = None
@@ -107,7 +107,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Summary:
-    """A job that is over."""
+    """All data about a job that is over."""
 
     command: str
     """The command line as given."""
@@ -120,18 +120,18 @@ class Summary:
     ranks: Sequence[RankSummary]
     hosts: Sequence[Host]
     steps: Histogram
-    """The lengths of steps."""
+    """The durations of steps."""
     stragglers: Sequence[Straggler] = ()
-    """The ranks that cost the others more than a tenth of the training, the dearest first."""
+    """The ranks that cost the others more than a tenth of the training, the costliest first."""
     moments: Sequence[Interval] = ()
     failure_report: str = ""
-    """The report of a failure as printed."""
+    """The report of the first failure, as printed."""
     single_rank_step: float | None = None
-    """Seconds of a step on one rank alone, if the user has said so."""
+    """Seconds of a step on one rank alone, if given by the user."""
     scaling: Scaling = field(default_factory=Scaling)
     settings: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
-    """Sentences about what the report lacks."""
+    """Sentences about data that the report lacks."""
     profile: Mapping[str, Any] | None = None
     """The profile that `distrun predict` reads."""

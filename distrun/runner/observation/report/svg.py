@@ -1,4 +1,4 @@
-"""A small canvas for plots: shapes and text as SVG within HTML, with a title and a description for who does not see."""
+"""A small canvas for plots: shapes and text as SVG within HTML, with a title and a description for screen readers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ WIDTH = 860.0
 
 
 class Canvas:
-    """Shapes of one plot; colours and fonts are the style sheet's, by class."""
+    """The shapes of one plot. Colours and fonts come from the style sheet, by class."""
 
     def __init__(self, name: str, title: str, description: str, height: float) -> None:
         """
         Args:
             name: the id of the plot, unique in the page.
-            title: what it shows, in a few words.
-            description: what it says, in a sentence or two.
-            height: in units of which it is `WIDTH` wide.
+            title: the subject, in a few words.
+            description: the message, in a sentence or two.
+            height: the height, in units of a width of `WIDTH`.
         """
         self._name, self._title, self._description, self._height = name, title, description, height
         self._shapes: list[str] = []
 
     def rectangle(self, x: float, y: float, width: float, height: float, looks: str, hint: str = "") -> None:
-        """Draw a rectangle, which says `hint` when it is pointed at."""
+        """Draw a rectangle with the tooltip `hint`."""
         title = f"<title>{escape(hint)}</title>" if hint else ""
         self._shapes.append(
             f'<rect class="{looks}" x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" '
@@ -36,22 +36,22 @@ class Canvas:
         self._shapes.append(f'<line class="{looks}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>')
 
     def curve(self, points: list[tuple[float, float]], looks: str) -> None:
-        """Draw a line through points."""
+        """Draw a polyline through points."""
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self._shapes.append(f'<polyline class="{looks}" points="{places}"/>')
 
     def dot(self, x: float, y: float, looks: str, hint: str = "") -> None:
-        """Draw a dot, which says `hint` when it is pointed at."""
+        """Draw a dot with the tooltip `hint`."""
         title = f"<title>{escape(hint)}</title>" if hint else ""
         self._shapes.append(f'<circle class="{looks}" cx="{x:.1f}" cy="{y:.1f}" r="5">{title}</circle>')
 
     def text(self, x: float, y: float, text: str, looks: str = "", anchor: str = "start") -> None:
-        """Write a line of text; `anchor`: start, middle or end."""
+        """Write a line of text. `anchor` is start, middle or end."""
         css = f' class="{looks}"' if looks else ""
         self._shapes.append(f'<text{css} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>')
 
     def render(self) -> str:
-        """Return the plot."""
+        """Return the plot as SVG."""
         return (
             f'<svg role="img" aria-labelledby="{self._name}-title {self._name}-desc" '
             f'viewBox="0 0 {WIDTH:g} {self._height:g}" xmlns="http://www.w3.org/2000/svg">'
@@ -61,7 +61,7 @@ class Canvas:
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Return round values from `low` to `high`, at most about so many."""
+    """Return round values from `low` to `high`, at most about `most`."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -72,7 +72,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round values for a logarithmic axis."""
+    """Return round values from `low` to `high` for a logarithmic axis."""
     if high < 5 * low:
         return ticks(low, high)
     factors = (1, 2, 5) if high < 1000 * low else (1,)
@@ -86,7 +86,7 @@ def _powers(low: float, high: float, factors: tuple[int, ...]) -> Iterator[float
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people: `12.3 ms`, `4.56 s`, `3 min 20 s`, `2 d 3 h`."""
+    """Return a duration as text: `12.3 ms`, `4.56 s`, `3 min 20 s`, `2 d 3 h`."""
     if seconds < 1e-3:
         return f"{_three(seconds * 1e6)} µs"
     if seconds < 1:
@@ -101,14 +101,14 @@ def duration(seconds: float) -> str:
 
 
 def bits(bytes_per_second: float) -> str:
-    """Return a rate as networks are named by: `940 Mbit/s`."""
+    """Return a rate in bits, as usual for networks: `940 Mbit/s`."""
     value = 8 * bytes_per_second
     unit, name = (1e9, "Gbit/s") if value >= 1e9 else (1e6, "Mbit/s")
     return f"{value / unit:.3g} {name}"
 
 
 def _three(value: float) -> str:
-    """Return a number with three digits, and no zeros behind the point that say nothing."""
+    """Return a number with three significant digits, without trailing zeros."""
     places = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     text = f"{value:.{places}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,1 +1,1 @@
-"""The timeline of a job, `--timeline`: its options, and the consumer that writes it of what the agents tell."""
+"""The timeline of a job, `--timeline`: its options, and the consumer that writes it."""

@@ -18,12 +18,14 @@ from distrun.tracing.timeline.timeline import Timeline
 _SECOND = 1_000_000_000
 _ADVANCE_EVERY = _SECOND // 2
 _LONGEST_GAP = 5 * _SECOND
-"""Nanoseconds for which others are waited for: until then a host may still tell what happened."""
+"""Nanoseconds to wait for a host's report: the timeline is written up to the slowest host, but not further behind than
+this.
+"""
 _MARGIN = _SECOND // 10
 
 
 class TimelineConsumer:
-    """Writes what all hosts have told of, and does not wait long for one that tells nothing."""
+    """Writes the events of all hosts in order of time, and waits at most `_LONGEST_GAP` for a host without reports."""
 
     title = "the timeline"
 
@@ -31,11 +33,11 @@ class TimelineConsumer:
         """Begin the file.
 
         Args:
-            options: what is shown where.
-            profiler: makes the profile of the job, which the file has at its end.
+            options: the file, and what it shows.
+            profiler: makes the profile of the job, which is written at the end of the file.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the file cannot be written.
         """
         now = time.monotonic_ns()
         try:
@@ -55,7 +57,7 @@ class TimelineConsumer:
         self._timeline.add(source.process, source.rank, source.host, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        self._told_until[host] = sample["time"]  # an agent tells events first, and then this
+        self._told_until[host] = sample["time"]  # an agent sends events before its sample
         offset, error = sample["clock"]["offset"], sample["clock"]["error"]
         if offset or error:
             self._clocks[host] = {"offsetNanoseconds": offset, "errorNanoseconds": error}

@@ -1,4 +1,4 @@
-"""The options of a timeline, and what they make observe the job."""
+"""The options of a timeline, and the observer that they create."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ TIMELINE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def timeline_variables(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that the options of a command line are, as variables.
+    """Return the options of a command line as variables of settings.
 
     Raises:
-        UsageError: a value is not understood.
+        UsageError: a value is not valid.
     """
     steps, limit = options["timeline_steps"], options["timeline_limit"]
     if steps is not None:
@@ -74,10 +74,10 @@ def timeline_variables(options: Mapping[str, Any]) -> dict[str, str]:
 def timeline_observers(
     request: LaunchRequest, settings: Settings
 ) -> tuple[Callable[[LaunchPlan, Callable[[str], None]], Consumer], ...]:
-    """Return what writes the timeline, if one is wanted and the launcher is to write it.
+    """Return the observer that writes the timeline, if `settings` ask for one and the launcher writes it.
 
     Raises:
-        UsageError: its file cannot be written.
+        UsageError: the file cannot be written.
     """
     if not (settings.timeline and request.writes_timeline):
         return ()

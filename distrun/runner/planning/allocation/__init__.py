@@ -1,4 +1,4 @@
-"""The allocation of a batch scheduler: its variables, files and words in, hosts with their slots out.
+"""The allocation of a batch scheduler: reads its variables, files and answers into hosts with their slots.
 
 One file per scheduler. `current` finds the one that this process runs under, if any.
 """
@@ -13,12 +13,12 @@ from distrun.runner.planning.allocation.slurm import is_own_node
 
 __all__ = ["Allocation", "current", "is_own_node"]
 
-# Flux comes first: it is often started inside an allocation of Slurm's, of which it may have given us a part.
+# Flux comes first: it is often started inside a Slurm allocation, and may have given this process a part of that only.
 _READERS = (flux.read, slurm.read, pbs.read, lsf.read, grid_engine.read)
 
 
 def current(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that this process runs in, None when it runs in none.
+    """Return the allocation that this process runs in, or None outside of any.
 
     Raises:
         UsageError: the scheduler's variables or files cannot be understood.

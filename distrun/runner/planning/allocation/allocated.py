@@ -1,4 +1,4 @@
-"""An allocation as planning needs it, and how schedulers' lists of hosts are read."""
+"""The type of an allocation, and helpers for reading schedulers' lists of hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Allocation:
     hosts: tuple[Host, ...]
     """In the scheduler's order, each with its slots."""
     name: str = ""
-    """The scheduler's name of the job."""
+    """The scheduler's id of the job."""
 
     def __str__(self) -> str:
         name = f" {self.name}" if self.name else ""
@@ -31,10 +31,10 @@ def remedy(scheduler: str) -> str:
 
 
 def read_lines(variable: str, file: str, scheduler: str) -> list[str]:
-    """Return the lines of a scheduler's file that are not empty.
+    """Return the non-empty lines of a scheduler's file, whose path `variable` holds.
 
     Raises:
-        UsageError: it cannot be read, or has none.
+        UsageError: the file cannot be read, or has no such line.
     """
     try:
         lines = [line for line in Path(file).read_text().splitlines() if line.strip()]

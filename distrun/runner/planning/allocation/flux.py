@@ -13,8 +13,8 @@ from distrun.runner.planning.allocation.allocated import Allocation
 from distrun.runner.planning.host_ranges import expand
 from distrun.runner.planning.hosts import Host
 
-# A script or shell that `flux batch` or `flux alloc` has started has FLUX_URI, and asks for the rest; a task of
-# `flux run` has FLUX_JOB_ID=fABCdef3, FLUX_JOB_SIZE=1 and FLUX_TASK_RANK=0 as well. The answer is Flux's RFC 20:
+# A script or shell that `flux batch` or `flux alloc` has started has FLUX_URI, and asks for the rest. A task of `flux
+# run` has FLUX_JOB_ID=fABCdef3, FLUX_JOB_SIZE=1 and FLUX_TASK_RANK=0 as well. The answer is Flux's RFC 20:
 #   {"version": 1, "execution": {"R_lite": [{"rank": "0-1", "children": {"core": "0-15", "gpu": "0-3"}}],
 #    "nodelist": ["n[12-13]"], "starttime": 0.0, "expiration": 0.0}}
 _URI = "FLUX_URI"
@@ -26,7 +26,7 @@ _REMEDY = "give the hosts with -H"
 
 
 def _ask(command: Sequence[str]) -> str:
-    """Return what a command of Flux prints. Raises UsageError."""
+    """Return the output of a command of Flux. Raises UsageError."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -41,12 +41,12 @@ def _ask(command: Sequence[str]) -> str:
 
 
 def read(environ: Mapping[str, str], ask: Callable[[Sequence[str]], str] = _ask) -> Allocation | None:
-    """Return the allocation that Flux tells of when it is asked; None outside of Flux.
+    """Return the allocation that Flux reports to `ask`, or None outside of Flux.
 
-    A host has a slot per GPU where there are any, else one per core.
+    A host has one slot per GPU if any host has GPUs, else one per core.
 
     Raises:
-        UsageError: Flux does not answer as it should, or has started several copies of us.
+        UsageError: Flux gives no valid answer, or has started several copies of distrun.
     """
     if not environ.get(_URI):
         return None
@@ -65,7 +65,7 @@ def read(environ: Mapping[str, str], ask: Callable[[Sequence[str]], str] = _ask)
 
 
 def _hosts(execution: Mapping[str, Any]) -> list[Host]:
-    """Return the hosts of a resource set; their names are in the order of their numbers in the instance."""
+    """Return the hosts of a resource set, whose names are in the order of their numbers in the instance."""
     children = {rank: part["children"] for part in execution["R_lite"] for rank in _ids(part["rank"])}
     names = [name for text in execution["nodelist"] for name in expand(text, _REMEDY)]
     kind = "gpu" if any(part.get("gpu") for part in children.values()) else "core"
@@ -74,7 +74,7 @@ def _hosts(execution: Mapping[str, Any]) -> list[Host]:
 
 
 def _ids(text: str) -> list[int]:
-    """Return the numbers that `0-3,7` stands for."""
+    """Return the numbers in a list such as `0-3,7`."""
     ids: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")

@@ -19,7 +19,7 @@ _NAME = "Grid Engine"
 
 
 def read(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that the host file of the parallel environment tells of; None outside of one.
+    """Return the allocation in the host file of the parallel environment, or None outside of one.
 
     Raises:
         UsageError: the file cannot be read or understood.

@@ -10,7 +10,8 @@ from distrun.runner.planning.allocation.allocated import Allocation, read_lines,
 from distrun.runner.planning.hosts import Host, merge
 
 # bsub -n 8 -R span[ptile=4]:  LSB_JOBID=5012  LSB_MCPU_HOSTS="hostA 4 hostB 4"  LSB_HOSTS="hostA hostA ... hostB"
-# LSB_DJOB_HOSTFILE=/home/me/.lsbatch/1700000000.5012.hostfile, with a line per slot. Very long lists are only there.
+# LSB_DJOB_HOSTFILE=/home/me/.lsbatch/1700000000.5012.hostfile, with a line per slot. Very long lists are in the file
+# only.
 _JOB = "LSB_JOBID"
 _FILE = "LSB_DJOB_HOSTFILE"
 _PAIRS = "LSB_MCPU_HOSTS"
@@ -18,7 +19,7 @@ _NAMES = "LSB_HOSTS"
 
 
 def read(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that LSF's variables or its host file tell of; None where they tell of none.
+    """Return the allocation in LSF's variables or its host file, or None if they have none.
 
     Raises:
         UsageError: the list of hosts cannot be read or understood.

@@ -12,14 +12,14 @@ from distrun.runner.planning.hosts import Host, merge
 #                                                  x1000c0s0b0n0.hsn
 #                                                  x1000c0s1b0n0.hsn
 #                                                  x1000c0s1b0n0.hsn
-# Torque, nodes=2:ppn=2                            the same; with some settings a line per host, and PBS_NUM_PPN=2
+# Torque, nodes=2:ppn=2                            the same, or with some settings a line per host and PBS_NUM_PPN=2
 _FILE = "PBS_NODEFILE"
 _PER_HOST = "PBS_NUM_PPN"
 _JOB = "PBS_JOBID"
 
 
 def read(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that PBS's variables and its node file tell of; None outside of its jobs.
+    """Return the allocation in PBS's variables and its node file, or None outside of its jobs.
 
     Raises:
         UsageError: the file cannot be read, or names no host.

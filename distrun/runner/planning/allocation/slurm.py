@@ -11,15 +11,15 @@ from distrun.runner.planning.allocation.allocated import Allocation, remedy
 from distrun.runner.planning.host_ranges import expand
 from distrun.runner.planning.hosts import Host
 
-# From here on, Slurm's numbers of steps stand for the batch script and the like, which are no steps.
+# Step ids from this one up stand for the batch script and the like, which are not steps of srun.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def read(environ: Mapping[str, str]) -> Allocation | None:
-    """Return the allocation that Slurm's variables tell of; None outside of its jobs.
+    """Return the allocation in Slurm's variables, or None outside of its jobs.
 
     Raises:
-        UsageError: they cannot be understood, or srun has started several copies of us.
+        UsageError: they cannot be understood, or srun has started several copies of distrun.
     """
     if not (environ.get("SLURM_JOB_ID") and environ.get("SLURM_JOB_NODELIST")):
         return None
@@ -38,7 +38,8 @@ def read(environ: Mapping[str, str]) -> Allocation | None:
 def _slots(environ: Mapping[str, str], hosts: int) -> list[int]:
     """Return the slots per host: the tasks that were asked for, else one per GPU, else Slurm's own number of tasks.
 
-    A shell that srun started (`srun --pty bash`) is told the tasks of its own step only, so there it is one per core.
+    In a shell that srun started (`srun --pty bash`), the variables count the tasks of its own step only, so without
+    GPUs a host has one slot per core there, or one per `--cpus-per-task` cores.
     """
     tasks = None if _is_task(environ) else environ.get("SLURM_TASKS_PER_NODE")
     is_stated = any(name in environ for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
@@ -59,7 +60,7 @@ def _slots(environ: Mapping[str, str], hosts: int) -> list[int]:
 
 
 def _counts(variable: str, text: str, hosts: int) -> list[int]:
-    """Return the counts per host that Slurm writes as `2(x3),1`: 2, 2, 2, 1."""
+    """Return the counts per host in Slurm's notation: 2, 2, 2, 1 for `2(x3),1`."""
     counts: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", word, re.ASCII)
@@ -74,9 +75,10 @@ def _counts(variable: str, text: str, hosts: int) -> list[int]:
 
 
 def is_own_node(environ: Mapping[str, str], host: str) -> bool:
-    """Whether this process has all that Slurm allocated to us on a host.
+    """Whether this process has everything that Slurm allocated to the job on `host`.
 
-    A task that srun started may have fewer cores than that, and a shell that salloc started outside has none of them.
+    A task that srun started may have fewer cores, and a shell that salloc started outside the allocation has none of
+    them.
     """
     return environ.get("SLURMD_NODENAME") == host and not _is_task(environ)
 

@@ -1,9 +1,9 @@
-"""mpirun as the launcher: a plan in which we start nothing but mpirun.
+"""mpirun as the launcher: a plan where distrun starts only mpirun.
 
-mpirun starts the ranks itself, on all hosts, and tells them who they are; nothing of our launch contract is in their
-environment but what scripts of other frameworks read, RANK and its like. Our agent looks after mpirun: signals, exit
-status and cleaning up are as with ranks of our own.
+mpirun starts the ranks itself, on all hosts, and gives them their identity. Their environment has none of distrun's
+launch contract, only what scripts of other frameworks read, such as RANK. distrun's agent treats mpirun as a rank, so
+signals, exit status and cleaning up are as in other jobs.
 
-`plan` makes the plan. `program` finds mpirun and says of which MPI it is, on which the words of its `command_line`
-depend, and `rank_command` gives each rank the variables that ranks of our own have.
+`plan` makes the plan. `program` finds mpirun and the MPI that it belongs to, `command_line` writes the options of that
+MPI, and `rank_command` gives each rank variables such as RANK, as distrun gives the ranks that it starts itself.
 """

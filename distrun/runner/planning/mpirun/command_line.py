@@ -9,16 +9,16 @@ from distrun.errors import UsageError
 from distrun.host.connections.tcp_options import keepalive_times
 from distrun.runner.planning.mpirun.program import MpiImplementation
 
-_MPIRUN_SHARE = 2 / 3  # of the keepalive: the silence after which mpirun gives a host up
+_MPIRUN_SHARE = 2 / 3  # of the keepalive: mpirun's own timeout for a host that does not answer
 
 
 @dataclass(frozen=True)
 class MpirunOptions:
-    """The job that mpirun is to start, in terms that no MPI has for itself."""
+    """The job that mpirun is to start, independent of the MPI."""
 
     command: Sequence[str]
     hosts: Sequence[tuple[str, int]]
-    """Each host and its number of ranks, which are numbered in this options."""
+    """Each host and its number of ranks. Ranks are numbered in this order."""
     wdir: str
     exports: Sequence[str] = ()
     """The names of the variables that ranks on other hosts get from mpirun's environment."""
@@ -36,16 +36,17 @@ class MpirunOptions:
     """The kind of CPUs that ranks are bound to: core, socket, numa or none."""
     report_bindings: bool = False
     keepalive: float = 0.0
-    """Seconds of silence after which ranks give a host up; 0 = never."""
+    """Seconds after which ranks count a host that does not answer as lost. 0 = never."""
     extra: Sequence[str] = field(default=())
-    """The user's own arguments, which come last so that they win."""
+    """The user's own arguments, which come last so that they override the others."""
 
 
 def command_line(mpi: MpiImplementation, options: MpirunOptions, program: str = "mpirun") -> list[str]:
-    """Return mpirun's command line. It holds the names of variables and never their values.
+    """Return mpirun's command line. It has the names of variables and never their values, which any user could see with
+    ps.
 
     Raises:
-        UsageError: this mpirun has no option for something that is asked for.
+        UsageError: this mpirun has no option for something in `options`.
     """
     if mpi is MpiImplementation.MPICH:
         return _mpich(options, program)
@@ -71,7 +72,8 @@ def _openmpi(mpi: MpiImplementation, options: MpirunOptions, program: str) -> li
     if options.ssh:
         words += ["--mca" if is_4 else "--prtemca", "plm_rsh_args" if is_4 else "plm_ssh_args", " ".join(options.ssh)]
     if options.keepalive and not options.is_local:
-        # Before the ranks do: what it sends to a host to end them there keeps the kernel from noticing that it is gone.
+        # mpirun must notice a lost host before the ranks do. Otherwise it sends that host the order to end its ranks,
+        # and while data is unacknowledged, the kernel sends no keepalive probes.
         times = keepalive_times(options.keepalive * _MPIRUN_SHARE)
         for name, value in zip(("time", "intvl", "probes"), times, strict=True):
             words += ["--mca" if is_4 else "--prtemca", f"oob_tcp_keepalive_{name}", str(value)]
@@ -99,7 +101,9 @@ def _mpich(options: MpirunOptions, program: str) -> list[str]:
 
 
 def _intel(options: MpirunOptions, program: str) -> list[str]:
-    """Return Intel MPI's command line: hosts cannot have a number of ranks, so each gets an argument set of its own."""
+    """Return Intel MPI's command line. Its host list has no numbers of ranks, so each host gets an argument set of its
+    own.
+    """
     pin = ("I_MPI_PIN", "off") if options.bind_to == "none" else ("I_MPI_PIN_DOMAIN", options.bind_to)
     words = [program, *_hydra(MpiImplementation.INTEL, options), "-genv", *pin]
     if not options.is_local:
@@ -121,5 +125,6 @@ def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
         raise UsageError(f"{asked} is more than {mpi.value}'s mpirun can do: leave it out, or use Open MPI")
     words = ["-wdir", options.wdir]
     words += ["-prepend-rank"] * options.tags
-    # Hydra's own -iface is about the interface of mpiexec itself, which may have another name than that of the hosts.
+    # Hydra's -iface names the interface of mpiexec itself, which may have another name than the interfaces of the
+    # hosts.
     return [*words, *(["-genvlist", ",".join(options.exports)] if options.exports else [])]

@@ -1,4 +1,4 @@
-"""The plan of a job whose ranks mpirun starts: it has one rank, which is mpirun."""
+"""The plan of a job whose ranks mpirun starts: its only rank is mpirun."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
     """Return the plan of a job that the mpirun on PATH starts.
 
     Raises:
-        UsageError: there is no mpirun, or it cannot do what is requested.
+        UsageError: mpirun is missing, or cannot do what is requested.
     """
     _refuse(request, ssh)
     placed, notes = placed_ranks(request, context)
@@ -73,7 +73,9 @@ def make_plan(request: LaunchRequest, context: LaunchContext, grace: float, ssh:
 def _environment(
     request: LaunchRequest, context: LaunchContext, placed: Sequence[tuple[Host, int]]
 ) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return the environment of mpirun, the names of what ranks on other hosts get of it, and notes for the user."""
+    """Return the environment of mpirun, the names of the variables that ranks on other hosts get, and notes for the
+    user.
+    """
     inherited = inherited_variables(context.environ)
     exports, notes = requested_variables(request.exports, inherited)
     ours = {
@@ -102,7 +104,9 @@ def _environment(
 
 
 def _interfaces(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that tell other libraries the interfaces of `--network`; those already set stay."""
+    """Return the variables that tell other libraries the interfaces of `--network`. Variables that are already set
+    stay.
+    """
     entries = parse_network(request.network) if request.network else []
     names = sorted({entry for entry in entries if isinstance(entry, str)})
     if len(names) < len(entries) or not names:
@@ -123,10 +127,10 @@ def _split(arguments: str) -> list[str]:
 
 
 def _refuse(request: LaunchRequest, ssh: SshOptions) -> None:
-    """Refuse what we can do for our own ranks only.
+    """Refuse options that work only for ranks that distrun starts itself.
 
     Raises:
-        UsageError: such a thing is asked for; the first is named.
+        UsageError: the request has such an option. The first is named.
     """
     odd = next((host.name for host in request.hosts if ":" in host.name), None)
     user = next((f"{host.user}@{host.name}" for host in request.hosts if host.user is not None), None)

@@ -13,7 +13,7 @@ _VERSION_TIMEOUT = 20.0  # seconds for `mpirun --version`
 
 
 class MpiImplementation(Enum):
-    """The MPI that an mpirun belongs to, which decides the names of its options."""
+    """The MPI that an mpirun belongs to, which determines the names of its options."""
 
     OPENMPI_4 = "Open MPI 4"
     OPENMPI_5 = "Open MPI 5"
@@ -23,15 +23,15 @@ class MpiImplementation(Enum):
 
     @property
     def is_hydra(self) -> bool:
-        """Whether its mpirun is Hydra, that of MPICH, or descends from it."""
+        """Whether its mpirun is MPICH's Hydra, or descends from it."""
         return self in (MpiImplementation.MPICH, MpiImplementation.INTEL)
 
 
 def identify(version: str) -> MpiImplementation:
-    """Return the MPI whose mpirun prints this when asked for its version.
+    """Return the MPI whose `mpirun --version` prints the text `version`.
 
     Raises:
-        UsageError: it is none that we know.
+        UsageError: it is not a known MPI.
     """
     if (match := re.search(r"\(Open MPI\) (\d+)", version)) is not None:
         return MpiImplementation.OPENMPI_4 if int(match[1]) <= 4 else MpiImplementation.OPENMPI_5
@@ -52,7 +52,7 @@ def find(path: str) -> tuple[str, MpiImplementation]:
     """Return the mpirun on a search path, and its MPI.
 
     Raises:
-        UsageError: there is none, or it is unknown or broken.
+        UsageError: mpirun is missing, unknown or broken.
     """
     program = shutil.which("mpirun", path=path)
     if program is None:

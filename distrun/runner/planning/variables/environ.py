@@ -1,4 +1,4 @@
-"""The environment that a rank is born with: the launcher's, without traces of other launches, and what `-x` adds."""
+"""The environment that a rank starts with: the launcher's without variables of other launches, and what `-x` adds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distrun.contract import horovod
 from distrun.contract.launch import PREFIX, LaunchContract
 from distrun.errors import UsageError
 
-# Variables by which an outer launcher told *us* who we are. Our ranks would take them for their own identity.
+# Variables that an outer launcher used to give *this process* its identity. The ranks would take it for their own.
 _STALE = re.compile(
     r"RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|ROLE_(NAME|RANK|WORLD_SIZE)"
     r"|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_COMM_WORLD_.*|OMPI_UNIVERSE_SIZE|PMIX_.*|PMI_.*"
@@ -37,7 +37,7 @@ def requested_variables(specs: Sequence[str], environ: Mapping[str, str]) -> tup
     """Return the variables that the `-x` options ask for.
 
     Args:
-        specs: `NAME=VALUE` sets a variable; `NAME` and patterns such as `NCCL_*` take it from the environment.
+        specs: `NAME=VALUE` sets a variable. `NAME` and patterns such as `NCCL_*` take variables from the environment.
         environ: the launcher's environment.
 
     Returns:
@@ -65,29 +65,32 @@ def requested_variables(specs: Sequence[str], environ: Mapping[str, str]) -> tup
 
 
 def forwarded_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the launcher's environment that ranks on other hosts get in any case.
+    """Return the variables of the launcher's environment that ranks on other hosts always get.
 
     They are PYTHONPATH, as these ranks have the same directory and Python, and the settings of distrun, which must be
-    the same on all ranks; in Horovod's mode its variables as well.
+    the same on all ranks. In Horovod mode, Horovod's variables are included.
     """
     prefixes = (PREFIX, horovod.PREFIX) if horovod.is_on(environ) else PREFIX
     return {name: value for name, value in environ.items() if name == "PYTHONPATH" or name.startswith(prefixes)}
 
 
 def forwarded_settings(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings alone of those, for ranks that an engine such as Ray starts: none of this process's place."""
+    """Return the settings among the forwarded variables, for ranks that an engine such as Ray starts, without the
+    identity of this process.
+    """
     found = inherited_variables(forwarded_variables(environ))
     return {name: value for name, value in found.items() if name != "PYTHONPATH"}
 
 
 def complete_on_host(planned: Mapping[str, str], login: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:
-    """Return the environment of the ranks of a remote host: the plan's variables on top of those of a login there.
+    """Return the environment of the ranks of a remote host: the plan's variables on top of the variables of a login
+    there.
 
     Args:
-        planned: the plan's variables, which win; `OMP_NUM_THREADS=auto` is decided here.
+        planned: the plan's variables, which take precedence. `OMP_NUM_THREADS=auto` is decided here.
         login: the environment of the agent.
         cores: the number of cores of the host.
-        ranks: the number of ranks that share them.
+        ranks: the number of ranks that share the cores.
     """
     own = inherited_variables(login)
     environ = {**own, "PATH": search_path(own.get("PATH", os.defpath)), **planned}
@@ -101,7 +104,9 @@ def complete_on_host(planned: Mapping[str, str], login: Mapping[str, str], cores
 
 
 def search_path(path: str) -> str:
-    """Return a PATH with this Python's directory in front; outside a virtual environment only if it is missing."""
+    """Return a PATH with this Python's directory in front. Outside a virtual environment it is added only if it is
+    missing.
+    """
     own = os.path.dirname(sys.executable)
     if sys.prefix != sys.base_prefix:
         return f"{own}:{path}"
@@ -109,7 +114,7 @@ def search_path(path: str) -> str:
 
 
 def thread_variables(environ: Mapping[str, str], cores: int, local_size: int) -> dict[str, str]:
-    """Return OMP_NUM_THREADS such that the ranks of a host share its cores; nothing if the user has set it."""
+    """Return OMP_NUM_THREADS such that the ranks of a host share its cores, or nothing if the user has set it."""
     if "OMP_NUM_THREADS" in environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, cores // local_size))}

@@ -1,4 +1,4 @@
-"""The variables that a request asks for: those of all ranks, of a host's ranks, and what makes those of one rank."""
+"""The variables that a request asks for: for all ranks, for the ranks of a host, and the maker of each rank's own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CommonVariables:
     notes: list[str]
 
     def network(self, request: LaunchRequest) -> str:
-        """Return the interfaces and subnets that ranks of different hosts may use; empty = all."""
+        """Return the interfaces and subnets that ranks of different hosts may use. Empty = all."""
         return request.network or self.exports.get(NETWORK) or self.inherited.get(NETWORK, "")
 
 
@@ -91,8 +91,8 @@ def host_variables(
         host: the host.
         ranks: the number of ranks that share its cores.
         request: the user's request.
-        context: the facts.
-        variables: `common_variables` of both.
+        context: the facts about the launching process.
+        variables: `common_variables(request, context)`.
 
     Raises:
         UsageError: the host has too few GPUs.
@@ -106,18 +106,19 @@ def host_variables(
     }
     common |= {} if remote else horovod.search_path(common)
     chosen = {"OMP_NUM_THREADS": AUTO} if remote else thread_variables(common, context.cores, ranks)
-    # Strings hash alike on all ranks, so that a set of words has one order: `distrun.auto` relies on it.
+    # Strings then have the same hash on all ranks, so that a set of strings has the same order: `distrun.auto` relies
+    # on it.
     hashing = {"PYTHONHASHSEED": "0"} if request.auto else {}
     return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common, **_without_timeline(request, common)}
 
 
 def _without_timeline(request: LaunchRequest, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which ranks do not write a timeline of their own where the launcher does."""
+    """Return the variables that keep ranks from writing timelines of their own if the launcher writes one."""
     return {TIMELINE: ""} if request.writes_timeline and variables.get(TIMELINE) else {}
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
-    """Return the variables by which ranks find the GPUs that are listed for their host."""
+    """Return the variables that tell ranks which GPUs are listed for their host."""
     if host.gpus and ranks > len(host.gpus) and not share:
         raise UsageError(
             f"{ranks} ranks on {host.name} are more than its {count(len(host.gpus), 'GPU')} {','.join(host.gpus)}: "
@@ -128,7 +129,7 @@ def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:
 
 
 def rank_variables(request: LaunchRequest, context: LaunchContext, variables: CommonVariables) -> RankVariables:
-    """Return what makes the variables of ranks."""
+    """Return the maker of the ranks' variables."""
     count = context.environ.get("SLURM_RESTART_COUNT", "")
     return RankVariables(
         context.job,

@@ -1,6 +1,6 @@
-"""From the places of ranks to their variables: one code for the only world of a job and for each of an elastic one.
+"""Makes the variables of ranks from their locations, for the one world of a job or each generation of an elastic one.
 
-Pure. All of it is linear in the number of ranks.
+Pure, and linear in the number of ranks.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from distrun.host.endpoints import format_endpoint
 
 @dataclass(frozen=True)
 class RankLocation:
-    """Where a rank runs."""
+    """The location of a rank: a host and a slot on it."""
 
     host: str
     slot: int
-    """Its slot on the host; the ranks of a host are numbered by their slots."""
+    """Its slot on the host. The order of slots is the order of local ranks."""
 
 
 @dataclass(frozen=True)
 class MasterEndpoint:
-    """Where the ranks of a world meet."""
+    """The endpoint where the ranks of a world meet."""
 
     master_addr: str
     master_port: int
@@ -40,7 +40,7 @@ class RankVariables:
     job: str
     key: str = field(repr=False)
     exports: frozenset[str] = frozenset()
-    """The names that the user exports, whose values win: -x MASTER_PORT=29500 is obeyed."""
+    """The names that the user exports, which are left alone: -x MASTER_PORT=29500 is obeyed."""
     openmpi: bool = False
     torchrun: bool = False
     name: str = "none"
@@ -50,7 +50,7 @@ class RankVariables:
     elastic: bool = False
     max_restarts: int = 0
     restarts: int = 0
-    """How often the whole job was started again, by a batch scheduler."""
+    """The number of times that a batch scheduler started the whole job again."""
 
     def contracts(
         self, places: Sequence[RankLocation], endpoint: MasterEndpoint, generation: int = 1
@@ -58,9 +58,9 @@ class RankVariables:
         """Return the contracts of a world's ranks.
 
         Args:
-            places: those of all ranks, in rank order.
-            meeting: where they meet.
-            generation: the number of the world.
+            places: the locations of all ranks, in rank order.
+            endpoint: the endpoint where they meet.
+            generation: the number of the world, from 1.
         """
         slots: dict[str, list[int]] = {}  # the hosts are in the order of their lowest ranks
         for place in places:
@@ -103,12 +103,12 @@ class RankVariables:
 
         Args:
             contract: its contract.
-            node, nodes: the index of its host among so many hosts.
+            node, nodes: the index of its host, and the number of hosts.
         """
         variables = contract.to_environ()
         variables["JAX_COORDINATOR_ADDRESS"] = format_endpoint(contract.master_addr, contract.master_port)
         if self.tf_config:
-            variables["TF_CONFIG"] = ""  # known only when all hosts have found their ports
+            variables["TF_CONFIG"] = ""  # filled in when all hosts have reported their ports
         if self.openmpi:
             variables |= contract.openmpi_environ()
         if self.horovod:

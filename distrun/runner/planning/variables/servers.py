@@ -1,4 +1,4 @@
-"""Parameter servers: processes of ours beside the ranks, which ranks find by an environment variable. Pure."""
+"""Parameter servers: distrun's processes beside the ranks, which ranks find by an environment variable. Pure."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from distrun.runner.planning.request import LaunchContext, LaunchRequest
 
 _MOST_REFUGES = 8
 HOSTNAME = PREFIX + "HOSTNAME"
-"""The variable by which what is left of a host is told apart; ranks have it from their contract."""
+"""The variable that identifies processes left behind by a host's agent. Ranks have it from their contract."""
 
 
 def refuse(servers: int, other: str, remedy: str) -> None:
     """Refuse parameter servers in a launch that cannot have them.
 
     Args:
-        servers: the number of servers that is asked for.
-        other: the option that does not go with them.
+        servers: the requested number of servers.
+        other: the option that excludes them.
         remedy: what to do instead.
 
     Raises:
-        UsageError: there are any.
+        UsageError: `servers` is not 0.
     """
     if servers:
         raise UsageError(f"--servers {servers} does not go with {other}: {remedy}")
 
 
 def of_rank(request: LaunchRequest, context: LaunchContext) -> dict[str, str]:
-    """Return the variables by which a rank finds the servers; the endpoints are known only when hosts have answered."""
+    """Return the variables that lead a rank to the servers. The endpoints are filled in when hosts have answered."""
     if not request.servers:
         return {}
     return {SERVERS: "", SERVER_RESTARTS: str(request.server_restarts), **_copies(request, context)}
@@ -43,23 +43,23 @@ def of_server(request: LaunchRequest, context: LaunchContext, number: int, host:
 
 
 def refuges(ranks: Mapping[str, int]) -> frozenset[str]:
-    """Return the hosts to which servers of others may come: a few, first those without ranks.
+    """Return the hosts that servers of other hosts may move to: at most 8, beginning with hosts without ranks.
 
-    Workers must know beforehand where a server may be, and a variable of the environment holds 128 KiB.
+    They are few, as workers get every possible endpoint in one environment variable, which holds at most 128 KiB.
 
     Args:
-        ranks: the number of ranks of each host.
+        ranks: the number of ranks on each host.
     """
     return frozenset(sorted(ranks, key=lambda host: ranks[host] > 0)[:_MOST_REFUGES])
 
 
 def moved(environ: Mapping[str, str], host: str, generation: int) -> dict[str, str]:
-    """Return the variables of a server that comes to another host, after so many restarts of servers."""
+    """Return the variables of a server that moves to another host, after `generation` restarts of servers."""
     return {**environ, HOSTNAME: host, SERVER_GENERATION: str(generation)}
 
 
 def copies_of(request: LaunchRequest, context: LaunchContext) -> str:
-    """Return the seconds between copies of what servers hold, a colon, and the job's folder; empty: there are none."""
+    """Return `SECONDS:FOLDER` for copies of the servers' parameters, with the job's folder, or "" without copies."""
     return f"{request.server_copies}/distrun-{context.job[:16]}" if request.server_copies else ""
 
 
@@ -68,16 +68,16 @@ def _copies(request: LaunchRequest, context: LaunchContext) -> dict[str, str]:
 
 
 def hosts_of_each(servers: int, hosts: Sequence[str]) -> list[str]:
-    """Return the host of each server: hosts take turns. Servers need no slots."""
+    """Return the host of each server: hosts take turns. Servers use no slots."""
     return [hosts[number % len(hosts)] for number in range(servers)]
 
 
 def found(places: Mapping[int, Sequence[tuple[Sequence[str], int]]]) -> dict[str, str]:
-    """Return the variable with the endpoints of all servers; nothing if there are none.
+    """Return the variable with the endpoints of all servers, or nothing without servers.
 
     Args:
-        places: by the number of the server, the addresses of its host, the best first, and its port there; and then
-            those of the hosts that it may move to.
+        places: for each server's number, the addresses of its host, the best first, and its port there, followed by the
+            same for the hosts that it may move to.
     """
     texts = [
         ",".join(format_endpoint(address, port) for addresses, port in hosts for address in addresses)

@@ -1,6 +1,6 @@
-"""TF_CONFIG, the variable that describes its cluster to `tf.distribute`. Pure: endpoints in, values out.
+"""TF_CONFIG, the variable that describes the cluster to `tf.distribute`. Pure: makes values from endpoints.
 
-Without parameter servers all ranks are workers, as `MultiWorkerMirroredStrategy` expects; worker 0 is the chief there.
+Without parameter servers all ranks are workers, as `MultiWorkerMirroredStrategy` expects, and worker 0 is the chief.
 With them, as `ParameterServerStrategy` expects, the first ranks are parameter servers, the next is the chief, which
 runs the training, and the others are workers. Parameter servers and workers wait for requests for ever, so the job ends
 with the chief.
@@ -15,10 +15,10 @@ from distrun.errors import UsageError
 
 
 def values(endpoints: Sequence[str], ps: int = 0) -> list[str]:
-    """Return the value for each rank.
+    """Return the value of TF_CONFIG for each rank.
 
     Args:
-        endpoints: `host:port` of each rank, where it listens.
+        endpoints: the `host:port` that each rank listens on.
         ps: the number of parameter servers.
     """
     cluster: dict[str, list[str]] = {}
@@ -32,12 +32,12 @@ def values(endpoints: Sequence[str], ps: int = 0) -> list[str]:
 
 
 def servers(size: int, ps: int) -> frozenset[int]:
-    """Return the ranks that never end by themselves: with parameter servers, all but the chief."""
+    """Return the ranks that never end by themselves: all but the chief with parameter servers, none without."""
     return frozenset(rank for rank in range(size) if ps and _kind(rank, ps) != "chief")
 
 
 def check(size: int, ps: int) -> None:
-    """Check that so many ranks can have so many parameter servers among them.
+    """Check that `size` ranks can have `ps` parameter servers among them.
 
     Raises:
         UsageError: they cannot.

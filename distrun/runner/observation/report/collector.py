@@ -1,6 +1,6 @@
-"""Gathering what a page shows while the job runs, in memory that does not grow with its length. Pure: it has no clock.
+"""Collecting the data of a page while the job runs, in bounded memory. Pure: it reads no clock.
 
-The seconds of the shared model are added up, by rank, from its first step to its last; what is before and after is no
+The seconds of the shared model are added up, by rank, from its first step to its last. The time before and after is not
 training.
 """
 
@@ -30,9 +30,9 @@ _STATES = {
     layout.OTHER: "other",
 }
 _MOST_CHOICES = 8
-"""In an elastic job, autotuning chooses for each world."""
+"""The last choices of autotuning that are kept: in an elastic job, it chooses for each world."""
 _MOST_MOMENTS = 240
-"""When there are more, each two become one."""
+"""With more moments, each pair is merged into one."""
 
 
 class RankTotal:
@@ -41,11 +41,11 @@ class RankTotal:
     def __init__(self, host: str) -> None:
         self.host = host
         self.training = RankSecond()
-        """From its first step to its last, but for the seconds of these two."""
+        """From its first step to its last, without the seconds of these two."""
         self.steps = 0
         self._first = RankSecond()
-        self._last = RankSecond()  # up to the last second with a step, from the one before
-        self._pending = RankSecond()  # since then
+        self._last = RankSecond()  # from the second-to-last to the last second with a step
+        self._pending = RankSecond()  # after that
 
     def add(self, second: RankSecond) -> None:
         """Add the next second."""
@@ -53,16 +53,16 @@ class RankTotal:
         if not second.steps:
             return
         self.steps += second.steps
-        if not self._first.steps:  # imports, or a first step that compiles, may be in it
+        if not self._first.steps:  # it may include imports, or a first step that compiles
             self._first = second
         else:
             self.training.add(self._last)
-            self._last = self._pending  # what comes after the training may be in it
+            self._last = self._pending  # it may include what follows the training
         self._pending = RankSecond()
 
     @property
     def whole(self) -> RankSecond:
-        """Return the seconds to divide by steps; the first and the last count only where there are no others."""
+        """The seconds to divide by steps. The first and the last count only if these are all."""
         parts = (self.training, self._last, self._first)
         return next((part for part in parts if part.steps), self._pending)
 
@@ -75,7 +75,7 @@ class HostTotal:
         self.cpu = self.memory = self.received = self.sent = 0.0
 
     def add(self, present: model.Host) -> None:
-        """Add the usage at a moment."""
+        """Add the current usage."""
         self.samples += 1
         self.cpu += present.cpu
         self.received += present.received
@@ -85,7 +85,7 @@ class HostTotal:
 
 @dataclass
 class _Stretch:
-    """Some seconds of all ranks."""
+    """Consecutive seconds, summed over all ranks."""
 
     begin: int
     seconds: int
@@ -97,32 +97,32 @@ class _Stretch:
 
 
 class Collector:
-    """Takes what a consumer takes."""
+    """Takes what a consumer takes, and keeps the totals for the page."""
 
     def __init__(self, began: int) -> None:
-        """Args: the time at which the job began."""
+        """Args: `began` is the time when the job began."""
         self.steps = Histogram()
-        """The lengths of steps, of all ranks."""
+        """The durations of the steps of all ranks."""
         self._began = began
         self._model = Model(self._take_second)
         self._ranks: dict[int, RankTotal] = {}
         self._hosts: dict[str, HostTotal] = {}
         self.missing_steps: Counter[int] = Counter()
-        """The steps, by rank, whose records were overwritten before they were told."""
+        """The number of steps, by rank, whose records were overwritten before they were read."""
         self._last_step: dict[int, tuple[int, int]] = {}  # number and time, by process
         self._moments: list[_Stretch] = []
         self._merged = 1  # seconds in a moment
         self.autotuned: deque[str] = deque(maxlen=_MOST_CHOICES)
         """The choices of autotuning, the latest last."""
 
-    # What happens -----------------------------------------------------------------------------------------------------
+    # Input -----------------------------------------------------------------------------------------------------
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
         """Take new events of a rank."""
         for event in events:
             if event.kind == layout.STEP:
                 if not self._last_step:
-                    self._hosts.clear()  # the training begins: what was used before does not matter
+                    self._hosts.clear()  # the training begins: drop the usage before it
                 number, at = self._last_step.get(source.process, (0, 0))
                 if number and event.number == number + 1 and event.begin > at:
                     self.steps.add((event.begin - at) / 1e9)
@@ -134,16 +134,16 @@ class Collector:
         self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take what a host's ranks use."""
+        """Take the usage of a host."""
         self._model.sample(host, sample)
         self._hosts.setdefault(host, HostTotal()).add(self._model.hosts[host])
 
     def tick(self, now: int) -> None:
-        """Note the time."""
+        """Divide the seconds that are over."""
         self._model.tick(now)
 
     def close(self, status: int) -> None:
-        """Note the end."""
+        """Divide the remaining seconds: the job is over."""
         self._model.close(status)
 
     def _take_second(self, second: Second) -> None:
@@ -168,10 +168,10 @@ class Collector:
                 one.add(other)
             del self._moments[1::2]
 
-    # What is known ----------------------------------------------------------------------------------------------------
+    # Output ----------------------------------------------------------------------------------------------------
 
     def ranks(self, planned: Mapping[int, str]) -> list[RankSummary]:
-        """Return all ranks; planned ones, with their hosts, also where nothing was heard of them."""
+        """Return all ranks, including planned ranks without events."""
         hosts = {**planned, **{number: rank.host for number, rank in self._ranks.items()}}
         return [self._rank(number, hosts[number]) for number in sorted(hosts)]
 
@@ -186,7 +186,7 @@ class Collector:
         return RankSummary(number, host, rank.steps, samples, seconds, whole.cost / each)
 
     def stragglers(self) -> list[Straggler]:
-        """Return the ranks that cost the others more than a tenth of the training, the dearest first."""
+        """Return the ranks that cost the others more than a tenth of the training, the costliest first."""
         sums = {number: rank.whole for number, rank in self._ranks.items()}
         return found(sums, {number: rank.host for number, rank in self._ranks.items()})
 
@@ -202,10 +202,10 @@ class Collector:
         return Host(name, ranks, total.cpu / count, total.memory, total.received / count, total.sent / count)
 
     def moments(self) -> list[Interval]:
-        """Return what changed over time, from the first step to the last."""
+        """Return the step rate and the shares over time, from the first step to the last."""
         numbers = [number for number, stretch in enumerate(self._moments) if stretch.together.steps]
         stretches = self._moments[numbers[0] : numbers[-1] + 1] if numbers else self._moments
-        if len(stretches) > 4:  # the first and the last are no whole ones
+        if len(stretches) > 4:  # the first and the last are incomplete
             stretches = stretches[1:-1]
         return [self._moment(stretch) for stretch in stretches if stretch.together.length]
 
@@ -217,6 +217,6 @@ class Collector:
 
 
 def _activities(part: RankSecond) -> dict[str, float]:
-    """Return the seconds of a stretch by what was done in them."""
+    """Return the seconds of `part` by activity."""
     seconds = {name: part.states.get(state, 0.0) for state, name in _STATES.items()}
     return seconds | {"waiting": sum(part.waiting.values()), "moving": part.moving}
