@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from distrun.runtime.operations.timeouts import Timeouts
 from distrun.runtime.transport.network import Network
-from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDER, Doorbell, fence
+from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDER, Doorbell, fence, full_fence
 from distrun.runtime.transport.shared_memory.segment import Heap, Segment
 
 FEW_RANKS = 8
@@ -73,10 +73,12 @@ class LocalRanks(ABC):
     # of the exchange, and waits until the numbers of all ranks are at least as high. There are two lines, used in turn:
     # a line is overwritten two exchanges later. Its owner gets there only after all ranks have arrived at the exchange
     # between, and therefore have read the line. The same holds for the two staging buffers, which alternate with the
-    # lines. # A few ranks wake each other as they arrive: a rank that is woken early checks again, and is awake when
-    # the last one arrives. With many ranks, only the last to arrive wakes the others: otherwise each would be woken by
-    # every later arrival. A rank publishes its number, executes a fence, and then reads the numbers of all others. So
-    # if several arrive at the same time, at least one of them sees that all have arrived.
+    # lines.
+    #
+    # A few ranks wake each other as they arrive: a rank that is woken early checks again, and is awake when the last
+    # one arrives. With many ranks, only the last to arrive wakes the others: otherwise each would be woken by every
+    # later arrival. A rank publishes its number, executes a fence, and then reads the numbers of all others. So if
+    # several arrive at the same time, at least one of them sees that all have arrived.
 
     @property
     def parity(self) -> int:
@@ -101,6 +103,8 @@ class LocalRanks(ABC):
         for index in range(count):
             mine[start + index] = words[index]
         place = self._epoch_place
+        if not SEES_STORES_IN_ORDER:
+            full_fence()  # the words, and staged elements, before the number that announces them
         mine[place] = epoch
         if self._rings_at_once:
             for bell in self._their_bells:
@@ -115,6 +119,8 @@ class LocalRanks(ABC):
             if not self._rings_at_once:
                 for bell in self._their_bells:
                     bell.ring()
+        if not SEES_STORES_IN_ORDER:
+            full_fence()  # the numbers before what they announce
         stop = start + count
         return [line[start:stop] for line in self._all_words]
 

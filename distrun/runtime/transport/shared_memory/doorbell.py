@@ -34,6 +34,17 @@ def fence() -> None:
         pass  # another thread held it, and released it between these two lines: the fence has happened even so
 
 
+def full_fence() -> None:
+    """Order every access to memory before this line before every one after it, on any processor.
+
+    Call it between data and the number that announces them, unless `SEES_STORES_IN_ORDER`. One lock is not enough
+    there: accesses may move into the critical section from both sides. But the release of one lock and the acquisition
+    of the next one stay in order (ARM Architecture Reference Manual, "RCsc").
+    """
+    fence()
+    fence()
+
+
 class Doorbell:
     """One rank's bell. Its owner waits for it, and its peers ring it.
 

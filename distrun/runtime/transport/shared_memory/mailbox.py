@@ -9,6 +9,7 @@ overwrite it.
 
 from __future__ import annotations
 
+from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDER, full_fence
 from distrun.runtime.transport.shared_memory.segment import LINE, PAGE, RING, Segment
 
 _HEAD, _TAIL = 0, LINE
@@ -44,6 +45,8 @@ class Mailbox:
         self._ring[start : start + first] = message[:first]
         if first < length:
             self._ring[: length - first] = message[first:]
+        if not SEES_STORES_IN_ORDER:
+            full_fence()
         self._head = self._words[_HEAD] = head + 8 + padded
         return True
 
@@ -56,11 +59,15 @@ class Mailbox:
         tail = self._tail
         if self._words[_HEAD] == tail:
             return None
+        if not SEES_STORES_IN_ORDER:
+            full_fence()
         length = self._lengths[tail % RING // 8]
         start = (tail + 8) % RING
         first = min(length, RING - start)
         message = bytes(self._ring[start : start + first])
         if first < length:
             message += bytes(self._ring[: length - first])
+        if not SEES_STORES_IN_ORDER:
+            full_fence()
         self._tail = self._words[_TAIL] = tail + 8 + -(-length // 8) * 8
         return message

@@ -11,6 +11,7 @@ import pytest
 from distrun.errors import JobAbortedError, StallError
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.timeouts import FOREVER, NUDGE_AFTER, Timeouts
+from distrun.runtime.transport import local_ranks
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import FEW_RANKS
 from distrun.runtime.transport.network import REASON_TIMEOUT
@@ -111,6 +112,16 @@ def test_a_peer_that_is_an_exchange_ahead_has_left_its_line_of_this_one(group):
     arrive(group, 2, 1, 30)
     assert [list(words) for words in group.exchange([20], "x")] == [[10], [20], [30]]
     assert group.slept == []
+
+
+def test_a_processor_that_reorders_stores_gets_a_fence_before_its_number_and_after_those_of_others(group, monkeypatch):
+    seen = []
+    monkeypatch.setattr(local_ranks, "SEES_STORES_IN_ORDER", False)
+    monkeypatch.setattr(local_ranks, "full_fence", lambda: seen.append(group.mine.words[EPOCH]))
+    arrive(group, 0, 1, 10)
+    arrive(group, 2, 1, 30)
+    assert [list(words) for words in group.exchange([20], "x")] == [[10], [20], [30]]
+    assert seen == [0, 1]
 
 
 @pytest.mark.skipif(not SEES_STORES_IN_ORDER, reason="bells are always rung there")

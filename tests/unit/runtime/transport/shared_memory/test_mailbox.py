@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import given, strategies as st
 
+from distrun.runtime.transport.shared_memory import mailbox
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
 from distrun.runtime.transport.shared_memory.segment import RING, Layout, Segment, new_segment_fd
 
@@ -35,6 +36,18 @@ def test_an_empty_box_has_no_message(segment):
     assert reader
     assert reader.get() == b""
     assert not reader
+
+
+def test_a_processor_that_reorders_stores_gets_a_fence_before_each_announcement(segment, monkeypatch):
+    writer, reader = ends(segment)
+    seen = []
+    monkeypatch.setattr(mailbox, "SEES_STORES_IN_ORDER", False)
+    monkeypatch.setattr(mailbox, "full_fence", lambda: seen.append((bool(reader), reader._words[mailbox._TAIL])))
+    tail = reader._words[mailbox._TAIL]
+    writer.put(b"message")
+    assert seen == [(False, tail)]  # the message is there, and not announced
+    assert reader.get() == b"message"
+    assert seen[1:] == [(True, tail), (True, tail)]  # before it is read, and before its room is free
 
 
 def test_messages_come_in_order(segment):
