@@ -35,7 +35,7 @@ from distrun.runner.system import descendants
 from distrun.tracing.activity import ActivityDescription
 
 if TYPE_CHECKING:
-    from distrun.runner.hosts.nodes.messages import News
+    from distrun.runner.hosts.nodes.messages import Notification
     from distrun.runner.hosts.nodes.peers import Peers
     from distrun.runner.observation.consumer import Ending
 
@@ -141,11 +141,12 @@ class Job:
         """Tell the decider, and those of the other nodes, what has happened here (any thread, and signal handlers)."""
         self._queue.put((event, True))
 
-    def hear(self, news: News) -> None:
+    def on_notification(self, notification: Notification) -> None:
         """Tell the decider what has happened on another node (the thread of `peers`)."""
-        if isinstance(news.event, events.RankExited) and news.last_words:
-            self._reporter.stderr_tails.record(news.event.rank, news.last_words)
-        self._queue.put((news.event, False))
+        event = notification.event
+        if isinstance(event, events.RankExited) and notification.stderr_tail:
+            self._reporter.stderr_tails.record(event.rank, notification.stderr_tail)
+        self._queue.put((event, False))
 
     # --- the decider
 
@@ -160,7 +161,7 @@ class Job:
             with signals.posted(self.post):
                 try:
                     if self._peers is not None:
-                        self._peers.start(self.hear)
+                        self._peers.start(self.on_notification)
                     if self._options.timeout is not None:
                         self._time_limit = self._suspension.now() + self._options.timeout
                     self._start()
@@ -232,8 +233,8 @@ class Job:
             return None
         if is_ours and self._peers is not None:  # only now: what follows from it elsewhere must not be heard before it
             failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
-            last_words = [] if failed is None else self._reporter.stderr_tails.lines(failed)
-            self._peers.tell(event, b"\n".join(last_words))
+            stderr_tail = [] if failed is None else self._reporter.stderr_tails.lines(failed)
+            self._peers.notify(event, b"\n".join(stderr_tail))
         return event
 
     def _judged(self, event: events.Event | None) -> events.Event | None:
@@ -258,10 +259,10 @@ class Job:
         match event:
             case events.SignalReceived(signal.SIGTSTP, ""):
                 if self._peers is not None:
-                    self._peers.await_told()  # for the thread that tells them stops with this process
+                    self._peers.flush()  # for its thread stops with this process
                 self._suspension.stop()
                 if self._peers is not None:
-                    self._peers.tell(events.SignalReceived(signal.SIGCONT))
+                    self._peers.notify(events.SignalReceived(signal.SIGCONT))
             case events.SignalReceived(signal.SIGTSTP):
                 self._suspension.pause()
             case events.SignalReceived(signal.SIGCONT):

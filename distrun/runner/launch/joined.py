@@ -78,13 +78,13 @@ def launch(
     listeners = _listeners(point) if member.hosts > 1 else []
     job = secrets.token_hex(16)
     keepalive = chosen_settings(request).keepalive
-    join_listener = JoinListener(listeners, point.secret, member, job, say, keepalive, elastic is not None)
+    join_listener = JoinListener(listeners, point, member, job, say, keepalive, is_elastic=elastic is not None)
     end = End(1, "the launcher has failed")
     sinks = (stdout or DescriptorSink(1), stderr or DescriptorSink(2))
     try:
         with _interrupting(join_listener):
             request = checked(request)
-            members = join_listener.gather(point.timeout, None if elastic is None else elastic.min_np)
+            members = join_listener.gather(None if elastic is None else elastic.min_np)
             context = replace(launch_context({}), job=job)
             if elastic is None:
                 prepared = _fixed_job(join_listener, members, request, context, make_options, grace, sinks)

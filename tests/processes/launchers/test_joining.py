@@ -313,12 +313,12 @@ import os, pickle, sys
 from distrun.runner.launch.function import _pickled
 from distrun.runner.job.options import JobOptions
 from distrun.runner.launch.joined import launch, this_host
-from distrun.runner.hosts.joining.endpoint import MeetingPoint
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.planning.request import LaunchRequest
 
 index, port, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 os.chdir(directory)
-point = MeetingPoint(("127.0.0.1", port), b"k" * 32, 60.0, rejoins=False)
+point = JoinEndpoint(("127.0.0.1", port), b"k" * 32, 60.0, rejoins=False)
 member = this_host(index, 2, 1, gpus=[str(5 - index)])
 options = JobOptions(function=_pickled(lambda x: (os.getcwd(), os.environ["CUDA_VISIBLE_DEVICES"], x), (7,), {}))
 request = LaunchRequest((sys.executable, "-"))
