@@ -174,7 +174,7 @@ def _elastic_job(
 
 @contextmanager
 def _interrupting(join_listener: JoinListener) -> Iterator[None]:
-    """Have signals interrupt the reception until the job begins, which has a handler of its own."""
+    """Let signals interrupt `join_listener` until the job begins, which has a handler of its own."""
 
     def note(event: events.Event) -> None:
         if isinstance(event, events.SignalReceived) and event.signum in signals.ENDING:

@@ -55,7 +55,7 @@ def plan_elastic(
     """Return the plan of an elastic job.
 
     Args:
-        reception: where hosts join.
+        join_listener: where hosts join.
         members: those that have, the launcher's first.
         request: what is to run.
         elastic: what makes the job elastic.

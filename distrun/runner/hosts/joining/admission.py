@@ -12,7 +12,7 @@ from distrun.host.connections.listener import Listener
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.messages import Member, MessageKind, encode
 
-_LAST_MESSAGE_TIMEOUT = 2.0  # seconds in which a host takes its last message
+_LAST_MESSAGE_TIMEOUT = 2.0  # seconds for a host to take its last message
 
 
 class Admission:
@@ -37,7 +37,7 @@ class Admission:
         return self._listener.fileno()
 
     def next(self) -> tuple[socket.socket, Member] | None:
-        """Return the next host that has called, with its connection; None = there is none now. Never waits.
+        """Return the next host that has called, with its connection. None = there is none now. Never waits.
 
         Raises:
             BootstrapError: this process has no file descriptors left.
@@ -54,7 +54,7 @@ class Admission:
         return None
 
     def describe_refused(self) -> str:
-        """Return which clients did not know the key, as the start of a sentence; empty = none."""
+        """Return which clients did not know the key, as the start of a sentence. Empty = none."""
         return self._listener.describe_refused().replace("the job key", self._point.key_name)
 
     def close(self) -> None:

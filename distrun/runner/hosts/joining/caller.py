@@ -14,7 +14,7 @@ from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.messages import Member, MessageKind
 
-_ANSWER_TIMEOUT = 10.0  # seconds in which the launcher says whether we may join
+_ANSWER_TIMEOUT = 10.0  # seconds for the launcher to say whether this host may join
 
 
 class RefusedError(LaunchError):
@@ -35,7 +35,7 @@ class Accepted:
     host: str
     """The name that the launcher uses for this host."""
     keepalive: float
-    """Seconds without a message after which either side gives the other up; 0 = never."""
+    """Seconds without a message after which either side gives the other up. 0 = never."""
 
 
 def call(point: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence[int] = ()) -> Accepted:
@@ -45,7 +45,7 @@ def call(point: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence
         point: where the launcher listens.
         member: how this host introduces itself.
         deadline: when to stop trying to connect, as `time.monotonic()`.
-        stop_on: descriptors; stops when one of them becomes readable.
+        stop_on: descriptors. Stops when one of them becomes readable.
 
     Raises:
         BootstrapError: the launcher was not reached, or did not answer. It may be tried again.

@@ -30,7 +30,7 @@ class Connection:
         self._outgoing = bytearray()
 
     def set_keepalive(self, keepalive: float, may_be_unread: bool = False) -> None:
-        """Let the kernel report a dead host after `keepalive` seconds, 0 = never; see `set_tcp_options`."""
+        """Let the kernel report a dead host after `keepalive` seconds, 0 = never. See `set_tcp_options`."""
         with suppress(OSError):  # it is gone, which the next receive reports
             set_tcp_options(self._socket, keepalive, may_be_unread)
 
@@ -78,10 +78,11 @@ class Connection:
         """Wait for the next message. Those that arrive together with it are left for the next call.
 
         Args:
-            timeout: seconds; None = no limit.
+            timeout: in seconds. None = no limit.
 
         Raises:
-            OSError: the connection is broken, or the other side has closed it; TimeoutError: nothing came in time.
+            OSError: the connection is broken, or the other side has closed it.
+            TimeoutError: nothing came in time.
             LaunchError: what arrived is not a message.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -95,7 +96,7 @@ class Connection:
         return self._received.popleft()
 
     def close(self, timeout: float = 0.0) -> None:
-        """Close the connection, after `timeout` seconds at most in which the kernel may take what is pending."""
+        """Close the connection. Wait for the kernel to take what is pending, `timeout` seconds at most."""
         deadline = time.monotonic() + timeout
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)

@@ -1,4 +1,4 @@
-"""The endpoint of a rendezvous: where hosts find the launcher, and the key by which they know each other."""
+"""The endpoint of a rendezvous: where hosts find the launcher, and the key that they share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from distrun.host.endpoints import parse_endpoint
 
 DEFAULT_PORT = 29400
-"""The port of an endpoint that is given without one; torchrun's."""
+"""The port of an endpoint that is given without one, as in torchrun."""
 DEFAULT_TIMEOUT = 600.0
-"""Seconds in which all hosts have to join, as in torchrun."""
+"""Seconds for all hosts to join, as in torchrun."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class JoinEndpoint:
     key: bytes = field(repr=False)
     """A secret of all hosts."""
     timeout: float = DEFAULT_TIMEOUT
-    """Seconds in which all hosts have to join."""
+    """Seconds for all hosts to join."""
     listeners: tuple[socket.socket, ...] = ()
-    """On host 0, sockets that listen at the endpoint already; none = it listens at the port on all addresses."""
+    """On host 0, sockets that listen at the endpoint already. None = it listens at the port on all addresses."""
     rejoins: bool = True
     """Whether a host calls again when its launcher vanishes, since the launcher may be started again."""
     is_encrypted: bool = True
     purpose: str = "joining"
     """Keeps apart rendezvous of different kinds that have the same key."""
     key_name: str = "DISTRUN_KEY"
-    """Where users set the key; for messages."""
+    """Where users set the key, for messages."""
     timeout_option: str = "--start-timeout"
-    """The option that sets the timeout; for messages."""
+    """The option that sets the timeout, for messages."""
 
     @property
     def secret(self) -> bytes:

@@ -15,7 +15,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signum = 0
-        """The signal; 0 = none was received."""
+        """The signal. 0 = none was received."""
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def fileno(self) -> int:

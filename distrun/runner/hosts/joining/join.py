@@ -18,7 +18,7 @@ from distrun.runner.hosts.joining.relay import Relay
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system import descendants
 
-_RESOLVE_AGAIN = 5.0  # seconds of trying to connect; then the launcher's name is resolved again, as it may have moved
+_RESOLVE_AGAIN = 5.0  # seconds until the launcher's name is resolved again, as it may have moved
 _NOTICE_INTERVAL = 30.0  # seconds from one notice of what is waited for to the next
 _RETRY = 1.0  # seconds after which this host calls again while another process has its index
 
@@ -84,7 +84,7 @@ class Joiner:
         return End(128 + self._interruption.signum, told_to_end=self._interruption.signum)
 
     def _find(self) -> Accepted | None:
-        """Call the launcher until it accepts this host; None = a signal ends this process."""
+        """Call the launcher until it accepts this host. None = a signal ends this process."""
         deadline = time.monotonic() + self._point.timeout
         while not self._interruption.signum:
             attempt_end = min(deadline, time.monotonic() + _RESOLVE_AGAIN)

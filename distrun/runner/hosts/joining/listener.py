@@ -56,13 +56,13 @@ class JoinListener:
 
         Args:
             listeners: sockets that listen. This object closes them.
-            point: the key of the hosts, whether connections are encrypted, and seconds in which all have to join.
+            point: the key of the hosts, whether connections are encrypted, and the timeout.
             own: the host of this process.
             job: the name of the job.
             notify_user: shows a sentence to the user.
-            keepalive: seconds without a message after which an agent, or the launcher, counts as gone; 0 = never.
+            keepalive: seconds without a message after which an agent, or the launcher, counts as gone. 0 = never.
             is_elastic: whether hosts may be replaced.
-            last_call: seconds in which further hosts may join once there are `own.least`.
+            last_call: seconds to wait for further hosts once there are `own.least`.
         """
         self.job = job
         self.keepalive = keepalive
@@ -73,7 +73,7 @@ class JoinListener:
         self._roster = Roster(own, is_elastic, last_call, time.monotonic())
         self._waiting: dict[int, socket.socket] = {}  # by index
         self._without_agent: set[int] = set()  # those of them that must start an agent first
-        self._parted: dict[int, socket.socket] = {}  # their agents have ended, and they wait for the end of the job
+        self._released: dict[int, socket.socket] = {}  # their agents have ended, and they wait for the end of the job
         self._contested: set[int] = set()  # indices that two hosts have, as the user has been notified
         self._changed = threading.Condition()
         self._on_change: Callable[[], None] = lambda: None
@@ -94,15 +94,15 @@ class JoinListener:
         """Wait until all hosts have joined, or enough of them and the last call is over.
 
         Args:
-            least_ranks: the number of ranks that is enough after the timeout; None = too few hosts are an error.
+            least_ranks: the number of ranks that is enough after the timeout. None = too few hosts are an error.
 
         Returns:
-            The members in the order of their indices, with unique names; see `Roster.join`.
+            The members in the order of their indices, with unique names. See `Roster.join`.
 
         Raises:
             LateError: too few have joined in time. `close` tells those that have.
             InterruptedByError: `interrupt` was called.
-            LaunchError: no more can join.
+            LaunchError: other hosts cannot join.
         """
         now = time.monotonic()
         deadline, next_notice = now + self._point.timeout, now + _NOTICE_INTERVAL
@@ -179,17 +179,17 @@ class JoinListener:
                     connection.sendall(encode(MessageKind.ACCEPTED))
             return index, connection, self._roster.members[index]
 
-    def part(self, index: int, connection: socket.socket, is_well: bool) -> None:
+    def release(self, index: int, connection: socket.socket, can_start_again: bool) -> None:
         """Return the connection of a host whose agent has ended.
 
         Args:
             index, connection: what `take` returned.
-            is_well: whether the host can start another agent.
+            can_start_again: whether the host can start another agent.
         """
         with self._changed:
             if not self._is_elastic or self._is_closing:
-                self._parted[index] = connection
-            elif is_well:
+                self._released[index] = connection
+            elif can_start_again:
                 self._waiting[index] = connection
                 self._without_agent.add(index)
                 self._changed.notify_all()
@@ -211,7 +211,7 @@ class JoinListener:
         self._admission.close()
         self._loop.close()
         os.close(self._wakeup)
-        for connection in (*self._waiting.values(), *self._parted.values()):
+        for connection in (*self._waiting.values(), *self._released.values()):
             send_last(connection, MessageKind.OVER, end.to_json())
 
     # --- the thread
@@ -236,8 +236,8 @@ class JoinListener:
 
     def _admit(self) -> None:
         with self._changed:
-            parted, self._to_watch = self._to_watch, []
-            for index, connection in parted:
+            released, self._to_watch = self._to_watch, []
+            for index, connection in released:
                 if self._waiting.get(index) is connection:
                     self._watch(index, connection)
         while (caller := self._admission.next()) is not None:

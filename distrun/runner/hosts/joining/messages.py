@@ -36,11 +36,11 @@ class MessageKind(IntEnum):
     """The meaning of a message: the first group comes from the launcher that listens, the second goes to it."""
 
     ACCEPTED = 1
-    """The host has joined; JSON, see `caller.Accepted`. Nothing follows until the job begins."""
+    """The host has joined: a `caller.Accepted`, JSON. Nothing follows until the job begins."""
     REFUSED = 2
-    """The reason why the host may not join; text."""
+    """The reason why the host may not join, text."""
     OCCUPIED = 3
-    """The reason why the host may not join yet: another process with its index is there; text."""
+    """The reason why the host may not join yet: another process with its index is there. Text."""
     INPUT = 4
     """Bytes for the agent's stdin."""
     KILL = 5
@@ -110,15 +110,15 @@ class Member:
     ranks: int
     """The number of ranks that it starts."""
     wdir: str
-    """The directory in which its ranks start unless the launcher's user gives one."""
+    """The directory where its ranks start unless the launcher's user gives one."""
     gpus: tuple[str, ...] = ()
     """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES. Empty = those that they find."""
     machine: str = ""
-    """A text that hosts share if they are one machine; see `machine.identity`. Empty = unknown."""
+    """A text that hosts share if they are one machine. See `machine.identity`. Empty = unknown."""
     distrun: str = __version__
     python: str = platform.python_version()
     least: int = 0
-    """The number of hosts with which the job may begin, as the user of this host has given it; 0 = all."""
+    """The number of hosts that are enough for the job to begin, as the user of this host has given it. 0 = all."""
     info: HostInfo | None = None
     """Its addresses and ports, if it has its own launcher. An agent gives them later, in its handshake."""
 
@@ -144,7 +144,7 @@ class Member:
         return member
 
     def incompatibility(self) -> str:
-        """Return why this host cannot be used, such as for its version of distrun, with the remedy; empty = it can."""
+        """Return why this host cannot be used, such as for its version of distrun, with the remedy. Empty = it can."""
         info = self.info or HostInfo(self.distrun, self.python, 0)
         try:
             check_compatibility(replace(info, distrun=self.distrun), "python", __version__)
@@ -160,7 +160,7 @@ class AgentEnd:
     returncode: int
     """As in `subprocess`: negative = a signal."""
     told_to_end: int = 0
-    """The signal that the joined process received, and for which it ended the agent; 0 = none."""
+    """The signal that made the joined process end the agent. 0 = none."""
     is_clean: bool = True
     """Whether nothing is left of what the agent had started."""
 

@@ -16,7 +16,7 @@ from distrun.runner.hosts.joining.messages import AgentEnd, End, MessageKind
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system.loop import WRITE, Loop
 
-_MOST_PENDING = 1 << 20  # bytes that one side has sent and the other has not taken; then no more are read
+_MOST_PENDING = 1 << 20  # bytes that one side has sent and the other has not taken. Beyond that, reading stops
 _READ_AT_ONCE = 1 << 16
 
 
@@ -43,7 +43,7 @@ class Relay:
         self.end: End | None = None
         """The end of the job, if the launcher has sent it."""
         self.lost = ""
-        """Why the connection ended before that; empty = it has not."""
+        """Why the connection ended before that. Empty = it has not."""
         self._connection = connection
         self._program = program
         self._interruption = interruption

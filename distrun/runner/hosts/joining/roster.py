@@ -9,7 +9,7 @@ from itertools import count
 from distrun.runner.hosts.joining.messages import Member
 
 LAST_CALL = 30.0
-"""Seconds in which further hosts may join once there are enough, if nobody says otherwise."""
+"""Seconds to wait for further hosts once there are enough, by default."""
 
 
 class Roster:
@@ -20,12 +20,12 @@ class Roster:
         Args:
             own: the host that listens.
             is_elastic: whether hosts may be replaced after the job has begun.
-            last_call: seconds in which further hosts may join once there are `own.least`.
+            last_call: seconds to wait for further hosts once there are `own.least`.
             now: the time.
         """
         self.members: dict[int, Member] = {}
         """The members that are there now, by index. Hosts that asked for no index are numbered from `own.hosts` on, in
-        the order in which they came."""
+        the order of their arrival."""
         self.has_begun = False
         """Whether the job has its hosts, so that others come too late."""
         self._own = own
@@ -38,7 +38,7 @@ class Roster:
         self.join(own, now)
 
     def refusal(self, member: Member) -> str:
-        """Return why a member may never join, a sentence; empty = it may, once its index is free."""
+        """Return why a member may never join, a sentence. Empty = it may, once its index is free."""
         own, first = self._own, 1 if self._own.info is None else 0  # where hosts have no launchers, 0 is the launcher
         if reason := member.incompatibility():
             return f"{member.name} cannot be used: {reason}"
@@ -62,7 +62,7 @@ class Roster:
         return ""
 
     def occupant(self, member: Member) -> str:
-        """Return who has a member's index already, a sentence; empty = nobody."""
+        """Return who has a member's index already, a sentence. Empty = nobody."""
         other = None if member.index is None else self.members.get(member.index)
         if other is None:
             return ""
@@ -73,7 +73,7 @@ class Roster:
         return self._is_elastic or not self.has_begun
 
     def join(self, member: Member, now: float) -> Member:
-        """Add a member; return it with its index and the name that it is called by.
+        """Add a member. Return it with its index and the name that it is called by.
 
         Names are unique, and a replacement is called as the host before it. Hosts with their own launcher keep their
         names, which `nodes.messages.with_unique_names` changes when all have come.
@@ -103,7 +103,7 @@ class Roster:
 
     @property
     def begins_at(self) -> float:
-        """The time at which the job begins with the hosts that are there; infinite while there are too few."""
+        """The time at which the job begins with the hosts that are there, infinite while there are too few."""
         if self._enough_since is None:
             return float("inf")
         return self._enough_since + (0.0 if self.is_full else self._last_call)

@@ -49,11 +49,11 @@ def launch(
     """Meet the launchers of the other hosts, and plan the job.
 
     Args:
-        request: what is to run here; its hosts are those that come.
+        request: what is to run here. Its hosts are the ones that come.
         grace: seconds from SIGTERM to SIGKILL.
         options: where the launchers meet.
         ranks: the number of ranks on this host.
-        index: the number of this host among all; None = any.
+        index: the number of this host among all. None = any.
         notify_user: shows a sentence to the user: what is waited for, when that takes long.
 
     Raises:

@@ -54,7 +54,7 @@ class Notification:
     """An event of one host, for the launchers of the others."""
 
     host: str
-    """The host on which it happened."""
+    """The host where it happened."""
     event: events.Event
     stderr_tail: bytes = b""
     """The last lines that the rank wrote to stderr, if the event is that it has failed."""

@@ -27,9 +27,9 @@ class NodeOptions:
     ranks: int
     """The number of ranks of this node."""
     rendezvous: RendezvousOptions | None
-    """Where the launchers meet; None = this is the only node."""
+    """Where the launchers meet. None = this is the only node."""
     index: int | None = None
-    """The number of this node among all, as `--node-rank` gives it; None = any."""
+    """The number of this node among all, as `--node-rank` gives it. None = any."""
 
 
 def node_options(options: Mapping[str, Any], environ: Mapping[str, str]) -> NodeOptions | None:
@@ -73,7 +73,7 @@ def count_ranks(text: str, environ: Mapping[str, str]) -> int:
     """Return the number that `--nproc-per-node` stands for on this machine.
 
     Raises:
-        UsageError: it is no such number.
+        UsageError: it is not a number of ranks.
     """
     gpus = visible_gpus(environ)
     words = {"auto": gpus or count_cores(), "gpu": gpus, "cpu": count_cores()}
@@ -137,7 +137,7 @@ def _point(options: Mapping[str, Any], conf: Mapping[str, str], environ: Mapping
     settings = Settings.of(environ)
     return JoinEndpoint(
         endpoint,
-        # Without a secret, the launchers know each other by no more than the name of the job.
+        # Without a secret, the launchers know each other only by the name of the job.
         settings.key if settings.key is not None else (options["rdzv_id"] or "none").encode(),
         _seconds(conf, "timeout", _seconds(conf, "join_timeout", DEFAULT_TIMEOUT)),
         is_encrypted=options.get("encrypt") or settings.encrypt,

@@ -21,7 +21,7 @@ from distrun.runner.hosts.joining.messages import End, MessageKind
 from distrun.runner.hosts.nodes.messages import Notification, concerns_others
 from distrun.runner.system.loop import WRITE, Loop
 
-_SEND_TIMEOUT = 2.0  # seconds in which another launcher takes what is still pending
+_SEND_TIMEOUT = 2.0  # seconds for another launcher to take what is pending
 
 
 @dataclass(eq=False)

@@ -38,9 +38,9 @@ class RendezvousOptions:
     least: int
     most: int
     last_call: float = LAST_CALL
-    """Seconds in which further launchers may come once there are `least`."""
+    """Seconds to wait for further launchers once there are `least`."""
     is_host: bool | None = None
-    """Whether this launcher hosts the rendezvous; None = if the endpoint is an address of its host."""
+    """Whether this launcher hosts the rendezvous. None = if the endpoint is an address of its host."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _job_key(point: JoinEndpoint, assembly: Assembly) -> str:
 
 
 def _own_listeners(options: RendezvousOptions) -> list[socket.socket]:
-    """Listen at the endpoint if it is this host's and no other launcher does; return no sockets otherwise.
+    """Listen at the endpoint if it is this host's and no other launcher does. Return no sockets otherwise.
 
     Raises:
         UsageError: this launcher is to host the rendezvous, and cannot.

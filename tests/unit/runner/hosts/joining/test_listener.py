@@ -90,7 +90,7 @@ def test_an_elastic_job_is_told_that_no_host_can_join_any_more(desk, monkeypatch
     index, taken, _ = here.join_listener.take("b", time.monotonic() + DEADLINE)
     monkeypatch.setattr(Roster, "refusal", lambda roster, member: 1 / 0)
     here.call()[0].close()
-    here.join_listener.part(index, taken, False)
+    here.join_listener.release(index, taken, False)
     with pytest.raises(HostError, match="no host can join any more: ZeroDivisionError"):
         here.join_listener.take("b", time.monotonic() + DEADLINE)
     assert here.said == ["no host can join any more: ZeroDivisionError('division by zero')"]
