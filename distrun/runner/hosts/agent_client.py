@@ -20,7 +20,7 @@ from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
 
 class UnresponsiveError(LaunchError):
-    """An agent counts as gone because it sent nothing, with `status`, the exit status of a job that ends for it."""
+    """An agent counts as gone because it sent nothing. `status` is the exit status of a job that ends for it."""
 
     status = 1
 
@@ -56,7 +56,7 @@ class AgentProcess(Protocol):
         """Restart the keepalive timeout, because the launcher continues."""
 
     def end_of_life(self) -> tuple[str, int]:
-        """Wait for the agent's end and return how it ended in words, and the exit status of a job that ends for it."""
+        """Wait for the agent's end. Return how it ended, in words, and the exit status of a job that ends for it."""
 
     def kill(self) -> None:
         """End the agent at once."""

@@ -47,7 +47,7 @@ class Program(Protocol):
         """
 
     def wait(self) -> int:
-        """Wait for its exit, which must be near and return the exit status, negative when there is none."""
+        """Wait for its exit, which must be near. Return the exit status, negative when there is none."""
 
     def explain_start(self, output: bytes) -> str:
         """Return why it ended before its first frame, with the remedy. `output` is what it wrote to stdout."""

@@ -124,7 +124,7 @@ class RemoteAgent(ABC):
 
     @abstractmethod
     def end_of_life(self) -> tuple[str, int]:
-        """Wait for the agent's end and return how it ended in words, and the exit status of a job that ends for it."""
+        """Wait for the agent's end. Return how it ended, in words, and the exit status of a job that ends for it."""
 
     def kill(self) -> None:
         """End the agent at once. If it ignores that, `clean_up` ends it."""
