@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def launch(
-    point: JoinEndpoint,
+    endpoint: JoinEndpoint,
     member: Member,
     request: LaunchRequest,
     make_options: Callable[[LaunchPlan, int], JobOptions],
@@ -49,7 +49,7 @@ def launch(
     """Run a job of which this process has one host, to its end; called on every host with the same arguments.
 
     Args:
-        point: where the hosts meet.
+        endpoint: where the hosts meet.
         member: this host; `this_host` makes it. Index 0 is the launcher, and its host's ranks are children of this
             process.
         request: what is to run; its hosts are those that join.
@@ -73,12 +73,12 @@ def launch(
             "pip install cryptography"
         )
     if member.index:
-        end = join(point, member, say)
+        end = join(endpoint, member, say)
         return Outcome(end.status, None, end.report or None, end.told_to_end or None, {}, 0)
-    listeners = _listeners(point) if member.hosts > 1 else []
+    listeners = _listeners(endpoint) if member.hosts > 1 else []
     job = secrets.token_hex(16)
     keepalive = chosen_settings(request).keepalive
-    join_listener = JoinListener(listeners, point, member, job, say, keepalive, is_elastic=elastic is not None)
+    join_listener = JoinListener(listeners, endpoint, member, job, say, keepalive, is_elastic=elastic is not None)
     end = End(1, "the launcher has failed")
     sinks = (stdout or DescriptorSink(1), stderr or DescriptorSink(2))
     try:
@@ -184,21 +184,21 @@ def _interrupting(join_listener: JoinListener) -> Iterator[None]:
         yield
 
 
-def _listeners(point: JoinEndpoint) -> list[socket.socket]:
+def _listeners(endpoint: JoinEndpoint) -> list[socket.socket]:
     """Return sockets that listen at the port of the endpoint, on all addresses of this host."""
-    if point.listeners:
-        return list(point.listeners)
+    if endpoint.listeners:
+        return list(endpoint.listeners)
     listeners: list[socket.socket] = []
     for wildcard in ("0.0.0.0", "::"):
         try:
-            listeners.append(listen(wildcard, point.endpoint[1]))
+            listeners.append(listen(wildcard, endpoint.address[1]))
         except OSError as error:
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and (listeners or wildcard != "::"):
                 continue  # this host has the other family only
             for listener in listeners:
                 listener.close()
             raise LaunchError(
-                f"the launcher cannot listen at port {point.endpoint[1]} for {format_endpoint(*point.endpoint)}: "
+                f"the launcher cannot listen at port {endpoint.address[1]} for {format_endpoint(*endpoint.address)}: "
                 f"{error.strerror}; choose another port with --rdzv-endpoint HOST:PORT on all hosts"
             ) from None
     return listeners

@@ -104,7 +104,7 @@ def _run_node(options: dict[str, Any], ranks: int, rendezvous: RendezvousOptions
 
     request = launch_request(options)
     if options["dry_run"]:
-        size, where = format_size(rendezvous.least, rendezvous.most), format_endpoint(*rendezvous.point.endpoint)
+        size, where = format_size(rendezvous.least, rendezvous.most), format_endpoint(*rendezvous.endpoint.address)
         click.echo(f"{size} nodes meet at {where}; ranks on this one: {ranks}")
         return 0
     launched = launch(

@@ -1,7 +1,7 @@
 """Hosts that call the launcher: the reverse of SSH, for hosts that a cluster manager starts and nobody can log in to.
 
 The first half is the rendezvous, which `nodes` uses as well. One process listens (`listener`, `admission`) at an
-`endpoint`. The others call it (`caller`), introduce themselves as a `messages.Member`, and wait until the `roster` has
+`endpoint`. The others call it (`client`), introduce themselves as a `messages.Member`, and wait until the `roster` has
 all hosts. Only processes that know the same key get that far. What they send each other is encrypted by TLS, in `nodes`
 on request: plans hold environment variables and the key of the ranks.
 

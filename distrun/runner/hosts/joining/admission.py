@@ -19,16 +19,16 @@ class Admission:
     """Sockets that listen for hosts. For one thread, but for `describe_refused`."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], point: JoinEndpoint, notify_user: Callable[[str], None]
+        self, listeners: Sequence[socket.socket], endpoint: JoinEndpoint, notify_user: Callable[[str], None]
     ) -> None:
         """
         Args:
             listeners: sockets that listen. `close` closes them.
-            point: the key of the hosts, and whether connections are encrypted.
+            endpoint: the key of the hosts, and whether connections are encrypted.
             notify_user: shows a sentence to the user.
         """
-        self._point = point
-        self._listener = Listener(listeners, point.secret, is_encrypted=point.is_encrypted)
+        self._endpoint = endpoint
+        self._listener = Listener(listeners, endpoint.secret, is_encrypted=endpoint.is_encrypted)
         self._notify_user = notify_user
         self._has_notified = False
 
@@ -55,7 +55,7 @@ class Admission:
 
     def describe_refused(self) -> str:
         """Return which clients did not know the key, as the start of a sentence. Empty = none."""
-        return self._listener.describe_refused().replace("the job key", self._point.key_name)
+        return self._listener.describe_refused().replace("the job key", self._endpoint.key_name)
 
     def close(self) -> None:
         """Stop listening."""

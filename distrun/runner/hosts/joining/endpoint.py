@@ -18,7 +18,7 @@ DEFAULT_TIMEOUT = 600.0
 class JoinEndpoint:
     """The endpoint of the launcher, with its key and timeout: the same on all hosts, but for `listeners`."""
 
-    endpoint: tuple[str, int]
+    address: tuple[str, int]
     """A name or an address of the host that listens, and a port."""
     key: bytes = field(repr=False)
     """A secret of all hosts."""

@@ -10,7 +10,7 @@ from functools import partial
 
 from distrun.errors import BootstrapError, LaunchError
 from distrun.host.endpoints import format_endpoint
-from distrun.runner.hosts.joining.caller import Accepted, OccupiedError, call
+from distrun.runner.hosts.joining.client import Accepted, OccupiedError, connect
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.interruption import Interruption
 from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, Member
@@ -33,20 +33,20 @@ class Joiner:
     """One host that joins a job."""
 
     def __init__(
-        self, point: JoinEndpoint, member: Member, interruption: Interruption, notify_user: Callable[[str], None]
+        self, endpoint: JoinEndpoint, member: Member, interruption: Interruption, notify_user: Callable[[str], None]
     ) -> None:
         """
         Args:
-            point: where the launcher listens.
+            endpoint: where the launcher listens.
             member: how this host introduces itself.
             interruption: the signal that ends this process.
             notify_user: shows a sentence to the user.
         """
-        self._point = point
+        self._endpoint = endpoint
         self._member = member
         self._interruption = interruption
         self._notify_user = notify_user
-        self._where = format_endpoint(*point.endpoint)
+        self._where = format_endpoint(*endpoint.address)
         self._noticed_at = float("-inf")
         self._children = descendants.children()
 
@@ -76,7 +76,7 @@ class Joiner:
             if self._interruption.signum:
                 return self._interrupted()
             self._notify_user(f"the connection with the launcher at {self._where} is gone: {relay.lost}")
-            if not self._point.rejoins:
+            if not self._endpoint.rejoins:
                 return End(MAY_BE_TRIED_AGAIN)
             self._noticed_at = time.monotonic()
 
@@ -85,21 +85,21 @@ class Joiner:
 
     def _find(self) -> Accepted | None:
         """Call the launcher until it accepts this host. None = a signal ends this process."""
-        deadline = time.monotonic() + self._point.timeout
+        deadline = time.monotonic() + self._endpoint.timeout
         while not self._interruption.signum:
             attempt_end = min(deadline, time.monotonic() + _RESOLVE_AGAIN)
             try:
-                return call(self._point, self._member, attempt_end, [self._interruption.fileno()])
+                return connect(self._endpoint, self._member, attempt_end, [self._interruption.fileno()])
             except OccupiedError as error:
                 reason = str(error)
                 self._await_interruption(_RETRY)
             except BootstrapError as error:
-                reason = str(error).replace("the job key", self._point.key_name)
+                reason = str(error)
             now = time.monotonic()
             if now >= deadline:
                 raise UnreachableError(
-                    f"the launcher at {self._where} was not reached within {self._point.timeout:g} s: {reason}; see "
-                    f"that host 0 runs, and that {self._point.key_name} is the same on all hosts"
+                    f"the launcher at {self._where} was not reached within {self._endpoint.timeout:g} s: {reason}; see "
+                    f"that host 0 runs, and that {self._endpoint.key_name} is the same on all hosts"
                 )
             if now >= self._noticed_at + _NOTICE_INTERVAL and not self._interruption.signum:
                 self._noticed_at = now
@@ -120,11 +120,11 @@ class Joiner:
         return is_clean
 
 
-def join(point: JoinEndpoint, member: Member, notify_user: Callable[[str], None]) -> End:
+def join(endpoint: JoinEndpoint, member: Member, notify_user: Callable[[str], None]) -> End:
     """Join a job as one of its hosts, and stay until it is over.
 
     Args:
-        point: where the launcher listens.
+        endpoint: where the launcher listens.
         member: how this host introduces itself.
         notify_user: shows a sentence to the user: what is waited for, and why.
 
@@ -138,7 +138,7 @@ def join(point: JoinEndpoint, member: Member, notify_user: Callable[[str], None]
     descendants.set_subreaper()
     try:
         with interruption.listening():
-            return Joiner(point, member, interruption, notify_user).run()
+            return Joiner(endpoint, member, interruption, notify_user).run()
     finally:
         descendants.set_subreaper(False)
         interruption.close()

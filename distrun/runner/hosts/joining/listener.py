@@ -43,7 +43,7 @@ class JoinListener:
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        point: JoinEndpoint,
+        endpoint: JoinEndpoint,
         own: Member,
         job: str,
         notify_user: Callable[[str], None],
@@ -56,7 +56,7 @@ class JoinListener:
 
         Args:
             listeners: sockets that listen. This object closes them.
-            point: the key of the hosts, whether connections are encrypted, and the timeout.
+            endpoint: the key of the hosts, whether connections are encrypted, and the timeout.
             own: the host of this process.
             job: the name of the job.
             notify_user: shows a sentence to the user.
@@ -66,10 +66,10 @@ class JoinListener:
         """
         self.job = job
         self.keepalive = keepalive
-        self._point = point
+        self._endpoint = endpoint
         self._notify_user = notify_user
         self._is_elastic = is_elastic
-        self._admission = Admission(listeners, point, notify_user)
+        self._admission = Admission(listeners, endpoint, notify_user)
         self._roster = Roster(own, is_elastic, last_call, time.monotonic())
         self._waiting: dict[int, socket.socket] = {}  # by index
         self._without_agent: set[int] = set()  # those of them that must start an agent first
@@ -105,7 +105,7 @@ class JoinListener:
             LaunchError: other hosts cannot join.
         """
         now = time.monotonic()
-        deadline, next_notice = now + self._point.timeout, now + _NOTICE_INTERVAL
+        deadline, next_notice = now + self._endpoint.timeout, now + _NOTICE_INTERVAL
         with self._changed:
             while (begins_at := self._roster.begins_at) > now and not self._interrupted_by:
                 if self._failure:
@@ -290,9 +290,9 @@ class JoinListener:
         self._on_change()
 
     def _describe_late(self) -> str:
-        point, refused = self._point, self._admission.describe_refused()
+        endpoint, refused = self._endpoint, self._admission.describe_refused()
+        late = f"{self._roster.describe()} within {endpoint.timeout:g} s{f' ({refused})' if refused else ''}"
         return (
-            f"{self._roster.describe()} within {point.timeout:g} s{f' ({refused})' if refused else ''}: see that all "
-            f"are started, that they find this host and that {point.key_name} is the same everywhere, or give them "
-            f"more time with {point.timeout_option}"
+            f"{late}: see that all are started, that they find this host and that {endpoint.key_name} is the same "
+            f"everywhere, or give them more time with {endpoint.timeout_option}"
         )

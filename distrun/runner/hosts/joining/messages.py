@@ -36,7 +36,7 @@ class MessageKind(IntEnum):
     """The meaning of a message: the first group comes from the launcher that listens, the second goes to it."""
 
     ACCEPTED = 1
-    """The host has joined: a `caller.Accepted`, JSON. Nothing follows until the job begins."""
+    """The host has joined: a `client.Accepted`, JSON. Nothing follows until the job begins."""
     REFUSED = 2
     """The reason why the host may not join, text."""
     OCCUPIED = 3

@@ -65,8 +65,8 @@ def node_options(options: Mapping[str, Any], environ: Mapping[str, str]) -> Node
         raise UsageError(f"--node-rank {index} is not one of {most} nodes: allowed are 0 to {most - 1}")
     if options["stdin"] != "none":
         raise UsageError(f"--stdin {options['stdin']} does not go with --nnodes {options['nnodes']}: leave it out")
-    point = _point(options, conf, environ)
-    return NodeOptions(ranks, RendezvousOptions(point, least, most, last_call, _switch(conf, "is_host")), index)
+    endpoint = _endpoint(options, conf, environ)
+    return NodeOptions(ranks, RendezvousOptions(endpoint, least, most, last_call, _switch(conf, "is_host")), index)
 
 
 def count_ranks(text: str, environ: Mapping[str, str]) -> int:
@@ -121,7 +121,7 @@ def parse_conf(text: str) -> dict[str, str]:
     return conf
 
 
-def _point(options: Mapping[str, Any], conf: Mapping[str, str], environ: Mapping[str, str]) -> JoinEndpoint:
+def _endpoint(options: Mapping[str, Any], conf: Mapping[str, str], environ: Mapping[str, str]) -> JoinEndpoint:
     text = options["rdzv_endpoint"]
     if not text:
         raise UsageError(
@@ -129,14 +129,14 @@ def _point(options: Mapping[str, Any], conf: Mapping[str, str], environ: Mapping
             "address of one of them and a free port there, the same on all"
         )
     try:
-        endpoint = parse_join_endpoint(text)
+        address = parse_join_endpoint(text)
     except ValueError:
         raise UsageError(
             f"--rdzv-endpoint {text!r} is no place to meet: allowed are HOST and HOST:PORT with ports 1 to {LAST_PORT}"
         ) from None
     settings = Settings.of(environ)
     return JoinEndpoint(
-        endpoint,
+        address,
         # Without a secret, the launchers know each other only by the name of the job.
         settings.key if settings.key is not None else (options["rdzv_id"] or "none").encode(),
         _seconds(conf, "timeout", _seconds(conf, "join_timeout", DEFAULT_TIMEOUT)),

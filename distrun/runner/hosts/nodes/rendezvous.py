@@ -16,7 +16,7 @@ from distrun.host.connections.listener import listen
 from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface, addresses_on_own_host, is_loopback, own_interfaces
-from distrun.runner.hosts.joining.caller import OccupiedError, call
+from distrun.runner.hosts.joining.client import OccupiedError, connect
 from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.listener import JoinListener
@@ -34,7 +34,7 @@ _LOOPBACK = Interface("lo", "127.0.0.1", 8)
 class RendezvousOptions:
     """Where the launchers of a job meet, and how many they are."""
 
-    point: JoinEndpoint
+    endpoint: JoinEndpoint
     least: int
     most: int
     last_call: float = LAST_CALL
@@ -65,23 +65,23 @@ def rendezvous(options: RendezvousOptions, member: Member, notify_user: Callable
         UsageError: this launcher is to host the rendezvous and cannot.
         LaunchError: too few launchers have come in time, or this one was refused.
     """
-    point = options.point
-    where = format_endpoint(*point.endpoint)
-    deadline = time.monotonic() + point.timeout
+    endpoint = options.endpoint
+    where = format_endpoint(*endpoint.address)
+    deadline = time.monotonic() + endpoint.timeout
     is_notified = False
     while True:
         if listeners := _own_listeners(options):
             return _host(options, listeners, member)
         try:
-            return _join(point, member, min(deadline, time.monotonic() + _NOTICE_AFTER))
+            return _join(endpoint, member, min(deadline, time.monotonic() + _NOTICE_AFTER))
         except OccupiedError as error:
             remedy = f"give each node its own --node-rank, 0 to {member.hosts - 1}, or none"
             raise LaunchError(f"{error}: {remedy}") from None
         except BootstrapError as error:
-            reason = str(error).replace("the job key", point.key_name)
+            reason = str(error)
         if time.monotonic() >= deadline:
             raise LaunchError(
-                f"the other nodes were not found at {where} within {point.timeout:g} s: {reason}; see that the "
+                f"the other nodes were not found at {where} within {endpoint.timeout:g} s: {reason}; see that the "
                 "launcher is started on the host that has this address, and that --rdzv-endpoint and --rdzv-id are "
                 "the same everywhere"
             )
@@ -92,9 +92,9 @@ def rendezvous(options: RendezvousOptions, member: Member, notify_user: Callable
 
 def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Member) -> RendezvousInfo:
     """Host the rendezvous: wait until all have joined, and let them begin."""
-    point, job = options.point, secrets.token_hex(16)
+    endpoint, job = options.endpoint, secrets.token_hex(16)
     join_listener = JoinListener(
-        listeners, point, member, job, lambda text: None, DEAD_HOST_TIMEOUT, last_call=options.last_call
+        listeners, endpoint, member, job, lambda text: None, DEAD_HOST_TIMEOUT, last_call=options.last_call
     )
     try:
         if incompatibility := member.incompatibility():
@@ -119,17 +119,19 @@ def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Me
             others[node.name].put(MessageKind.BEGIN, replace(assembly, here=place).to_json())
             with suppress(OSError):  # it is gone again, which `Peers` notices
                 others[node.name].flush()
-    return RendezvousInfo(assembly, _job_key(point, assembly), Peers(nodes[server].name, others, others, join_listener))
+    return RendezvousInfo(
+        assembly, _job_key(endpoint, assembly), Peers(nodes[server].name, others, others, join_listener)
+    )
 
 
-def _join(point: JoinEndpoint, member: Member, deadline: float) -> RendezvousInfo:
+def _join(endpoint: JoinEndpoint, member: Member, deadline: float) -> RendezvousInfo:
     """Join the rendezvous that another launcher hosts, and wait until the job begins.
 
     Raises:
         BootstrapError: no launcher was reached by the deadline, or it has ended.
         LaunchError: the job does not begin, or not with this host.
     """
-    connection = call(point, member, deadline).connection
+    connection = connect(endpoint, member, deadline).connection
     try:
         kind, payload = connection.receive_one()
         if kind is not MessageKind.BEGIN:
@@ -144,7 +146,7 @@ def _join(point: JoinEndpoint, member: Member, deadline: float) -> RendezvousInf
     names = [node.name for node in assembly.nodes]
     here = names[assembly.here]
     peers = Peers(here, {names[assembly.server]: connection}, set(names) - {here})
-    return RendezvousInfo(assembly, _job_key(point, assembly), peers)
+    return RendezvousInfo(assembly, _job_key(endpoint, assembly), peers)
 
 
 def _info(node: Member) -> HostInfo:
@@ -152,9 +154,9 @@ def _info(node: Member) -> HostInfo:
     return node.info
 
 
-def _job_key(point: JoinEndpoint, assembly: Assembly) -> str:
+def _job_key(endpoint: JoinEndpoint, assembly: Assembly) -> str:
     """Return the key of the ranks. Every launcher derives it by itself, so it never travels."""
-    return hmac.digest(point.secret, b"distrun job\0" + assembly.job.encode(), "sha256").hex()
+    return hmac.digest(endpoint.secret, b"distrun job\0" + assembly.job.encode(), "sha256").hex()
 
 
 def _own_listeners(options: RendezvousOptions) -> list[socket.socket]:
@@ -163,7 +165,7 @@ def _own_listeners(options: RendezvousOptions) -> list[socket.socket]:
     Raises:
         UsageError: this launcher is to host the rendezvous, and cannot.
     """
-    name, port = options.point.endpoint
+    name, port = options.endpoint.address
     if options.is_host is False:
         return []
     listeners = []

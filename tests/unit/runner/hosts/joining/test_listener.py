@@ -27,16 +27,18 @@ class Desk:
 
     def __init__(self, own=OWN, is_elastic=False):
         listener = listen("127.0.0.1")
-        self.point = JoinEndpoint(listener.getsockname(), b"s" * 32, DEADLINE)
+        self.endpoint = JoinEndpoint(listener.getsockname(), b"s" * 32, DEADLINE)
         self.said = []
         self.join_listener = JoinListener(
-            [listener], self.point, own, "job", self.said.append, 0.0, is_elastic=is_elastic
+            [listener], self.endpoint, own, "job", self.said.append, 0.0, is_elastic=is_elastic
         )
 
     def call(self, **changes):
         """Call as host 1; return the connection and the kind and the text of the answer, or nothing."""
         deadline = time.monotonic() + DEADLINE
-        connection = dial([self.point.endpoint], self.point.secret, OTHER | changes, deadline, is_encrypted=True).socket
+        connection = dial(
+            [self.endpoint.address], self.endpoint.secret, OTHER | changes, deadline, is_encrypted=True
+        ).socket
         connection.settimeout(DEADLINE)
         for kind, payload in MessageDecoder().feed(connection.recv(1 << 16)):
             return connection, kind, payload.decode()

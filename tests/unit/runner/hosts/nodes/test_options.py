@@ -37,22 +37,22 @@ def test_a_single_node_meets_nobody():
     ],
 )
 def test_the_endpoint_may_lack_its_port(endpoint, place):
-    assert read(nnodes="2", rdzv_endpoint=endpoint).rendezvous.point.endpoint == place
+    assert read(nnodes="2", rdzv_endpoint=endpoint).rendezvous.endpoint.address == place
 
 
 def test_the_settings_of_the_rendezvous_are_obeyed():
     found = read(**TWO, rdzv_conf="timeout=9, last_call_timeout=2,is_host=true,read_timeout=60").rendezvous
-    assert (found.point.timeout, found.last_call, found.is_host) == (9.0, 2.0, True)
-    assert read(**TWO, rdzv_conf="join_timeout=7").rendezvous.point.timeout == 7.0
+    assert (found.endpoint.timeout, found.last_call, found.is_host) == (9.0, 2.0, True)
+    assert read(**TWO, rdzv_conf="join_timeout=7").rendezvous.endpoint.timeout == 7.0
     found = read(**TWO).rendezvous
-    assert (found.point.timeout, found.last_call, found.is_host) == (600.0, 30.0, None)
+    assert (found.endpoint.timeout, found.last_call, found.is_host) == (600.0, 30.0, None)
 
 
 def test_nodes_know_each_other_by_the_key_and_without_one_by_the_name():
     key = {"DISTRUN_KEY": "k" * 32}
-    named = [read(**TWO, rdzv_id=name).rendezvous.point.secret for name in ("x", "y")]
+    named = [read(**TWO, rdzv_id=name).rendezvous.endpoint.secret for name in ("x", "y")]
     assert named[0] != named[1]
-    keyed = {read(key, **TWO, rdzv_id=name).rendezvous.point.secret for name in ("x", "y", None)}
+    keyed = {read(key, **TWO, rdzv_id=name).rendezvous.endpoint.secret for name in ("x", "y", None)}
     assert len(keyed) == 1
     assert not keyed & set(named)
 

@@ -37,8 +37,8 @@ class Launcher(threading.Thread):
         self.heard = SimpleQueue()
         self.error = self.found = None
         info = HostInfo(__version__, platform.python_version(), 1)
-        point = JoinEndpoint((HERE, port), job.encode(), timeout, is_encrypted=False, key_name="--rdzv-id")
-        self._options = RendezvousOptions(point, nodes, nodes, is_host=is_host)
+        endpoint = JoinEndpoint((HERE, port), job.encode(), timeout, is_encrypted=False, key_name="--rdzv-id")
+        self._options = RendezvousOptions(endpoint, nodes, nodes, is_host=is_host)
         self._member = Member(index, nodes, name, 2, "/", distrun=version or __version__, least=nodes, info=info)
         self.start()
 

@@ -38,11 +38,11 @@ class Accepted:
     """Seconds without a message after which either side gives the other up. 0 = never."""
 
 
-def call(point: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence[int] = ()) -> Accepted:
-    """Connect with the launcher at `point` and ask to join as `member`.
+def connect(endpoint: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence[int] = ()) -> Accepted:
+    """Connect with the launcher at `endpoint` and ask to join as `member`.
 
     Args:
-        point: where the launcher listens.
+        endpoint: where the launcher listens.
         member: how this host introduces itself.
         deadline: when to stop trying to connect, as `time.monotonic()`.
         stop_on: descriptors. Stops when one of them becomes readable.
@@ -53,7 +53,10 @@ def call(point: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence
         OccupiedError: not yet, because another process has its index.
     """
     introduction = member.to_json()
-    peer = dial([point.endpoint], point.secret, introduction, deadline, None, stop_on, point.is_encrypted)
+    try:
+        peer = dial([endpoint.address], endpoint.secret, introduction, deadline, None, stop_on, endpoint.is_encrypted)
+    except BootstrapError as error:
+        raise BootstrapError(str(error).replace("the job key", endpoint.key_name)) from None
     connection = Connection(peer.socket)
     try:
         connection.set_keepalive(DEAD_HOST_TIMEOUT, may_be_unread=True)
@@ -64,7 +67,7 @@ def call(point: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence
             return Accepted(connection, str(answer["job"]), str(answer["host"]), float(answer["keepalive"]))
         if kind is MessageKind.OCCUPIED:
             raise OccupiedError(text)
-        raise RefusedError(f"the launcher at {format_endpoint(*point.endpoint)} does not take this host: {text}")
+        raise RefusedError(f"the launcher at {format_endpoint(*endpoint.address)} does not take this host: {text}")
     except OSError as error:
         connection.close()
         raise BootstrapError(f"it did not say whether this host may join: {error}") from None
