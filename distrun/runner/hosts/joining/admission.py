@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from distrun import __version__
 from distrun.host.connections.listener import Listener
+from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
-from distrun.runner.hosts.joining.messages import Member, MessageKind, encode
+from distrun.runner.hosts.joining.messages import Member, MessageKind
 
 _LAST_MESSAGE_TIMEOUT = 2.0  # seconds for a host to take its last message
 
@@ -36,14 +36,14 @@ class Admission:
         """Return a descriptor that is readable when `next` has something to do."""
         return self._listener.fileno()
 
-    def next(self) -> tuple[socket.socket, Member] | None:
+    def next(self) -> tuple[Connection, Member] | None:
         """Return the next host that has called, with its connection. None = there is none now. Never waits.
 
         Raises:
             BootstrapError: this process has no file descriptors left.
         """
         while (client := self._listener.receive(0.0)) is not None:
-            connection, introduction = client
+            connection, introduction = Connection(client[0]), client[1]
             try:
                 return connection, Member.from_json(introduction)
             except (KeyError, TypeError, ValueError):
@@ -61,7 +61,7 @@ class Admission:
         """Stop listening."""
         self._listener.close()
 
-    def _refuse(self, connection: socket.socket, introduction: dict[str, Any]) -> None:
+    def _refuse(self, connection: Connection, introduction: dict[str, Any]) -> None:
         """Refuse a host whose introduction this version does not understand."""
         index, version = (str(introduction.get(name))[:20] for name in ("index", "distrun"))
         reason = f"host {index} introduces itself as distrun {version}, and here is {__version__}: give all the same"
@@ -69,9 +69,7 @@ class Admission:
         send_last(connection, MessageKind.REFUSED, reason.encode())
 
 
-def send_last(connection: socket.socket, kind: MessageKind, payload: bytes) -> None:
+def send_last(connection: Connection, kind: MessageKind, payload: bytes) -> None:
     """Send a last message, if the connection takes it in time, and close the connection."""
-    with suppress(OSError):
-        connection.settimeout(_LAST_MESSAGE_TIMEOUT)
-        connection.sendall(encode(kind, payload))
-    connection.close()
+    connection.put(kind, payload)
+    connection.close(_LAST_MESSAGE_TIMEOUT)

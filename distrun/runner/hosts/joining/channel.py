@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import select
-import socket
 import threading
 import time
 from contextlib import suppress
 
 from distrun.errors import LaunchError
-from distrun.runner.hosts.joining.messages import AgentEnd, MessageDecoder, MessageKind, encode
+from distrun.runner.hosts.joining.connection import Connection
+from distrun.runner.hosts.joining.messages import AgentEnd, MessageKind
 
 EXIT_TIMEOUT = 10.0
 """Seconds for a host to report the end of an agent that was killed, and of the processes that the agent left."""
@@ -21,28 +20,22 @@ _TAKE_TIMEOUT = 2.0  # seconds for a host to take the request to kill its agent
 class Channel:
     """An agent behind a connection. See `distrun.runner.hosts.program.Program` for the interface.
 
-    A frozen host takes and sends nothing, though its kernel answers. So the connection does not block: callers wait by
-    a poll with a timeout.
+    A frozen host takes and sends nothing, though its kernel answers. So reads have a timeout, and `kill` ends waits.
     """
 
-    def __init__(self, connection: socket.socket, python: str) -> None:
+    def __init__(self, connection: Connection, python: str) -> None:
         """
         Args:
             connection: the connection, which this object uses until `close`.
             python: the version of the Python there, for errors.
         """
-        connection.setblocking(False)
         self.python = f"Python {python}"
         self.connection = connection
         self.end: AgentEnd | None = None
         """The end of the agent, once it is known."""
-        self._decoder = MessageDecoder()
         self._output = bytearray()
         self._is_lost = False
         self._sending = threading.Lock()
-        self._readable, self._writable = select.poll(), select.poll()
-        self._readable.register(connection, select.POLLIN)
-        self._writable.register(connection, select.POLLOUT)
         self._timer: threading.Timer | None = None
 
     @property
@@ -93,18 +86,16 @@ class Channel:
         self._end_within(EXIT_TIMEOUT)
 
     def close(self) -> None:
-        """Stop using the connection, which blocks again."""
+        """Stop using the connection, which stays open."""
         if self._timer is not None:
             self._timer.cancel()
-        self.connection.setblocking(True)
 
     def _end_within(self, seconds: float) -> None:
         """Shut down the connection, which wakes all waiting callers, unless the agent ends within `seconds`."""
 
         def end() -> None:
-            with suppress(OSError):
-                if self.end is None:
-                    self.connection.shutdown(socket.SHUT_RDWR)
+            if self.end is None:
+                self.connection.shutdown()
 
         if self._timer is not None:
             self._timer.cancel()
@@ -113,26 +104,18 @@ class Channel:
         self._timer.start()
 
     def _send(self, kind: MessageKind, payload: bytes = b"") -> None:
-        rest = memoryview(encode(kind, payload))
         with self._sending:
-            while rest:
-                try:
-                    rest = rest[self.connection.send(rest) :]
-                except BlockingIOError:
-                    self._writable.poll()
+            self.connection.send(kind, payload)
 
     def _receive(self, timeout: float | None) -> None:
         """Handle the next messages. Raises TimeoutError when none comes in time."""
-        if not self._readable.poll(None if timeout is None else timeout * 1000):
+        if not self.connection.wait(timeout):
             raise TimeoutError
         try:
-            data = self.connection.recv(1 << 20)
-            messages = list(self._decoder.feed(data))
-        except BlockingIOError:  # the first part of a TLS record
-            return
+            messages = self.connection.receive()
         except (OSError, LaunchError):
-            data, messages = b"", []
-        self._is_lost = not data
+            self._is_lost = True
+            return
         for kind, payload in messages:
             if kind is MessageKind.OUTPUT:
                 self._output += payload

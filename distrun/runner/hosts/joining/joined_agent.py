@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
-from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.runner.hosts.agent_client import UnresponsiveError
 from distrun.runner.hosts.joining.channel import EXIT_TIMEOUT, Channel
 from distrun.runner.hosts.joining.listener import JoinListener
@@ -47,8 +45,7 @@ class JoinedAgent(RemoteAgent):
         """
         self._channel = channel
         self._release = release
-        with suppress(OSError):
-            set_tcp_options(channel.connection, keepalive, may_be_unread=True)
+        channel.connection.set_keepalive(keepalive, may_be_unread=True)
         try:
             super().__init__(plan, job, channel, keepalive, deadline)
         except HostError as error:

@@ -13,8 +13,9 @@ from contextlib import suppress
 
 from distrun.errors import DistrunError, LaunchError
 from distrun.runner.hosts.joining.admission import Admission, send_last
+from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
-from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, LostError, Member, MessageKind, encode
+from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, LostError, Member, MessageKind
 from distrun.runner.hosts.joining.roster import LAST_CALL, Roster
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.system.loop import Loop
@@ -71,16 +72,16 @@ class JoinListener:
         self._is_elastic = is_elastic
         self._admission = Admission(listeners, endpoint, notify_user)
         self._roster = Roster(own, is_elastic, last_call, time.monotonic())
-        self._waiting: dict[int, socket.socket] = {}  # by index
+        self._waiting: dict[int, Connection] = {}  # by index
         self._without_agent: set[int] = set()  # those of them that must start an agent first
-        self._released: dict[int, socket.socket] = {}  # their agents have ended, and they wait for the end of the job
+        self._released: dict[int, Connection] = {}  # their agents have ended, and they wait for the end of the job
         self._contested: set[int] = set()  # indices that two hosts have, as the user has been notified
         self._changed = threading.Condition()
         self._on_change: Callable[[], None] = lambda: None
         self._interrupted_by = 0
         self._failure = ""  # why no host can join now
         self._is_closing = False
-        self._to_watch: list[tuple[int, socket.socket]] = []  # for the thread, which has the loop
+        self._to_watch: list[tuple[int, Connection]] = []  # for the thread, which has the loop
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop = Loop()
         self._loop.watch(self._admission.fileno(), self._admit)
@@ -123,7 +124,7 @@ class JoinListener:
             self._roster.has_begun = True
             return self._roster.listed()
 
-    def gather_all(self) -> tuple[list[Member], dict[int, socket.socket]]:
+    def gather_all(self) -> tuple[list[Member], dict[int, Connection]]:
         """Wait as `gather` does, and take the connections of all hosts before any of them can leave.
 
         Returns:
@@ -156,7 +157,7 @@ class JoinListener:
 
     # --- the connections
 
-    def take(self, name: str, deadline: float) -> tuple[int, socket.socket, Member]:
+    def take(self, name: str, deadline: float) -> tuple[int, Connection, Member]:
         """Take the connection of the host `name`, with its index and its member.
 
         Raises:
@@ -176,10 +177,10 @@ class JoinListener:
             if index in self._without_agent:
                 self._without_agent.discard(index)
                 with suppress(OSError):  # it is gone, which the handshake reports
-                    connection.sendall(encode(MessageKind.ACCEPTED))
+                    connection.send(MessageKind.ACCEPTED)
             return index, connection, self._roster.members[index]
 
-    def release(self, index: int, connection: socket.socket, can_start_again: bool) -> None:
+    def release(self, index: int, connection: Connection, can_start_again: bool) -> None:
         """Return the connection of a host whose agent has ended.
 
         Args:
@@ -243,7 +244,7 @@ class JoinListener:
         while (caller := self._admission.next()) is not None:
             self._receive(*caller)
 
-    def _receive(self, connection: socket.socket, member: Member) -> None:
+    def _receive(self, connection: Connection, member: Member) -> None:
         with self._changed:
             refusal, occupant = self._roster.refusal(member), self._roster.occupant(member)
             if not refusal and not occupant:
@@ -257,18 +258,18 @@ class JoinListener:
         kind = MessageKind.REFUSED if is_final else MessageKind.OCCUPIED
         send_last(connection, kind, (refusal or occupant).encode())
 
-    def _accept(self, connection: socket.socket, member: Member) -> None:
+    def _accept(self, connection: Connection, member: Member) -> None:
         joined = self._roster.join(member, time.monotonic())
         assert joined.index is not None
         answer = {"job": self.job, "host": joined.name, "keepalive": self.keepalive}
         with suppress(OSError):  # it is gone again, which its descriptor tells
-            connection.sendall(encode(MessageKind.ACCEPTED, json.dumps(answer).encode()))
+            connection.send(MessageKind.ACCEPTED, json.dumps(answer).encode())
         self._waiting[joined.index] = connection
         self._watch(joined.index, connection)
         self._changed.notify_all()
         self._on_change()
 
-    def _watch(self, index: int, connection: socket.socket) -> None:
+    def _watch(self, index: int, connection: Connection) -> None:
         """Notice that a host goes while it waits. It sends nothing before the launcher has spoken to its agent."""
         descriptor = connection.fileno()
 

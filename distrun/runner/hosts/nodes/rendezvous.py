@@ -17,7 +17,6 @@ from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface, addresses_on_own_host, is_loopback, own_interfaces
 from distrun.runner.hosts.joining.client import OccupiedError, connect
-from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import End, Member, MessageKind
@@ -99,14 +98,13 @@ def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Me
     try:
         if incompatibility := member.incompatibility():
             raise LaunchError(f"{member.name} cannot be used: {incompatibility}")
-        members, sockets = join_listener.gather_all()
+        members, connections = join_listener.gather_all()
     except LaunchError as error:
         join_listener.close(End(1, str(error)))
         raise LaunchError(str(error)) from None  # not with the status of hosts that may be tried again
     except BaseException:
         join_listener.close(End(1, "the launcher that hosts the rendezvous was interrupted"))
         raise
-    connections = {index: Connection(taken) for index, taken in sockets.items()}
     nodes = with_unique_names(members)
     if all(connection.peer and is_loopback(connection.peer) for connection in connections.values()):
         nodes = [replace(node, info=replace(_info(node), addresses=(_LOOPBACK,))) for node in nodes]  # one machine
