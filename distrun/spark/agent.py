@@ -38,7 +38,7 @@ def main() -> None:
 
 def _launch(assignment: Assignment, place: TaskAssignment) -> Outcome:
     listeners = () if place.listener is None else (socket.socket(fileno=place.listener),)
-    point = JoinEndpoint(
+    endpoint = JoinEndpoint(
         (place.address, place.port), assignment.key, assignment.start_timeout, listeners=listeners, rejoins=False
     )
     member = this_host(place.index, assignment.size, 1, gpus=place.gpus)
@@ -56,7 +56,7 @@ def _launch(assignment: Assignment, place: TaskAssignment) -> Outcome:
         notes=False,
         function=pickle.dumps(sys.path) + assignment.call,
     )
-    return launch(point, member, request, lambda *_: options, _say)
+    return launch(endpoint, member, request, lambda *_: options, _say)
 
 
 def _report(place: TaskAssignment, outcome: Outcome) -> TaskReport:

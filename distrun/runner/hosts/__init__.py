@@ -1,12 +1,14 @@
-"""Reaching hosts: running programs of ours there, and speaking with their agents.
+"""Hosts: how the launcher reaches them, runs programs of distrun there, and communicates with their agents.
 
-`program` runs a module of ours on this machine and says what a running module looks like to those who talk to it;
-`ssh` runs one on another host behind a channel of SSH, and `job_steps` on another node of a Slurm allocation by srun.
+`program` defines the interface of a running module of distrun, and runs one on this machine. `ssh` runs one on another
+host in an SSH channel, and `job_steps` on another node of a Slurm allocation by srun.
 
-Above these, an agent is a program with a life: `local`, `ssh` and `srun` start one and know how it can end; what the
-latter two have in common is in `remote`. `connector` starts the agents of many hosts at once. `agent_client` is the
-launcher's end of each, two threads that turn frames into events, and `stdin` passes the launcher's standard input to
-one rank. `options` are those of command lines about hosts and how to reach them. `runner.job` owns the agents; the
-doctor runs its probes with the lower half of this room. `joining` is for hosts that call the launcher, and `nodes` for
-launchers of one job that meet.
+An agent is such a program. `local`, `ssh` and `srun` start agents and explain how they ended, and `remote` holds what
+the latter two have in common, such as the handshake (`introduction`). `connector` starts the agents of many hosts at
+once. `agent_client` is the launcher's end of an agent: two threads that turn frames into events. `stdin` forwards the
+launcher's standard input to one rank, and `options` are the command-line options about hosts. `runner.job` owns the
+agents, and the doctor runs its probes with the same programs.
+
+Hosts may also call the launcher. In `joining` they meet at a listener, and become agents of the launcher there. In
+`nodes` every host has a launcher of its own, and these meet at the same listener.
 """

@@ -1,6 +1,6 @@
-"""The launcher's end of an agent: two streams, a thread that reads one and a thread that writes the other.
+"""The launcher's end of an agent: two streams, with a thread that reads one and a thread that writes the other.
 
-Agents are started in different ways (`local`, `ssh`, `srun`); from then on all are the same pair of streams.
+Agents are started in different ways (`local`, `ssh`, `srun`, `joining`). To this module all are the same two streams.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
 
 class UnresponsiveError(LaunchError):
-    """An agent counts as gone because nothing was heard from it; `status` is the exit status that stands for that."""
+    """An agent counts as gone because it sent nothing. `status` is the exit status of a job that ends for it."""
 
     status = 1
 
 
 class AgentProcess(Protocol):
-    """A started agent: the one interface that each way of starting one implements."""
+    """A started agent: the interface that each way of starting one implements."""
 
     keepalive: float | None
-    """Seconds of silence after which the agent counts as gone, and the launcher for the agent; None = never."""
+    """Seconds without a frame after which agent and launcher count each other as gone. None = never."""
 
     @property
     def host_info(self) -> HostInfo:
-        """The addresses and ports of its host. Here they are looked up when asked for: not every job needs them."""
+        """The addresses and ports of its host, which are looked up only when asked for: not every job needs them."""
 
     @property
     def pid(self) -> int:
@@ -50,51 +50,51 @@ class AgentProcess(Protocol):
         """Send frames to the agent. Raises OSError when it is gone."""
 
     def pause_keepalive(self) -> None:
-        """Take no silence for a loss from now on: the launcher is about to be stopped, and has told the agent."""
+        """Stop the keepalive timeout, because the launcher is about to be stopped. The agent does the same."""
 
     def resume_keepalive(self) -> None:
-        """Count the agent's silence again, from now: the launcher goes on, and tells the agent."""
+        """Restart the keepalive timeout, because the launcher continues."""
 
     def end_of_life(self) -> tuple[str, int]:
-        """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
+        """Wait for the agent's end. Return how it ended, in words, and the exit status of a job that ends for it."""
 
     def kill(self) -> None:
         """End the agent at once."""
 
     def clean_up(self, pids: set[int]) -> None:
-        """End what is left of a dead agent's descendants, as far as it can be reached from here.
+        """End the descendants that a dead agent has left, as far as they can be reached from here.
 
         Args:
             pids: the process ids that its ranks had.
         """
 
     def is_clean(self) -> bool:
-        """Wait for the end of `clean_up`; return whether nothing is left for certain."""
+        """Wait for the end of `clean_up` and return whether certainly nothing is left."""
 
     def close(self) -> None:
         """Close the streams."""
 
 
 class AgentObserver(Protocol):
-    """The receiver of what agents report. Their threads call it."""
+    """The callbacks for what agents report. The threads of `AgentClient` call them."""
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what a rank has written, and acknowledge it to the agent when it is printed."""
+        """Handle output of a rank, and acknowledge it to the agent when it is printed."""
 
     def result(self, frame: Frame) -> None:
-        """Take a piece of a rank's result."""
+        """Handle a piece of a rank's result."""
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what a process says on its control channel."""
+        """Handle what a process has sent on its control channel."""
 
     def observed(self, agent: AgentClient, frame: Frame) -> None:
-        """Take what an agent has seen of its ranks, or of its host's clock."""
+        """Handle what an agent has observed of its ranks, or its host's clock."""
 
     def reports_lost_peer(self, rank: int) -> bool:
-        """Whether the end of a rank's stderr says that it ended because it lost a peer."""
+        """Whether the last lines of a rank's stderr report that it ended because it lost a peer."""
 
     def post(self, event: events.Event) -> None:
-        """Take an event for the decider."""
+        """Pass an event to the thread that decides."""
 
 
 class AgentClient:
@@ -104,13 +104,13 @@ class AgentClient:
         """
         Args:
             host: its host.
-            process: the agent, which this object owns from now on.
-            observer: is told what it reports, once `start` was called.
+            process: the agent. This object owns it.
+            observer: gets what the agent reports, after `start` was called.
         """
         self.host = host
         self.process = process
         self.pids: set[int] = set()
-        """Process ids of the ranks it has started."""
+        """The process ids of the ranks that the agent has started."""
         self._observer = observer
         self._outbox: SimpleQueue[Frame | None] = SimpleQueue()
         self._unacknowledged = 0
@@ -122,41 +122,40 @@ class AgentClient:
         ]
 
     def start(self) -> None:
-        """Begin to read and to write."""
+        """Start reading and writing."""
         for thread in self._threads:
             thread.start()
 
     def start_ranks(self, plan: AgentPlan, function: bytes | None = None) -> None:
-        """Hand the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
+        """Send the agent its part of the plan, and the pickled function of `distrun.run` if there is one."""
         for piece in split_payload(FrameKind.FUNCTION, function or b""):
             self.send(piece)
         self.send(Frame(FrameKind.PLAN, payload=plan.to_json()))
 
     def send(self, frame: Frame) -> None:
-        """Send the agent a frame; never blocks. A question for its clock gets the time at which it is written."""
+        """Queue a frame for the agent, without blocking. A CLOCK frame gets the time when it is written."""
         self._outbox.put(frame)
 
     def acknowledge(self, count: int) -> None:
-        """Acknowledge output that has been printed. For one thread; waits until it is worth a frame."""
+        """Acknowledge `count` bytes of printed output, many at a time. For one thread."""
         self._unacknowledged += count
         if self._unacknowledged >= WINDOW // 8:
             self.send(Frame.number(FrameKind.ACK, self._unacknowledged))
             self._unacknowledged = 0
 
     def send_stdin(self, rank: int, data: bytes) -> None:
-        """Send a rank a piece of standard input, an empty one at its end; blocks until the rank has taken the piece
-        before."""
+        """Send a rank a piece of standard input, empty at its end. Blocks until the rank has taken the last piece."""
         self._stdin_taken.acquire()
         self.send(Frame(FrameKind.STDIN, rank, data))
 
     def pause(self, signum: int) -> None:
-        """Have the agent stop its ranks by a signal; from now on neither side takes the other's silence for a loss."""
+        """Let the agent stop its ranks by a signal, and stop the keepalive timeout on both sides."""
         self._paused.clear()
         self.process.pause_keepalive()
         self.send(Frame.number(FrameKind.PAUSE, signum))
 
     def await_pause(self, timeout: float) -> bool:
-        """Wait until the ranks are stopped, for so many seconds at most; whether they are."""
+        """Wait until the ranks are stopped, for `timeout` seconds at most. Return whether they are."""
         return self._paused.wait(timeout)
 
     def resume(self) -> None:
@@ -165,11 +164,11 @@ class AgentClient:
         self.process.resume_keepalive()
 
     def kill(self) -> None:
-        """End the agent at once; its descendants are the business of `clean_up`."""
+        """End the agent at once. `clean_up` ends its descendants."""
         self.process.kill()
 
     def clean_up(self) -> None:
-        """End what is left of the agent's descendants."""
+        """End the descendants that the agent has left."""
         self.process.clean_up(self.pids)
 
     def close(self) -> None:
@@ -189,7 +188,7 @@ class AgentClient:
                 return
 
     def _next_frame(self) -> Frame | None:
-        """Wait for the next frame to send; when there is none for a while, send a sign of life."""
+        """Return the next frame to send, a KEEPALIVE frame if there is none for a while, or None at the end."""
         timeout = self.process.keepalive
         try:
             return self._outbox.get(timeout=None if timeout is None else timeout / PER_TIMEOUT)
@@ -206,12 +205,12 @@ class AgentClient:
                         end = events.AgentGone(self.host, *map(int, frame.payload.split()))
                     else:
                         self._report(frame)
-        except Exception as error:  # any at all: a reader that dies without a word would leave the job hanging
+        except Exception as error:  # any at all: without an event the job would wait for this agent for ever
             self.process.kill()
             reason = str(error) if isinstance(error, LaunchError) else repr(error)
             status = error.status if isinstance(error, UnresponsiveError) else 1
             end = events.AgentLost(self.host, reason, status, was_silent=isinstance(error, UnresponsiveError))
-        self._outbox.put(None)  # not even signs of life, by which it would not notice that it was given up
+        self._outbox.put(None)  # stops KEEPALIVE frames too, so that the agent notices that it was given up
         how, status = self.process.end_of_life()
         self._observer.post(end or events.AgentLost(self.host, f"the agent on {self.host} {how}", status))
 

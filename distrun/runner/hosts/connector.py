@@ -14,32 +14,32 @@ from distrun.runner.system.fan_out import start_for_each
 
 
 class Starter(Protocol):
-    """A way to start agents on other hosts. Its methods are called by many threads."""
+    """A way to start agents on other hosts. Many threads call its methods."""
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[AgentProcess, str]:
-        """Start the agent of a host; return it and a remark for the user, perhaps empty.
+        """Start the agent of a host. Return it and a remark for the user, perhaps empty.
 
         Args:
             plan: the host's part of the plan.
-            on_step: is told what begins, such as `logging in as me`.
+            on_step: is called with what begins, such as `logging in as me`.
 
         Raises:
             HostError: the host cannot be used.
         """
 
     def close(self) -> None:
-        """Close what several agents share; they are all gone."""
+        """Close what several agents share, after all of them have ended."""
 
 
 class Connector:
-    """Starts the agents of remote hosts. Each becomes a `HostReady` or a `HostRefused`."""
+    """Starts the agents of remote hosts. Posts a `HostReady` or a `HostRefused` for each."""
 
     def __init__(self, plans: Iterable[AgentPlan], starter: Starter, post: Callable[[events.Event], None]) -> None:
         """
         Args:
             plans: the remote hosts' parts of the plan.
-            starter: starts agents, and is closed with this object.
-            post: is given the events, by several threads.
+            starter: starts agents. `close` closes it.
+            post: is called with the events, by several threads.
         """
         self._starter = starter
         self._post = post
@@ -49,16 +49,16 @@ class Connector:
         self._cancelled = threading.Event()
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Start connecting, and return at once."""
         start_for_each(self._connect, self._plans, "connect")
 
     def take(self, host: str) -> AgentProcess:
-        """Hand over the agent of a host that is ready; the caller owns it from now on."""
+        """Return the agent of a host that is ready. The caller owns it."""
         with self._lock:
             return self._ready.pop(host)
 
     def close(self) -> None:
-        """Connect to no more hosts, and close every agent that nobody has taken, now or when it is ready."""
+        """Stop connecting, and close every agent that `take` has not returned, now or when it is ready."""
         with self._lock:
             self._cancelled.set()
             left = list(self._ready.values())
@@ -76,7 +76,7 @@ class Connector:
             is_final = isinstance(error, AllocationOverError)
             self._post(events.HostRefused(plan.host, str(error), is_final, getattr(error, "status", 2)))
             return
-        except Exception as error:  # any at all: a host without an event would leave the job waiting
+        except Exception as error:  # any at all: without an event the job would wait for this host for ever
             self._post(events.HostRefused(plan.host, repr(error)))
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""The first words between the launcher and a program on another host: what it lacks, and then its first frame."""
+"""The start of a program on another host: the launcher sends what the host lacks, and waits for the first frame."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from distrun.runner.shipping.delivery import Delivery, Opening, opening_in
 
 @dataclass
 class Introduction:
-    """A program's first frame, and what it asked for before."""
+    """A program's first frame, and what its host asked for before."""
 
     payload: bytes = b""
     """The payload of the frame."""
     early: bytes = b""
-    """The bytes that came after it."""
+    """The bytes that arrived after the frame."""
     folders: list[str] = field(default_factory=list)
-    """The folders of its host in which distrun was put, and what it needs; none: it has asked for nothing."""
+    """The folders on its host with distrun and what distrun needs. Empty = it has asked for nothing."""
     python: str = ""
-    """The Python of the environment that its host has made; empty: none was made."""
+    """The Python of the environment that its host has made. Empty = none was made."""
     sent: list[str] = field(default_factory=list)
     """The packages that were sent."""
     had: str = ""
-    """The folder of the distrun that the host has, and that is another one; empty: it has none."""
+    """The folder of another version of distrun that the host has. Empty = it has none."""
 
     @property
     def note(self) -> str:
@@ -41,7 +41,7 @@ class Introduction:
 
     @property
     def opening(self) -> Opening:
-        """The beginning of further programs on this host."""
+        """The opening of further programs on this host."""
         return opening_in(self.folders)
 
 
@@ -52,17 +52,17 @@ def introduce(
     deadline: float,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> Introduction:
-    """Wait for a program's first frame, and give its host what it asks for until then.
+    """Wait for a program's first frame, and send its host what it asks for before.
 
     Args:
-        program: has just been started, with an opening of `delivery`.
-        delivery: what hosts may have.
-        hello: the frame that the program gets first; a host that asks for something gets it again after the answer.
+        program: a program that has just been started, with an opening of `delivery`.
+        delivery: what hosts may get.
+        hello: the first frame for the program. A host that asks for something gets it again after the answer.
         deadline: when to give up, as `time.monotonic()`.
-        on_step: is told what is going on there.
+        on_step: is called with what happens on the host.
 
     Raises:
-        HostError: there is no such frame, or the host cannot be prepared.
+        HostError: the frame does not come, or the host cannot be prepared.
     """
     made = Introduction()
     _write(program, hello)
@@ -105,8 +105,8 @@ def _named(question: dict[str, Any]) -> str:
 
 
 def _write(program: Program, data: bytes) -> bool:
-    """Send data, and return whether it went: the host takes no more of them otherwise."""
-    with suppress(OSError):  # it has ended already; what it wrote, or that there is no answer, will tell why
+    """Send data. Return whether the program takes more."""
+    with suppress(OSError):  # it has ended already: `first_frame` will raise the reason
         program.write(data)
         return True
     return False

@@ -1,8 +1,8 @@
-"""Running a module of ours on another node of our Slurm allocation, in a job step of one task.
+"""Running a module of distrun on another node of the Slurm allocation, in a job step of one task.
 
-srun passes on what it reads and what the task writes as it is, though only with --unbuffered: otherwise it waits for
-ends of lines, and frames have none. A step shares the cores, the memory and the GPUs of the allocation with other steps
-(--overlap), and is bound to none of them. The task's stdin closes when its srun ends.
+srun forwards the task's streams unchanged, though only with --unbuffered: otherwise it waits for ends of lines, and
+frames have none. A step shares the cores, the memory and the GPUs of the allocation with other steps (--overlap), and
+is not bound to any of them. The task's stdin closes when its srun ends.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from distrun.runner.shipping.delivery import Opening
 
 _EXIT_TIMEOUT = 6.0  # seconds srun may take to exit when its task has
 _KILLED_EXIT_TIMEOUT = 2.0  # the same after it was terminated: longer only if the node does not answer
-# Variables that would add options to ours, such as SLURM_MEM_PER_CPU; those that say where Slurm is are not among them.
+# Variables that would add options to the command line below, such as SLURM_MEM_PER_CPU, but for those that name Slurm.
 _OPTION = re.compile(r"(?!SLURM_(?:CONF|CLUSTERS|WORKING_CLUSTER)$)(?:SLURM|SRUN|PMI)(?:[DX]?_.*)")
-# Messages of srun itself, as against those of the task.
+# Messages of srun itself, unlike what the task writes.
 _OF_SLURM = re.compile(r"^(?:srun|slurmstepd|slurmd)[^:\s]*: (?:error: )?(.*)$", re.MULTILINE)
 # srun: error: Slurm job 2 has expired
 # srun: error: Unable to confirm allocation for job 2: Invalid job id specified
@@ -32,7 +32,7 @@ _OVER = re.compile("has expired|Invalid job id|already completing or completed")
 
 
 class JobSteps:
-    """All job steps that one launch has started. Its methods may be called by many threads."""
+    """All job steps that one launch has started. Many threads may call its methods."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Args: the environment of the launcher, which names the Slurm job."""
@@ -43,13 +43,13 @@ class JobSteps:
         self._steps: list[JobStep] = []
 
     def start(self, node: str, python: str, module: str, opening: Opening) -> JobStep:
-        """Run a module of ours on a node.
+        """Run a module of distrun on a node.
 
         Args:
             node: the node.
             python: the node's Python.
             module: the module's name.
-            opening: how it begins.
+            opening: the start of the program.
 
         Raises:
             HostError: srun cannot be started, or it is too late to start anything.
@@ -59,12 +59,12 @@ class JobSteps:
                 raise HostError("the launch was given up")
             step = JobStep(srun_command(self._slurm_job, node, python, module, opening.code), self._environ, python)
             self._steps.append(step)
-        with suppress(OSError):  # srun has ended already; that there is no answer will tell why
+        with suppress(OSError):  # srun has ended already: the handshake will fail with the reason
             step.write(opening.text)
         return step
 
     def close(self) -> None:
-        """End all steps that have not ended, and start no more."""
+        """End all steps that have not ended, and refuse to start others."""
         with self._lock:
             self._closed = True
         for step in self._steps:
@@ -74,23 +74,23 @@ class JobSteps:
 
 
 class JobStep:
-    """A module of ours in a job step; see `distrun.runner.hosts.program.Program` for the interface."""
+    """A module of distrun in a job step. See `distrun.runner.hosts.program.Program` for the interface."""
 
     def __init__(self, command: list[str], environ: Mapping[str, str], python: str) -> None:
-        """Start it.
+        """Start the step.
 
         Args:
-            command: that of srun.
+            command: the command line of srun.
             environ: the environment of srun, and so of the task.
             python: the Python of the node, for errors.
 
         Raises:
-            HostError: there is no srun.
+            HostError: srun is not installed.
         """
         self.python = python
         self._early = b""
         self._killed = False
-        self._stderr = os.memfd_create("distrun-srun")  # in memory, so that nobody must read it all the time
+        self._stderr = os.memfd_create("distrun-srun")  # a file in memory never fills up as a pipe would
         try:
             self._process = subprocess.Popen(
                 command,
@@ -98,7 +98,7 @@ class JobStep:
                 stdout=subprocess.PIPE,
                 stderr=self._stderr,
                 env=environ,
-                start_new_session=True,  # Ctrl-C on the terminal is for the launcher, which passes it on
+                start_new_session=True,  # Ctrl-C on the terminal is for the launcher, which forwards it
             )
         except OSError as error:
             os.close(self._stderr)
@@ -110,7 +110,7 @@ class JobStep:
         write_all(self._stdin.fileno(), data)
 
     def end_input(self) -> None:
-        """Give the task the end of its stdin."""
+        """Close the task's stdin."""
         with suppress(OSError):
             self._stdin.close()
 
@@ -120,42 +120,42 @@ class JobStep:
         return early or read_some(self._stdout.fileno(), timeout)
 
     def await_output(self, timeout: float) -> bool:
-        """Wait until the task writes something, which `read` will return; False when it ends without.
+        """Wait until the task writes something, which `read` will return. False = it ends without output.
 
         Raises:
-            TimeoutError: it has done neither within so many seconds.
+            TimeoutError: it has done neither within `timeout` seconds.
         """
         self._early = self.read(timeout)
         return bool(self._early)
 
     def kill(self) -> None:
-        """Have Slurm kill the step, and with it all descendants of the task that Slurm keeps track of."""
+        """Let Slurm kill the step, with all descendants of the task that Slurm keeps track of."""
         if not self._killed and self._process.poll() is None:
             self._killed = True
             self._process.terminate()
 
     def wait(self) -> int:
-        """Wait for srun's exit; return its return code, negative when a signal killed it."""
+        """Wait for srun's exit and return its exit code, negative when a signal killed it."""
         try:
             return self._process.wait(_KILLED_EXIT_TIMEOUT if self._killed else _EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the node does not answer; the task notices that it is alone
+            self._process.kill()  # the node does not answer: the task will notice that its stdin is closed
             return self._process.wait()
 
     def stderr(self) -> str:
-        """Return the end of what srun and the task wrote to stderr."""
+        """Return the last 64 KiB that srun and the task wrote to stderr."""
         with suppress(OSError):
             size = os.fstat(self._stderr).st_size
             return os.pread(self._stderr, 1 << 16, max(0, size - (1 << 16))).decode(errors="replace")
         return ""
 
     def slurm_error(self) -> str:
-        """Return the first thing Slurm said about why the step ended, perhaps nothing."""
+        """Return Slurm's first message about why the step ended. Empty = there is none."""
         said = [line for line in _OF_SLURM.findall(self.stderr()) if not _is_noise(line)]
         return said[0].strip("* ") if said else ""
 
     def refusal(self, output: bytes = b"") -> str:
-        """Return Slurm's reason for starting nothing; empty when it did start a Python, or tried to.
+        """Return Slurm's reason for not starting the task. Empty = it started a Python, or tried to.
 
         Args:
             output: what the task wrote to stdout.
@@ -172,18 +172,18 @@ class JobStep:
             return f"srun cannot start the agent: {refusal}"
         said = self.slurm_error()
         if "execve()" in said:
-            # As a shell would have it; the status of srun says nothing.
+            # The status that a shell would return: srun's own status tells nothing.
             return explain_failed_start(NOT_FOUND, said, self.python)
         return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
     def refused(self, reason: str) -> HostError:
-        """Return a reason for which the task did not start, with what Slurm said meanwhile."""
+        """Return an error with the reason why the task did not start, and Slurm's message if there is one."""
         said = self.slurm_error()
         kind = AllocationOverError if _OVER.search(said) else HostError
         return kind(reason if not said or said in reason else f"{reason}; srun says: {said}")
 
     def close(self) -> None:
-        """Close the streams. Twice does no harm."""
+        """Close the streams. May be called twice."""
         for stream in (self._stdin, self._stdout):
             with suppress(OSError):
                 stream.close()
@@ -196,14 +196,14 @@ class JobStep:
 
 
 def srun_command(slurm_job: str, node: str, python: str, module: str, code: str) -> list[str]:
-    """Return the command that runs a module of ours on one node of a Slurm job, with all that the job has there.
+    """Return the command that runs a module of distrun on one node of a Slurm job, with all that the job has there.
 
     Args:
         slurm_job: the job's id.
         node: the node.
         python: the node's Python.
         module: the module's name.
-        code: that of the program's opening.
+        code: the code of the program's `Opening`.
     """
     return [
         "srun",
@@ -225,5 +225,5 @@ def srun_command(slurm_job: str, node: str, python: str, module: str, code: str)
 
 
 def _is_noise(line: str) -> bool:
-    """Whether srun says this of every end that is not a success."""
+    """Whether srun writes this line for every failure."""
     return line.startswith(("Job step aborted", "forcing job termination", "Force Terminated")) or ": task 0:" in line

@@ -1,4 +1,4 @@
-"""The agent of this host: a child process, whose orphans this process adopts."""
+"""The agent of this host: a child process. This process adopts the processes that a dead agent leaves."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from distrun.runner.system import descendants
 
 
 class LocalAgentProcess:
-    """An agent on this host; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+    """An agent on this host. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
     keepalive: float | None = None
 
     def __init__(self, plan: AgentPlan, marker: str | None) -> None:
-        """Start it.
+        """Start the agent.
 
         Args:
-            plan: its part of the plan. It is not handed over here; the agent reads it from its stdin.
-            marker: `NAME=VALUE` that our descendants have in their environment, for a process that has other children
-                too; None when all children but those there are already are ours.
+            plan: its part of the plan. The agent gets it later, from its stdin.
+            marker: `NAME=VALUE` in the environment of the agent's descendants, so that `clean_up` finds them in a
+                process that has other children too. None = all children that do not exist yet are the agent's.
 
         Raises:
             LaunchError: this Python cannot be started.
@@ -41,7 +41,7 @@ class LocalAgentProcess:
 
     @functools.cached_property
     def host_info(self) -> HostInfo:
-        """The addresses and ports of this host; this process reserves those for the rendezvous and for servers."""
+        """The addresses and ports of this host. This process reserves the ports of the rendezvous and of servers."""
         for _ in range(1 + self._greeting.servers):
             self._reservations.append(reserve_port())
         first, *others = self._reservations
@@ -61,10 +61,10 @@ class LocalAgentProcess:
         self._program.write(data)
 
     def pause_keepalive(self) -> None:
-        """Nothing to do: it may be silent for as long as it likes."""
+        """Do nothing: an agent of this host has no keepalive timeout."""
 
     def resume_keepalive(self) -> None:
-        """So is there here."""
+        """Do nothing. See `pause_keepalive`."""
 
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end."""
@@ -74,7 +74,7 @@ class LocalAgentProcess:
         return f"(pid {self.pid}) ended unexpectedly with exit code {code}", code or 1
 
     def kill(self) -> None:
-        """SIGKILL the agent; the kernel does the same to its ranks."""
+        """Kill the agent by SIGKILL. The kernel does the same to its ranks."""
         self._program.kill()
 
     def clean_up(self, pids: set[int]) -> None:
@@ -90,11 +90,11 @@ class LocalAgentProcess:
             scratch.remove_all(self._scratch_environ)
 
     def is_clean(self) -> bool:
-        """Return whether `clean_up` has found nothing more in the end."""
+        """Return whether `clean_up` has left nothing."""
         return self._is_clean
 
     def close(self) -> None:
-        """Close the pipes and the reservations of ports."""
+        """Close the pipes, and free the ports."""
         for reservation in self._reservations:
             reservation.close()
         self._program.close()

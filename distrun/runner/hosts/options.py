@@ -1,4 +1,4 @@
-"""The options that `distrun` and `distrun doctor` share: which hosts, and how to reach them."""
+"""The options that `distrun` and `distrun doctor` share: which hosts there are, and how to reach them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def output_options(command: Command) -> Command:
 
 
 def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
-    """Return what the options of `connection_options` say; `more` are further members."""
+    """Return the `SshOptions` that the options of `connection_options` make up. `more` are further members."""
     return SshOptions(
         port=options["ssh_port"],
         identity=options["ssh_identity_file"],
@@ -146,7 +146,7 @@ def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
 
 
 def host_list(options: Mapping[str, Any]) -> list[Host]:
-    """Return the hosts that `--hosts` or `--hostfile` lists; none when neither is given.
+    """Return the hosts that `--hosts` or `--hostfile` lists, none when neither is given.
 
     Raises:
         UsageError: both are given, or what is given cannot be read or understood.

@@ -1,8 +1,7 @@
-"""Running a module of ours, such as the agent or the doctor's probe, and talking to it on its standard streams.
+"""Running a module of distrun, such as the agent or the doctor's probe, with its standard streams.
 
-On this machine the module runs in a child process (`LocalProgram`), on another host behind an SSH channel
-(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). Callers see a `Program`, and
-need not know which.
+On this machine the module runs in a child process (`LocalProgram`), on another host in an SSH channel
+(`ssh_program.SshProgram`) or in a job step of Slurm (`job_steps.JobStep`). To callers all of them are a `Program`.
 """
 
 from __future__ import annotations
@@ -24,34 +23,34 @@ SWEEP = "distrun.runner.agent.cleanup.sweep"
 PROBE = "distrun.tools.doctor.probe"
 
 _PACKAGE_ROOT = Path(__file__).resolve().parents[3]
-_EXIT_TIMEOUT = 10.0  # seconds a process may take from the end of its stdout to its exit
+_EXIT_TIMEOUT = 10.0  # seconds from the end of a process's stdout to its exit
 
 
 class Program(Protocol):
-    """A running module of ours: the one interface that each way of running it implements."""
+    """A running module of distrun: the interface that each way of running it implements."""
 
     python: str
-    """The Python that runs it, as errors call it."""
+    """The Python that runs it, for errors."""
 
     def write(self, data: bytes) -> None:
-        """Send all of the data to its stdin. Raises OSError when nobody reads it any more."""
+        """Send all of the data to its stdin. Raises OSError when its stdin is closed."""
 
     def end_input(self) -> None:
-        """Give it the end of its stdin."""
+        """Close its stdin."""
 
     def read(self, timeout: float | None) -> bytes:
         """Return the next bytes from its stdout, none at the end.
 
         Raises:
-            TimeoutError: nothing came within so many seconds; None waits for ever.
+            TimeoutError: nothing came within `timeout` seconds. None waits for ever.
             OSError: the connection is lost.
         """
 
     def wait(self) -> int:
-        """Wait for its exit, which must be due; return the exit status, negative when there is none."""
+        """Wait for its exit, which must be near. Return the exit status, negative when there is none."""
 
     def explain_start(self, output: bytes) -> str:
-        """Return the reason why it ended before its first frame, with the remedy; `output` is what it did write."""
+        """Return why it ended before its first frame, with the remedy. `output` is what it wrote to stdout."""
 
     def kill(self) -> None:
         """End it at once, as far as that is possible from here."""
@@ -61,16 +60,16 @@ class Program(Protocol):
 
 
 class LocalProgram:
-    """A module of ours in a child process; see `Program` for the interface."""
+    """A module of distrun in a child process. See `Program` for the interface."""
 
     python = sys.executable
 
     def __init__(self, module: str, stderr: int | None = None) -> None:
-        """Start it, in a session of its own so that Ctrl-C on the terminal does not reach it.
+        """Start `module` in a session of its own, so that Ctrl-C on the terminal does not reach it.
 
         Args:
-            module: its name.
-            stderr: where its stderr goes, as for `subprocess.Popen`; None = to ours.
+            module: the module's name.
+            stderr: where its stderr goes, as for `subprocess.Popen`. None = to this process's.
 
         Raises:
             HostError: this Python cannot be started.
@@ -102,7 +101,7 @@ class LocalProgram:
         return self._stdin.fileno(), self._stdout.fileno()
 
     def terminate(self) -> None:
-        """SIGTERM it."""
+        """Send it SIGTERM."""
         self._process.terminate()
 
     def write(self, data: bytes) -> None:
@@ -119,7 +118,7 @@ class LocalProgram:
         return read_some(self._stdout.fileno(), timeout)
 
     def wait(self) -> int:
-        """Wait for its exit; one that does not come is forced."""
+        """Wait for its exit. Kill it after a timeout."""
         try:
             return self._process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -131,7 +130,7 @@ class LocalProgram:
         return explain_failed_start(self.wait(), output.decode(errors="replace"), self.python)
 
     def kill(self) -> None:
-        """SIGKILL it."""
+        """Send it SIGKILL."""
         self._process.kill()
 
     def close(self) -> None:
@@ -142,19 +141,19 @@ class LocalProgram:
 
 
 def first_frame(program: Program, deadline: float, stream: bytes = b"") -> tuple[bytes, bytes]:
-    """Wait for a program's first frame, which may come after whatever a login shell prints.
+    """Wait for a program's first frame, which may follow output of a login shell.
 
     Args:
-        program: has just been started.
+        program: a program that has just been started.
         deadline: when to give up, as `time.monotonic()`.
         stream: what it has written already.
 
     Returns:
-        The frame's payload, and what has come after it.
+        The frame's payload, and the bytes after the frame.
 
     Raises:
-        HostError: there is no such frame: it is late, the connection is lost, or the program could not be started;
-            NoPythonError when its Python is not there.
+        HostError: the frame is late, the connection is lost, or the program could not be started.
+        NoPythonError: its Python does not exist.
     """
     while (found := find_first_frame(stream)) is None:
         try:
@@ -172,35 +171,34 @@ def first_frame(program: Program, deadline: float, stream: bytes = b"") -> tuple
 
 
 def remote_command(python: str, module: str, code: str) -> list[str]:
-    """Return the command that runs a module of ours on another host.
+    """Return the command that runs a module of distrun on another host.
 
-    The current directory is not searched for modules. The module is the last word, so a list of processes shows what
-    runs.
+    The current directory is not searched for modules. The module's name comes last, where lists of processes show it.
 
     Args:
         python: the Python of that host.
         module: the module's name.
-        code: that of an opening of `runner.shipping.delivery`.
+        code: the code of an `Opening` of `runner.shipping.delivery`.
     """
     return [python, "-c", code, module]
 
 
 def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    """Return the pipes to the stdin and from the stdout of a process that was started with both."""
+    """Return the pipes of a process that was started with pipes for stdin and stdout."""
     assert process.stdin is not None
     assert process.stdout is not None
     return process.stdin, process.stdout
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data, however much the descriptor takes at a time."""
+    """Write all of the data to a descriptor that blocks."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def read_some(descriptor: int, timeout: float | None) -> bytes:
-    """Return what can be read, none at the end. Raises TimeoutError when nothing comes within so many seconds."""
+    """Return the next bytes, none at the end. Raises TimeoutError when nothing comes within `timeout` seconds."""
     if timeout is not None:
         poll = select.poll()  # unlike select, without a limit on the descriptor's number
         poll.register(descriptor, select.POLLIN)

@@ -1,4 +1,4 @@
-"""The agent of another host, however it is reached: its handshake, its silence, and the sweep after its death."""
+"""The agent of another host, however it is reached: its handshake, its timeout, and the sweep after its death."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MARGIN = 0.5  # seconds for ending processes by SIGKILL, and for clocks
 
 
 class RemoteAgent(ABC):
-    """An agent on another host; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+    """An agent on another host. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
     def __init__(
         self,
@@ -41,31 +41,31 @@ class RemoteAgent(ABC):
         on_step: Callable[[str], None] = lambda step: None,
         offer: SealOffer | None = None,
     ) -> None:
-        """Shake hands with an agent that has just been started.
+        """Run the handshake with an agent that has just been started.
 
         Args:
-            plan: its part of the plan. It is not handed over here.
-            job: the job's name, by which the sweep finds what the agent leaves behind.
+            plan: its part of the plan. The agent gets it later.
+            job: the job's name. The sweep finds by it what the agent leaves behind.
             program: the agent.
-            keepalive: seconds of silence after which it counts as gone, 0 = never.
+            keepalive: seconds without a frame after which it counts as gone, 0 = never.
             deadline: when to give up, as `time.monotonic()`.
-            delivery: what the host gets if it lacks it; None = it has been prepared by others, and asks for nothing.
-            on_step: is told what is going on there.
-            offer: how to seal what the agent is sent, where others may listen; None = they cannot.
+            delivery: what the host gets if it lacks it. None = the host has all, and asks for nothing.
+            on_step: is called with what happens on the host.
+            offer: how to encrypt frames for the agent, where others may read them. None = not at all.
 
         Raises:
             HostError: the host cannot be used.
         """
         self.keepalive: float | None = keepalive or None
-        # An agent without which the job goes on must have given us up, and ended its ranks, before we give it up: what
-        # it has heard last may be younger by an interval than what we have.
+        # If the job continues without the agent, the agent must have ended its ranks before this side gives it up.
+        # The last frame that it received may be younger, by an interval, than the last that this side received.
         self._is_outlived = plan.room > 0 or plan.is_outlived
         margin = keepalive / PER_TIMEOUT + _MARGIN if self._is_outlived else 0.0
         self._timeout = keepalive + margin if keepalive else None
         self._host = plan.host
         self._job = job
         self._program = program
-        self._silent = False
+        self._has_timed_out = False
         self._is_paused = False
         self._resumed_at = 0.0
         self._sweeper: threading.Thread | None = None
@@ -96,7 +96,7 @@ class RemoteAgent(ABC):
         """Return the next bytes of its frames, none at their end.
 
         Raises:
-            LaunchError: it has been silent for too long.
+            LaunchError: it has sent nothing for too long.
         """
         early, self._early = self._early, b""
         while True:
@@ -104,51 +104,51 @@ class RemoteAgent(ABC):
                 return early or self._program.read(self._timeout)
             except TimeoutError:
                 assert self._timeout is not None
-                # While we are stopped time goes by, and the agent has been told that it need not speak.
+                # Time passes while this process is stopped, and the agent sends no KEEPALIVE frames then.
                 if self._is_paused or time.monotonic() < self._resumed_at + self._timeout:
                     continue
-                self._silent = True
+                self._has_timed_out = True
                 raise UnresponsiveError(
                     f"nothing was heard from {self._host} for {self._timeout:g} s: the host or the network to it is "
                     "gone"
                 ) from None
 
     def pause_keepalive(self) -> None:
-        """Wait for its words without limit from now on: we are about to be stopped."""
+        """Stop the timeout, because this process is about to be stopped."""
         self._is_paused = True
 
     def resume_keepalive(self) -> None:
-        """Count its silence again, from now."""
+        """Restart the timeout."""
         self._resumed_at = time.monotonic()
         self._is_paused = False
 
     @abstractmethod
     def end_of_life(self) -> tuple[str, int]:
-        """Wait for the agent's end; return how it ended in words, and the exit status that stands for it."""
+        """Wait for the agent's end. Return how it ended, in words, and the exit status of a job that ends for it."""
 
     def kill(self) -> None:
-        """End the agent at once; one that ignores that is the business of `clean_up`."""
+        """End the agent at once. If it ignores that, `clean_up` ends it."""
         self._program.kill()
 
     def clean_up(self, pids: set[int]) -> None:
-        """Begin to end the agent, if need be, and what is left of its descendants, by a second program on its host."""
+        """Start a program on its host that ends the agent, if it is alive, and the descendants that are left."""
         self._sweeper = threading.Thread(target=self._sweep, name=f"distrun sweep {self._host}", daemon=True)
-        self._sweeper.start()  # many hosts may be lost at once, and the decider must not wait for each in turn
+        self._sweeper.start()  # not waited for: many hosts may be lost at once, and this thread decides what to do
 
     def is_clean(self) -> bool:
-        """Wait for the end of the sweep; return whether it has found nothing more in the end."""
+        """Wait for the end of the sweep and return whether it has left nothing."""
         if self._sweeper is not None:
             self._sweeper.join()
         return self._is_clean
 
     def close(self) -> None:
-        """Close the streams when the sweep is done."""
+        """Wait for the end of the sweep, and close the streams."""
         if self._sweeper is not None:
             self._sweeper.join()
         self._program.close()
 
     def _sweep(self) -> None:
-        with suppress(OSError, HostError):  # out of reach; the agent notices that it is alone, too
+        with suppress(OSError, HostError):  # out of reach: the agent notices that too, and ends its ranks
             sweep = self._run(SWEEP)
             try:
                 host = f" {self._host}" if self._is_outlived else ""
@@ -162,7 +162,7 @@ class RemoteAgent(ABC):
 
     @abstractmethod
     def _run(self, module: str) -> Program:
-        """Run another module of ours on the agent's host. Raises HostError."""
+        """Run another module of distrun on the agent's host. Raises HostError."""
 
     @abstractmethod
     def _sweep_timeout(self) -> float:

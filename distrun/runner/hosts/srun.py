@@ -1,4 +1,4 @@
-"""The agent of another node of our Slurm allocation, in a job step."""
+"""The agent of another node of the Slurm allocation, in a job step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from distrun.runner.protocol.sealed_frames import SealOffer
 from distrun.runner.shipping.delivery import Delivery
 
 _SWEEP_TIMEOUT = 10.0  # seconds for starting a second step and ending what a dead agent left behind
-_SILENT_TIMEOUT = 4.0  # seconds for that when the agent is silent: it may be stopped, but likely the node is cut off
+_SHORT_SWEEP_TIMEOUT = 4.0  # the same if the agent has timed out: it may be stopped, but likely the node is cut off
 
 
 class SrunAgentProcess(RemoteAgent):
-    """An agent on another node; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+    """An agent on another node. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class SrunAgentProcess(RemoteAgent):
         on_step: Callable[[str], None],
         offer: SealOffer,
     ) -> None:
-        """Start the agent and shake hands with it.
+        """Start the agent and run the handshake with it.
 
         Args:
-            plan: its part of the plan. It is not handed over here.
+            plan: its part of the plan. The agent gets it later.
             job: the job's name.
             steps: starts job steps.
             python: the Python of the node.
-            keepalive: seconds of silence after which it counts as gone, 0 = never.
-            deadline: when to give up.
+            keepalive: seconds without a frame after which it counts as gone, 0 = never.
+            deadline: when to give up, as `time.monotonic()`.
             delivery: what the node gets if it lacks it.
-            on_step: is told what is going on there.
-            offer: how to seal what the agent is sent: srun's streams are not encrypted.
+            on_step: is called with what happens on the node.
+            offer: how to encrypt frames for the agent, since srun's streams are not encrypted.
 
         Raises:
             HostError: the node cannot be used.
@@ -81,15 +81,20 @@ class SrunAgentProcess(RemoteAgent):
         return self._steps.start(self._host, python, module, self._introduction.opening)
 
     def _sweep_timeout(self) -> float:
-        return _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
+        return _SHORT_SWEEP_TIMEOUT if self._has_timed_out else _SWEEP_TIMEOUT
 
 
 class SrunStarter:
-    """Starts agents by srun; see `distrun.runner.hosts.connector.Starter` for the interface."""
+    """Starts agents by srun. See `distrun.runner.hosts.connector.Starter` for the interface."""
 
     def __init__(self, job: str, options: SshOptions, start_timeout: float, delivery: Delivery) -> None:
-        """Args: the job's name; the flags; seconds for everything; what nodes may get. Slurm's job is the one of our
-        environment."""
+        """
+        Args:
+            job: the job's name. Slurm's job is the one in the environment.
+            options: the Python of the nodes and the keepalive timeout.
+            start_timeout: seconds until all agents must have started.
+            delivery: what nodes may get.
+        """
         self._delivery = delivery
         self._job = job
         self._steps = JobSteps(os.environ)
@@ -115,5 +120,5 @@ class SrunStarter:
         return process, process.note
 
     def close(self) -> None:
-        """End the steps that are left, such as those of nodes that did not answer in time."""
+        """End the steps that are left, for instance on nodes that did not answer in time."""
         self._steps.close()

@@ -1,4 +1,4 @@
-"""The launcher's standard input on its way to one rank."""
+"""Forwarding the launcher's standard input to one rank."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from distrun.runner.protocol.frames import CHUNK
 
 
 def forward(agent: AgentClient, rank: int, descriptor: int = 0) -> None:
-    """Start a thread that passes what can be read from a descriptor, and its end, to a rank."""
+    """Start a thread that forwards what can be read from `descriptor`, and its end, to `rank`."""
 
     def pump() -> None:
-        # In the background of a terminal, reading it would stop the launcher; with the signal blocked it fails.
+        # In the background of a terminal, reading it would stop the launcher. With the signal blocked, reading fails.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
         while True:
             try:
@@ -25,5 +25,5 @@ def forward(agent: AgentClient, rank: int, descriptor: int = 0) -> None:
             if not data:
                 return
 
-    # A daemon, which dies with the process: nothing can wake a thread that reads a terminal.
+    # A daemon thread ends with the process: nothing can wake a thread that reads a terminal.
     threading.Thread(target=pump, name="distrun stdin", daemon=True).start()

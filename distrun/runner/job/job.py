@@ -35,7 +35,7 @@ from distrun.runner.system import descendants
 from distrun.tracing.activity import ActivityDescription
 
 if TYPE_CHECKING:
-    from distrun.runner.hosts.nodes.messages import News
+    from distrun.runner.hosts.nodes.messages import Notification
     from distrun.runner.hosts.nodes.peers import Peers
     from distrun.runner.observation.consumer import JobEnd
 
@@ -145,11 +145,12 @@ class Job:
         """
         self._queue.put((event, True))
 
-    def hear(self, news: News) -> None:
+    def on_notification(self, notification: Notification) -> None:
         """Queue an event of another node (the thread of `peers`)."""
-        if isinstance(news.event, events.RankExited) and news.last_words:
-            self._reporter.stderr_tails.record(news.event.rank, news.last_words)
-        self._queue.put((news.event, False))
+        event = notification.event
+        if isinstance(event, events.RankExited) and notification.stderr_tail:
+            self._reporter.stderr_tails.record(event.rank, notification.stderr_tail)
+        self._queue.put((event, False))
 
     # --- the job's thread
 
@@ -164,7 +165,7 @@ class Job:
             with signals.posted(self.post):
                 try:
                     if self._peers is not None:
-                        self._peers.start(self.hear)
+                        self._peers.start(self.on_notification)
                     if self._options.timeout is not None:
                         self._time_limit = self._suspension.now() + self._options.timeout
                     self._start()
@@ -238,8 +239,8 @@ class Job:
         # it.
         if is_ours and self._peers is not None:
             failed = event.rank if isinstance(event, events.RankExited) and event.exit.failed else None
-            last_words = [] if failed is None else self._reporter.stderr_tails.lines(failed)
-            self._peers.tell(event, b"\n".join(last_words))
+            stderr_tail = [] if failed is None else self._reporter.stderr_tails.lines(failed)
+            self._peers.notify(event, b"\n".join(stderr_tail))
         return event
 
     def _judged(self, event: events.Event | None) -> events.Event | None:
@@ -264,10 +265,10 @@ class Job:
         match event:
             case events.SignalReceived(signal.SIGTSTP, ""):
                 if self._peers is not None:
-                    self._peers.await_told()  # as the thread that sends it stops with this process
+                    self._peers.flush()  # because its thread stops with this process
                 self._suspension.stop()
                 if self._peers is not None:
-                    self._peers.tell(events.SignalReceived(signal.SIGCONT))
+                    self._peers.notify(events.SignalReceived(signal.SIGCONT))
             case events.SignalReceived(signal.SIGTSTP):
                 self._suspension.pause()
             case events.SignalReceived(signal.SIGCONT):

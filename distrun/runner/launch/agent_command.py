@@ -15,8 +15,7 @@ from distrun.runner.command_lines.job_options import job_options
 from distrun.runner.command_lines.launch_options import launch_options
 from distrun.runner.command_lines.request import launch_request
 from distrun.runner.elastic.preparation import ElasticRequest
-from distrun.runner.hosts.joining.endpoint import JoinEndpoint
-from distrun.runner.hosts.nodes.options import TIMEOUT
+from distrun.runner.hosts.joining.endpoint import DEFAULT_TIMEOUT, JoinEndpoint
 from distrun.runner.job.options import JobOptions
 from distrun.runner.launch.joined import launch, new_key, this_host
 from distrun.runner.launch.surroundings import Surroundings, read_surroundings
@@ -65,13 +64,13 @@ def agent(**options: Any) -> int:
     if options["dry_run"]:
         click.echo(f"host {member.index} of {member.hosts}; ranks here: {member.ranks}; host 0: {around.where}")
         return 0
-    point = JoinEndpoint(around.endpoint, _key(around), options["start_timeout"] or TIMEOUT)
+    endpoint = JoinEndpoint(around.endpoint, _key(around), options["start_timeout"] or DEFAULT_TIMEOUT)
 
     def make_options(plan: LaunchPlan, most: int) -> JobOptions:
         return job_options(options, request, plan, most)
 
     elastic = ElasticRequest.of(options) if is_elastic(options) else None
-    outcome = launch(point, member, request, make_options, _say, grace=options["grace"], elastic=elastic)
+    outcome = launch(endpoint, member, request, make_options, _say, grace=options["grace"], elastic=elastic)
     if member.index and outcome.interrupted_by:
         _say(f"this host has left the job: its process received {signal_name(outcome.interrupted_by)}")
     elif member.index and outcome.failure_report:

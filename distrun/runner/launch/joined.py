@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def launch(
-    point: JoinEndpoint,
+    endpoint: JoinEndpoint,
     member: Member,
     request: LaunchRequest,
     make_options: Callable[[LaunchPlan, int], JobOptions],
@@ -49,7 +49,7 @@ def launch(
     """Run this host's part of a job to its end. Called on every host with the same arguments.
 
     Args:
-        point: the endpoint where the hosts meet.
+        endpoint: the endpoint where the hosts meet.
         member: this host, from `this_host`. Index 0 is the launcher, whose ranks are children of this process.
         request: the request, whose hosts are replaced by the hosts that join.
         make_options: returns the job's options for its plan and the largest number of ranks. Called on host 0 only.
@@ -73,18 +73,18 @@ def launch(
             "pip install cryptography"
         )
     if member.index:
-        end = join(point, member, say)
+        end = join(endpoint, member, say)
         return Outcome(end.status, None, end.report or None, end.told_to_end or None, {}, 0)
-    listeners = _listeners(point) if member.hosts > 1 else []
+    listeners = _listeners(endpoint) if member.hosts > 1 else []
     job = secrets.token_hex(16)
     keepalive = chosen_settings(request).keepalive
-    join_listener = JoinListener(listeners, point.secret, member, job, say, keepalive, elastic is not None)
+    join_listener = JoinListener(listeners, endpoint, member, job, say, keepalive, is_elastic=elastic is not None)
     end = End(1, "the launcher has failed")
     sinks = (stdout or DescriptorSink(1), stderr or DescriptorSink(2))
     try:
         with _interrupting(join_listener):
             request = checked(request)
-            members = join_listener.gather(point.timeout, None if elastic is None else elastic.min_np)
+            members = join_listener.gather(None if elastic is None else elastic.min_np)
             context = replace(launch_context({}), job=job)
             if elastic is None:
                 prepared = _fixed_job(join_listener, members, request, context, make_options, grace, sinks)
@@ -184,21 +184,21 @@ def _interrupting(join_listener: JoinListener) -> Iterator[None]:
         yield
 
 
-def _listeners(point: JoinEndpoint) -> list[socket.socket]:
+def _listeners(endpoint: JoinEndpoint) -> list[socket.socket]:
     """Return sockets that listen on the port of the endpoint, at all addresses of this host."""
-    if point.listeners:
-        return list(point.listeners)
+    if endpoint.listeners:
+        return list(endpoint.listeners)
     listeners: list[socket.socket] = []
     for wildcard in ("0.0.0.0", "::"):
         try:
-            listeners.append(listen(wildcard, point.endpoint[1]))
+            listeners.append(listen(wildcard, endpoint.address[1]))
         except OSError as error:
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL) and (listeners or wildcard != "::"):
                 continue  # this host has only the other address family
             for listener in listeners:
                 listener.close()
             raise LaunchError(
-                f"the launcher cannot listen at port {point.endpoint[1]} for {format_endpoint(*point.endpoint)}: "
+                f"the launcher cannot listen at port {endpoint.address[1]} for {format_endpoint(*endpoint.address)}: "
                 f"{error.strerror}; choose another port with --rdzv-endpoint HOST:PORT on all hosts"
             ) from None
     return listeners

@@ -27,7 +27,7 @@ from distrun.runner.shipping.options import check_shipping
 if TYPE_CHECKING:
     from distrun.runner.hosts.nodes.options import NodeOptions
     from distrun.runner.hosts.nodes.peers import Peers
-    from distrun.runner.hosts.nodes.rendezvous import Place
+    from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions
 
 _OF_NODES = ("nnodes", "nproc_per_node", "node_rank", "rdzv_endpoint", "rdzv_conf")
 
@@ -53,14 +53,14 @@ def run(options: dict[str, Any]) -> int:
         return _explain(options)
     check_shipping(options)
     nodes = _nodes(options)
-    if nodes is not None and nodes.place is not None:
+    if nodes is not None and nodes.rendezvous is not None:
         if is_elastic(options):
             raise UsageError(
                 f"--nnodes {options['nnodes']} starts a launcher on each node, which cannot be elastic: start one "
                 "launcher for all hosts, with -H or --hosts-from"
             )
         servers.refuse(options["servers"], f"--nnodes {options['nnodes']}", "start one launcher for all hosts, with -H")
-        return _run_node(options, nodes.ranks, nodes.place, nodes.number)
+        return _run_node(options, nodes.ranks, nodes.rendezvous, nodes.index)
 
     request = launch_request(options)
     if is_elastic(options):
@@ -97,16 +97,18 @@ def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:
     return ElasticJob(plan, chosen, DescriptorSink(1), DescriptorSink(2)).run().status
 
 
-def _run_node(options: dict[str, Any], ranks: int, place: Place, number: int | None) -> int:
+def _run_node(options: dict[str, Any], ranks: int, rendezvous: RendezvousOptions, index: int | None) -> int:
     """Run this node's part of a job with a launcher on every node."""
+    from distrun.runner.hosts.joining.messages import format_size
     from distrun.runner.hosts.nodes.launch import launch
 
     request = launch_request(options)
     if options["dry_run"]:
-        click.echo(f"{place.size} nodes meet at {format_endpoint(*place.endpoint)}; ranks on this one: {ranks}")
+        size, where = format_size(rendezvous.least, rendezvous.most), format_endpoint(*rendezvous.endpoint.address)
+        click.echo(f"{size} nodes meet at {where}; ranks on this one: {ranks}")
         return 0
     launched = launch(
-        request, options["grace"], place, ranks, number, lambda text: click.echo(f"distrun: {text}", err=True)
+        request, options["grace"], rendezvous, ranks, index, lambda text: click.echo(f"distrun: {text}", err=True)
     )
     try:
         return _execute(options, request, launched.plan, launched.peers)

@@ -10,9 +10,10 @@ from distrun.errors import UsageError
 from distrun.host import clusters
 from distrun.host.clusters import kubernetes
 from distrun.host.clusters.kubernetes import HOSTS, INDEX, SLOTS
-from distrun.host.endpoints import LAST_PORT, format_endpoint, parse_endpoint
+from distrun.host.endpoints import LAST_PORT, format_endpoint
 from distrun.host.numerals import MOST_RANKS, whole_number
-from distrun.runner.hosts.nodes.options import DEFAULT_PORT, count_ranks
+from distrun.runner.hosts.joining.endpoint import parse_join_endpoint
+from distrun.runner.hosts.nodes.options import count_ranks
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,8 @@ def _endpoint(
         is_kubernetes = place is None or place.cluster == kubernetes.NAME
         text = kubernetes.endpoint(environ) if is_kubernetes else place.leader if place else ""
     text = text or "localhost"
-    is_complete = (text.startswith("[") and not text.endswith("]")) or text.count(":") == 1
     try:
-        return parse_endpoint(text if is_complete else f"[{text.strip('[]')}]:{DEFAULT_PORT}")
+        return parse_join_endpoint(text)
     except ValueError:
         raise UsageError(
             f"{text!r} is no place where host 0 listens: allowed are HOST and HOST:PORT with ports 1 to {LAST_PORT}"

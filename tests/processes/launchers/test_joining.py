@@ -50,9 +50,9 @@ class Hosts:
 
     def join_by_hand(self, member: Member, last: MessageKind) -> socket.socket:
         """Join as a host without an agent; returns the connection once a message of that kind has come."""
-        point = JoinEndpoint(parse_endpoint(self.endpoint), Settings.of({"DISTRUN_KEY": KEY}).key or b"")
+        endpoint = JoinEndpoint(parse_endpoint(self.endpoint), Settings.of({"DISTRUN_KEY": KEY}).key or b"")
         deadline = time.monotonic() + DEADLINE
-        peer = dial([point.endpoint], point.secret, member.to_json(), deadline, is_encrypted=True)
+        peer = dial([endpoint.address], endpoint.secret, member.to_json(), deadline, is_encrypted=True)
         peer.socket.settimeout(DEADLINE)
         decoder, heard = MessageDecoder(), []
         while last not in heard:
@@ -313,16 +313,16 @@ import os, pickle, sys
 from distrun.runner.launch.function import _pickled
 from distrun.runner.job.options import JobOptions
 from distrun.runner.launch.joined import launch, this_host
-from distrun.runner.hosts.joining.endpoint import MeetingPoint
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.planning.request import LaunchRequest
 
 index, port, directory = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 os.chdir(directory)
-point = MeetingPoint(("127.0.0.1", port), b"k" * 32, 60.0, rejoins=False)
+endpoint = JoinEndpoint(("127.0.0.1", port), b"k" * 32, 60.0, rejoins=False)
 member = this_host(index, 2, 1, gpus=[str(5 - index)])
 options = JobOptions(function=_pickled(lambda x: (os.getcwd(), os.environ["CUDA_VISIBLE_DEVICES"], x), (7,), {}))
 request = LaunchRequest((sys.executable, "-"))
-outcome = launch(point, member, request, lambda plan, most: options, lambda text: print(text, file=sys.stderr))
+outcome = launch(endpoint, member, request, lambda plan, most: options, lambda text: print(text, file=sys.stderr))
 print({rank: pickle.loads(pickle.loads(data)[1]) for rank, data in sorted(outcome.results.items())}, outcome.status)
 """
 

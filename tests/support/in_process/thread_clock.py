@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from distrun.host.connections import dialer
-from distrun.runner.hosts.nodes import rendezvous as nodes_rendezvous, server as nodes_server
+from distrun.runner.hosts.joining import listener as join_listener
+from distrun.runner.hosts.nodes import rendezvous as nodes_rendezvous
 from distrun.runtime.transport.rendezvous import at_host, server
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
@@ -49,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ThreadClock:
         failed(self, target)
 
     monkeypatch.setattr(dialer._Dialer, "_failed", note)
-    for module in (dialer, at_host, server, nodes_rendezvous, nodes_server):
+    for module in (dialer, at_host, server, nodes_rendezvous, join_listener):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

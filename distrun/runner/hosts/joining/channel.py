@@ -1,49 +1,46 @@
-"""The connection with a host that has joined, as the channel of its agent, which is a program to the launcher."""
+"""The launcher's end of the connection with a host that has joined: the channel of the agent there."""
 
 from __future__ import annotations
 
-import select
-import socket
 import threading
 import time
 from contextlib import suppress
 
 from distrun.errors import LaunchError
-from distrun.runner.hosts.joining.messages import AgentEnd, MessageDecoder, MessageKind, encode
+from distrun.runner.hosts.joining.connection import Connection
+from distrun.runner.hosts.joining.messages import AgentEnd, MessageKind
 
 EXIT_TIMEOUT = 10.0
-"""Seconds in which the end of an agent that was killed, and of what it left behind, is told."""
+"""Seconds for a host to report the end of an agent that was killed, and of the processes that the agent left."""
 
 _PIECE = 1 << 20  # bytes of input per message
-_TAKE_TIMEOUT = 2.0  # seconds in which a host takes the request to kill its agent
+_TAKE_TIMEOUT = 2.0  # seconds for a host to take the request to kill its agent
 
 
 class Channel:
-    """An agent behind a connection; see `distrun.runner.hosts.program.Program` for the interface.
+    """An agent behind a connection. See `distrun.runner.hosts.program.Program` for the interface.
 
-    The other host may be frozen, and take and say nothing though its kernel answers. So the connection does not block:
-    callers wait by a poll, with a limit of its own.
+    A frozen host takes and sends nothing, though its kernel answers. So reads have a timeout, and `kill` ends waits.
     """
 
-    def __init__(self, connection: socket.socket, python: str) -> None:
-        """Args: the connection, our own until `close`; the version of the Python there, for errors."""
-        connection.setblocking(False)
+    def __init__(self, connection: Connection, python: str) -> None:
+        """
+        Args:
+            connection: the connection, which this object uses until `close`.
+            python: the version of the Python there, for errors.
+        """
         self.python = f"Python {python}"
         self.connection = connection
         self.end: AgentEnd | None = None
         """The end of the agent, once it is known."""
-        self._decoder = MessageDecoder()
         self._output = bytearray()
         self._is_lost = False
         self._sending = threading.Lock()
-        self._readable, self._writable = select.poll(), select.poll()
-        self._readable.register(connection, select.POLLIN)
-        self._writable.register(connection, select.POLLOUT)
         self._timer: threading.Timer | None = None
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection is lost, or the host was told to end: no fault of the agent's."""
+        """Whether the connection is lost, or the host was told to end, so that the agent is not to blame."""
         return self._is_lost or (self.end is not None and bool(self.end.told_to_end))
 
     def write(self, data: bytes) -> None:
@@ -52,10 +49,10 @@ class Channel:
             self._send(MessageKind.INPUT, data[start : start + _PIECE])
 
     def end_input(self) -> None:
-        """Nothing to do: agents are told by a frame when to leave."""
+        """Do nothing: a frame tells agents when to end."""
 
     def read(self, timeout: float | None) -> bytes:
-        """Return the next bytes that the agent wrote; none when it, or the connection, has ended."""
+        """Return the next bytes that the agent wrote, none when the agent or the connection has ended."""
         while not self._output and self.end is None and not self._is_lost:
             self._receive(timeout)
         data = bytes(self._output)
@@ -63,7 +60,7 @@ class Channel:
         return data
 
     def await_end(self, timeout: float) -> AgentEnd | None:
-        """Return the end of the agent, which must be due; None = it is not told in time, or never."""
+        """Return the end of the agent, which must be near. None = the host does not report it in time."""
         deadline = time.monotonic() + timeout
         with suppress(TimeoutError):
             while self.end is None and not self._is_lost:
@@ -76,31 +73,29 @@ class Channel:
         return -1 if end is None else end.returncode
 
     def explain_start(self, output: bytes) -> str:
-        """Return the reason why it ended before its first frame."""
+        """Return the reason why the agent ended before its first frame."""
         if self.end is None:
             return "the connection with it was lost; see what the process there says"
         return f"the agent there did not start (exit code {self.end.returncode}); see what the process there says"
 
     def kill(self) -> None:
-        """Have the agent killed; a host that does not take that, or tells of no end, loses its connection instead."""
+        """Let the host kill the agent. If it does not take the request or report the end, shut down the connection."""
         self._end_within(_TAKE_TIMEOUT)
         with suppress(OSError):
             self._send(MessageKind.KILL)
         self._end_within(EXIT_TIMEOUT)
 
     def close(self) -> None:
-        """Give the connection back: it blocks again."""
+        """Stop using the connection, which stays open."""
         if self._timer is not None:
             self._timer.cancel()
-        self.connection.setblocking(True)
 
     def _end_within(self, seconds: float) -> None:
-        """End the connection, which wakes all who wait for it, unless the agent has ended within so many seconds."""
+        """Shut down the connection, which wakes all waiting callers, unless the agent ends within `seconds`."""
 
         def end() -> None:
-            with suppress(OSError):
-                if self.end is None:
-                    self.connection.shutdown(socket.SHUT_RDWR)
+            if self.end is None:
+                self.connection.shutdown()
 
         if self._timer is not None:
             self._timer.cancel()
@@ -109,26 +104,18 @@ class Channel:
         self._timer.start()
 
     def _send(self, kind: MessageKind, payload: bytes = b"") -> None:
-        rest = memoryview(encode(kind, payload))
         with self._sending:
-            while rest:
-                try:
-                    rest = rest[self.connection.send(rest) :]
-                except BlockingIOError:
-                    self._writable.poll()
+            self.connection.send(kind, payload)
 
     def _receive(self, timeout: float | None) -> None:
-        """Take what comes next. Raises TimeoutError: nothing comes."""
-        if not self._readable.poll(None if timeout is None else timeout * 1000):
+        """Handle the next messages. Raises TimeoutError when none comes in time."""
+        if not self.connection.wait(timeout):
             raise TimeoutError
         try:
-            data = self.connection.recv(1 << 20)
-            messages = list(self._decoder.feed(data))
-        except BlockingIOError:  # the beginning of a record
-            return
+            messages = self.connection.receive()
         except (OSError, LaunchError):
-            data, messages = b"", []
-        self._is_lost = not data
+            self._is_lost = True
+            return
         for kind, payload in messages:
             if kind is MessageKind.OUTPUT:
                 self._output += payload

@@ -1,5 +1,4 @@
-"""The signals that end a process which has joined, or is about to: as a descriptor, for code that waits for
-something."""
+"""The signal that ends a process which has joined, or is about to join, as a descriptor to wait for."""
 
 from __future__ import annotations
 
@@ -12,20 +11,20 @@ from distrun.runner.decisions.events import Event, SignalReceived
 
 
 class Interruption:
-    """The end that a signal demands of this process, if one has come."""
+    """The first ending signal that this process receives, if it receives one."""
 
     def __init__(self) -> None:
         self.signum = 0
-        """The signal that told it; 0 = none has come."""
+        """The signal. 0 = none was received."""
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable from the signal on."""
+        """Return a descriptor that is readable once the signal was received."""
         return self._event
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to signals for as long as this context lasts; outside the main thread there are none to hear."""
+        """Note signals while this context lasts. Outside the main thread, no signal is noted."""
         with signals.posted(self._note):
             yield
 

@@ -1,12 +1,10 @@
-"""The launcher's end of an agent whose host has joined, and what starts such agents."""
+"""The launcher's end of an agent whose host has joined, and the starter of such agents."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
-from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.runner.hosts.agent_client import UnresponsiveError
 from distrun.runner.hosts.joining.channel import EXIT_TIMEOUT, Channel
 from distrun.runner.hosts.joining.listener import JoinListener
@@ -17,11 +15,11 @@ from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import HostError
 
-_SILENT_TIMEOUT = 0.5  # seconds in which the end is told of an agent from which nothing is heard
+_SHORT_EXIT_TIMEOUT = 0.5  # seconds for the host of an agent that has timed out to report the agent's end
 
 
 class JoinedAgent(RemoteAgent):
-    """An agent whose host has joined; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+    """An agent whose host has joined. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
     def __init__(
         self,
@@ -30,25 +28,24 @@ class JoinedAgent(RemoteAgent):
         channel: Channel,
         keepalive: float,
         deadline: float,
-        part: Callable[[bool], None],
+        release: Callable[[bool], None],
     ) -> None:
-        """Shake hands with it.
+        """Run the handshake with the agent.
 
         Args:
-            plan: its part of the plan. It is not handed over here.
+            plan: its part of the plan. The agent gets it later.
             job: the job's name.
-            channel: the channel to it.
-            keepalive: seconds of silence after which it counts as gone, 0 = never.
-            deadline: when to give up.
-            part: is called when nothing more is to be said to the agent, with whether its host may start another.
+            channel: the channel to the agent.
+            keepalive: seconds without a frame after which it counts as gone, 0 = never.
+            deadline: when to give up, as `time.monotonic()`.
+            release: is called when the agent is not used any longer, with whether its host can start another.
 
         Raises:
             HostError: the host cannot be used.
         """
         self._channel = channel
-        self._part = part
-        with suppress(OSError):
-            set_tcp_options(channel.connection, keepalive, may_be_unread=True)
+        self._release = release
+        channel.connection.set_keepalive(keepalive, may_be_unread=True)
         try:
             super().__init__(plan, job, channel, keepalive, deadline)
         except HostError as error:
@@ -61,7 +58,7 @@ class JoinedAgent(RemoteAgent):
             raise
 
     def read(self) -> bytes:
-        """Return the next bytes of its frames, none at their end; see `RemoteAgent.read`."""
+        """Return the next bytes of its frames, none at their end. See `RemoteAgent.read`."""
         try:
             return super().read()
         except UnresponsiveError as error:
@@ -70,7 +67,7 @@ class JoinedAgent(RemoteAgent):
 
     def end_of_life(self) -> tuple[str, int]:
         """Wait for the agent's end."""
-        end = self._channel.await_end(_SILENT_TIMEOUT if self._silent else EXIT_TIMEOUT)
+        end = self._channel.await_end(_SHORT_EXIT_TIMEOUT if self._has_timed_out else EXIT_TIMEOUT)
         if end is None:
             return f"(pid {self.pid}) is out of reach: the connection with its host is gone", MAY_BE_TRIED_AGAIN
         if end.told_to_end:
@@ -84,21 +81,21 @@ class JoinedAgent(RemoteAgent):
         return f"(pid {self.pid}) ended unexpectedly with exit code {end.returncode}", end.returncode or 1
 
     def clean_up(self, pids: set[int]) -> None:
-        """Nothing to do: the process that has joined ends what its agent leaves behind, before it tells of its end."""
+        """Do nothing: the process that has joined ends what its agent leaves, before it reports the agent's end."""
 
     def is_clean(self) -> bool:
-        """Return whether that process has told that nothing is left."""
+        """Return whether that process has reported that nothing is left."""
         return self._channel.end is not None and self._channel.end.is_clean
 
     def close(self) -> None:
-        """Part with the host."""
+        """Release the host."""
         super().close()
         end = self._channel.end
-        self._part(end is not None and not end.told_to_end and not self._silent)
+        self._release(end is not None and not end.told_to_end and not self._has_timed_out)
 
     def _give_up(self) -> None:
         self._channel.kill()
-        self._part(False)
+        self._release(False)
 
     def _run(self, module: str) -> Program:
         raise HostError("nobody can log in to its host")
@@ -108,25 +105,29 @@ class JoinedAgent(RemoteAgent):
 
 
 class JoinedStarter:
-    """Starts agents on hosts that have joined; see `distrun.runner.hosts.connector.Starter` for the interface."""
+    """Starts agents on hosts that have joined. See `distrun.runner.hosts.connector.Starter` for the interface."""
 
     def __init__(self, join_listener: JoinListener, start_timeout: float) -> None:
-        """Args: has the hosts that have joined; the seconds in which a host that is wanted again has to call."""
+        """
+        Args:
+            join_listener: has the connections of the hosts that have joined.
+            start_timeout: seconds for a host that an elastic job uses again to call again.
+        """
         self._join_listener = join_listener
         self._start_timeout = start_timeout
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[JoinedAgent, str]:
-        """Shake hands with the agent of a host, which runs already."""
+        """Run the handshake with the agent of a host, which runs already."""
         deadline = time.monotonic() + self._start_timeout
         on_step("waiting for it to call")
         index, connection, member = self._join_listener.take(plan.host, deadline)
         channel = Channel(connection, member.python)
 
-        def part(is_well: bool) -> None:
-            self._join_listener.part(index, connection, is_well)
+        def release(can_start_again: bool) -> None:
+            self._join_listener.release(index, connection, can_start_again)
 
-        agent = JoinedAgent(plan, self._join_listener.job, channel, self._join_listener.keepalive, deadline, part)
+        agent = JoinedAgent(plan, self._join_listener.job, channel, self._join_listener.keepalive, deadline, release)
         return agent, agent.note
 
     def close(self) -> None:
-        """Nothing to do: the reception goes on until the job is over."""
+        """Do nothing: the join listener is used until the job is over."""

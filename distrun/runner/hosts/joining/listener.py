@@ -1,4 +1,4 @@
-"""The reception: a thread that takes in the hosts of a job, and keeps the connections of those that have joined."""
+"""The join listener: a thread that lets the hosts of a job join, and keeps the connections of hosts that wait."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from distrun.errors import DistrunError, LaunchError
-from distrun.runner.hosts.joining.admission import Admission, say_last
-from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, LostError, Member, MessageKind, encode
-from distrun.runner.hosts.joining.roster import Roster
+from distrun.runner.hosts.joining.admission import Admission, send_last
+from distrun.runner.hosts.joining.connection import Connection
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
+from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, LostError, Member, MessageKind
+from distrun.runner.hosts.joining.roster import LAST_CALL, Roster
 from distrun.runner.protocol.handshake import HostError
 from distrun.runner.system.loop import Loop
 
-_CHECK_INTERVAL = 1.0  # seconds after which clients that say nothing are looked for
-_TELL_INTERVAL = 10.0  # seconds after which the user is told again who is missing
+_CHECK_INTERVAL = 1.0  # seconds after which clients are looked for that have not finished their handshake
+_NOTICE_INTERVAL = 10.0  # seconds from one notice of who is missing to the next
 
 
 class LateError(LaunchError):
@@ -37,89 +39,104 @@ class InterruptedByError(LaunchError):
 
 
 class JoinListener:
-    """Takes in the hosts of one job. Methods may be called by any thread."""
+    """Lets the hosts of one job join. Methods may be called by any thread."""
 
     def __init__(
         self,
         listeners: Sequence[socket.socket],
-        secret: bytes,
+        endpoint: JoinEndpoint,
         own: Member,
         job: str,
-        say: Callable[[str], None],
+        notify_user: Callable[[str], None],
         keepalive: float,
+        *,
         is_elastic: bool = False,
+        last_call: float = LAST_CALL,
     ) -> None:
         """Begin to listen.
 
         Args:
-            listeners: sockets that listen, which this object closes.
-            secret: what the hosts know each other by.
-            own: the launcher's own host.
+            listeners: sockets that listen. This object closes them.
+            endpoint: the key of the hosts, whether connections are encrypted, and the timeout.
+            own: the host of this process.
             job: the name of the job.
-            say: tells the user.
-            keepalive: seconds of silence after which an agent, or the launcher, counts as gone; 0 = never.
+            notify_user: shows a sentence to the user.
+            keepalive: seconds without a message after which an agent, or the launcher, counts as gone. 0 = never.
             is_elastic: whether hosts may be replaced.
+            last_call: seconds to wait for further hosts once there are `own.least`.
         """
         self.job = job
         self.keepalive = keepalive
-        self._say = say
+        self._endpoint = endpoint
+        self._notify_user = notify_user
         self._is_elastic = is_elastic
-        self._admission = Admission(listeners, secret, say)
-        self._roster = Roster(own, is_elastic)
-        self._waiting: dict[int, socket.socket] = {}  # by index
+        self._admission = Admission(listeners, endpoint, notify_user)
+        self._roster = Roster(own, is_elastic, last_call, time.monotonic())
+        self._waiting: dict[int, Connection] = {}  # by index
         self._without_agent: set[int] = set()  # those of them that must start an agent first
-        self._parted: dict[int, socket.socket] = {}  # whose agents have ended, and who wait for the end of the job
-        self._contested: set[int] = set()  # indices of which the user knows that two hosts have them
+        self._released: dict[int, Connection] = {}  # their agents have ended, and they wait for the end of the job
+        self._contested: set[int] = set()  # indices that two hosts have, as the user has been notified
         self._changed = threading.Condition()
         self._on_change: Callable[[], None] = lambda: None
         self._interrupted_by = 0
-        self._failure = ""  # why nobody is taken in any more
+        self._failure = ""  # why no host can join now
         self._is_closing = False
-        self._to_watch: list[tuple[int, socket.socket]] = []  # for the thread, which has the loop
+        self._to_watch: list[tuple[int, Connection]] = []  # for the thread, which has the loop
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop = Loop()
         self._loop.watch(self._admission.fileno(), self._admit)
         self._loop.watch(self._wakeup, lambda: os.eventfd_read(self._wakeup))
-        self._thread = threading.Thread(target=self._run, name="distrun reception", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="distrun join listener", daemon=True)
         self._thread.start()
 
-    # --- gathering
+    # --- until the job begins
 
-    def gather(self, timeout: float, least: int | None = None) -> list[Member]:
-        """Wait until all hosts have joined.
+    def gather(self, least_ranks: int | None = None) -> list[Member]:
+        """Wait until all hosts have joined, or enough of them and the last call is over.
 
         Args:
-            timeout: seconds for that.
-            least: the number of ranks that is enough when the time is over; None = all hosts must come.
+            least_ranks: the number of ranks that is enough after the timeout. None = too few hosts are an error.
 
         Returns:
-            The members, in the order of their indices, with names of their own.
+            The members in the order of their indices, with unique names. See `Roster.join`.
 
         Raises:
-            LateError: too few have joined in time. Those who have are told by `close`.
+            LateError: too few have joined in time. `close` tells those that have.
             InterruptedByError: `interrupt` was called.
-            LaunchError: no more can join.
+            LaunchError: other hosts cannot join.
         """
-        begun = told = time.monotonic()
+        now = time.monotonic()
+        deadline, next_notice = now + self._endpoint.timeout, now + _NOTICE_INTERVAL
         with self._changed:
-            while self._roster.missing and not self._interrupted_by:
+            while (begins_at := self._roster.begins_at) > now and not self._interrupted_by:
                 if self._failure:
                     raise LaunchError(self._failure)
-                now = time.monotonic()
-                if now >= begun + timeout:
-                    if least is not None and self._roster.ranks >= least:
+                if now >= deadline:
+                    if least_ranks is not None and self._roster.ranks >= least_ranks:
                         break
-                    raise LateError(self._describe_late(timeout))
-                if now >= told + _TELL_INTERVAL:
-                    told = now
-                    self._say(f"waiting for hosts: {self._roster.describe_missing()}")
-                self._changed.wait(min(begun + timeout, told + _TELL_INTERVAL) - now)
+                    raise LateError(self._describe_late())
+                if now >= next_notice:
+                    next_notice = now + _NOTICE_INTERVAL
+                    self._notify_user(f"waiting for hosts: {self._roster.describe()}")
+                self._changed.wait(min(deadline, next_notice, begins_at) - now)
+                now = time.monotonic()
             self.check_interrupted()
             self._roster.has_begun = True
             return self._roster.listed()
 
+    def gather_all(self) -> tuple[list[Member], dict[int, Connection]]:
+        """Wait as `gather` does, and take the connections of all hosts before any of them can leave.
+
+        Returns:
+            The members, and the connections by index. The caller closes them.
+        """
+        with self._changed:  # reentrant, and released while `gather` waits
+            members = self.gather()
+            taken, self._waiting = self._waiting, {}
+            return members, taken
+
     def interrupt(self, signum: int) -> None:
-        """Have `gather` give up because of a signal."""
+        """Let `gather` raise InterruptedByError because of a signal."""
         with self._changed:
             self._interrupted_by = signum
             self._changed.notify_all()
@@ -135,16 +152,16 @@ class JoinListener:
             return self._roster.listed()
 
     def watch(self, on_change: Callable[[], None]) -> None:
-        """Call back whenever a host has joined or left (any thread)."""
+        """Call `on_change` whenever a host has joined or left, from any thread."""
         self._on_change = on_change
 
     # --- the connections
 
-    def take(self, name: str, deadline: float) -> tuple[int, socket.socket, Member]:
-        """Take the connection of a host, and its index.
+    def take(self, name: str, deadline: float) -> tuple[int, Connection, Member]:
+        """Take the connection of the host `name`, with its index and its member.
 
         Raises:
-            LostError: it has left, and is not waited for.
+            LostError: it has left, and cannot be replaced.
             HostError: it has not joined again by the deadline.
         """
         with self._changed:
@@ -159,21 +176,21 @@ class JoinListener:
             connection = self._waiting.pop(index)
             if index in self._without_agent:
                 self._without_agent.discard(index)
-                with suppress(OSError):  # it is gone, which the handshake notices
-                    connection.sendall(encode(MessageKind.ACCEPTED))
+                with suppress(OSError):  # it is gone, which the handshake reports
+                    connection.send(MessageKind.ACCEPTED)
             return index, connection, self._roster.members[index]
 
-    def part(self, index: int, connection: socket.socket, is_well: bool) -> None:
-        """Take back the connection of a host whose agent has ended.
+    def release(self, index: int, connection: Connection, can_start_again: bool) -> None:
+        """Return the connection of a host whose agent has ended.
 
         Args:
             index, connection: what `take` returned.
-            is_well: whether the host can start another agent.
+            can_start_again: whether the host can start another agent.
         """
         with self._changed:
             if not self._is_elastic or self._is_closing:
-                self._parted[index] = connection
-            elif is_well:
+                self._released[index] = connection
+            elif can_start_again:
                 self._waiting[index] = connection
                 self._without_agent.add(index)
                 self._changed.notify_all()
@@ -186,7 +203,7 @@ class JoinListener:
     # --- the end
 
     def close(self, end: End) -> None:
-        """Tell all hosts that the job is over, and listen no more."""
+        """Send all hosts that wait the end of the job, and stop listening."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -195,8 +212,8 @@ class JoinListener:
         self._admission.close()
         self._loop.close()
         os.close(self._wakeup)
-        for connection in (*self._waiting.values(), *self._parted.values()):
-            say_last(connection, MessageKind.OVER, end.to_json())
+        for connection in (*self._waiting.values(), *self._released.values()):
+            send_last(connection, MessageKind.OVER, end.to_json())
 
     # --- the thread
 
@@ -205,29 +222,29 @@ class JoinListener:
             while not self._is_closing:
                 self._loop.run_once(_CHECK_INTERVAL)
                 self._admit()
-        except Exception as error:  # any at all: hosts that nobody takes in any more would be waited for
+        except Exception as error:  # any at all: `gather` would wait for hosts that cannot join
             self._fail(str(error) if isinstance(error, DistrunError) else repr(error))
 
     def _fail(self, reason: str) -> None:
-        """Take in nobody any more: who is waited for is told, and so is who calls."""
+        """Stop listening, and let waiting callers of this object raise the reason. Hosts that call are not answered."""
         self._admission.close()
         with self._changed:
             self._failure = f"no host can join any more: {reason}"
             self._changed.notify_all()
-            goes_on = self._is_elastic and self._roster.has_begun
-        if goes_on:
-            self._say(self._failure)
+            continues = self._is_elastic and self._roster.has_begun
+        if continues:
+            self._notify_user(self._failure)
 
     def _admit(self) -> None:
         with self._changed:
-            back, self._to_watch = self._to_watch, []
-            for index, connection in back:
+            released, self._to_watch = self._to_watch, []
+            for index, connection in released:
                 if self._waiting.get(index) is connection:
                     self._watch(index, connection)
         while (caller := self._admission.next()) is not None:
             self._receive(*caller)
 
-    def _receive(self, connection: socket.socket, member: Member) -> None:
+    def _receive(self, connection: Connection, member: Member) -> None:
         with self._changed:
             refusal, occupant = self._roster.refusal(member), self._roster.occupant(member)
             if not refusal and not occupant:
@@ -235,30 +252,31 @@ class JoinListener:
                 return
             is_final = bool(refusal) or not self._roster.may_become_free()
         if refusal or (not self._roster.has_begun and member.index not in self._contested):
-            self._say(refusal or occupant)
-        if occupant:  # it calls again every second
+            self._notify_user(refusal or occupant)
+        if occupant and member.index is not None:  # it calls again every second, and is notified of once
             self._contested.add(member.index)
         kind = MessageKind.REFUSED if is_final else MessageKind.OCCUPIED
-        say_last(connection, kind, (refusal or occupant).encode())
+        send_last(connection, kind, (refusal or occupant).encode())
 
-    def _accept(self, connection: socket.socket, member: Member) -> None:
-        name = self._roster.join(member)
-        said = {"job": self.job, "host": name, "keepalive": self.keepalive}
-        with suppress(OSError):  # it is gone again, which is noticed like that of any other
-            connection.sendall(encode(MessageKind.ACCEPTED, json.dumps(said).encode()))
-        self._waiting[member.index] = connection
-        self._watch(member.index, connection)
+    def _accept(self, connection: Connection, member: Member) -> None:
+        joined = self._roster.join(member, time.monotonic())
+        assert joined.index is not None
+        answer = {"job": self.job, "host": joined.name, "keepalive": self.keepalive}
+        with suppress(OSError):  # it is gone again, which its descriptor tells
+            connection.send(MessageKind.ACCEPTED, json.dumps(answer).encode())
+        self._waiting[joined.index] = connection
+        self._watch(joined.index, connection)
         self._changed.notify_all()
         self._on_change()
 
-    def _watch(self, index: int, connection: socket.socket) -> None:
-        """Notice that a host goes while it waits: it has nothing to say before its agent is spoken to."""
+    def _watch(self, index: int, connection: Connection) -> None:
+        """Notice that a host goes while it waits. It sends nothing before the launcher has spoken to its agent."""
         descriptor = connection.fileno()
 
         def leave() -> None:
             self._loop.unwatch(descriptor)
             with self._changed:
-                if self._waiting.get(index) is connection:  # otherwise its agent speaks
+                if self._waiting.get(index) is connection:  # otherwise it was taken, and has sent something
                     del self._waiting[index]
                     self._without_agent.discard(index)
                     connection.close()
@@ -272,10 +290,10 @@ class JoinListener:
         self._changed.notify_all()
         self._on_change()
 
-    def _describe_late(self, timeout: float) -> str:
-        refused = self._admission.describe_refused()
+    def _describe_late(self) -> str:
+        endpoint, refused = self._endpoint, self._admission.describe_refused()
+        late = f"{self._roster.describe()} within {endpoint.timeout:g} s{f' ({refused})' if refused else ''}"
         return (
-            f"{self._roster.describe_missing()} within {timeout:g} s{f' ({refused})' if refused else ''}: see that all "
-            "are started, that they find this host and that DISTRUN_KEY is the same everywhere, or give them more time "
-            "with --start-timeout"
+            f"{late}: see that all are started, that they find this host and that {endpoint.key_name} is the same "
+            f"everywhere, or give them more time with {endpoint.timeout_option}"
         )

@@ -1,7 +1,7 @@
-"""The messages between the launcher and a host that has joined it: a kind, a length and that many bytes.
+"""The messages between a launcher and the hosts that join it: a kind, a length and a payload of that length.
 
-They carry the standard streams of the agent, which the two ends of the connection pass on unread, and what a channel of
-SSH has besides: a request to kill, an exit status.
+Between a launcher and an agent they carry the agent's standard streams, which both ends forward without reading them,
+and what an SSH channel has besides: a request to kill, an exit status. Between launchers they carry events.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import platform
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -19,11 +19,11 @@ from distrun.errors import LaunchError
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
 
 MAY_BE_TRIED_AGAIN = 143
-"""The exit status, as of a process that SIGTERM has ended, where no rank has failed: a host was lost, or was late."""
+"""The exit status where no rank has failed but a host was lost or late: as of a process that SIGTERM has ended."""
 
 
 class LostError(HostError):
-    """A host had joined, and is gone before its agent was spoken to."""
+    """A host joined, and was gone before the launcher spoke to its agent."""
 
     status = MAY_BE_TRIED_AGAIN
 
@@ -33,25 +33,30 @@ _MAX_LENGTH = 1 << 26  # bytes
 
 
 class MessageKind(IntEnum):
-    """The meaning of a message: the first group comes from the launcher, the second goes to it."""
+    """The meaning of a message: the first group comes from the launcher that listens, the second goes to it."""
 
     ACCEPTED = 1
-    """The host may join; nothing follows until the job begins."""
+    """The host has joined: a `client.Accepted`, JSON. Nothing follows until the job begins."""
     REFUSED = 2
-    """The reason why it may not; text."""
+    """The reason why the host may not join, text."""
     OCCUPIED = 3
-    """The reason why it may not yet, as another process with its index has not gone; text."""
+    """The reason why the host may not join yet: another process with its index is there. Text."""
     INPUT = 4
     """Bytes for the agent's stdin."""
     KILL = 5
     """Kill the agent."""
     OVER = 6
-    """The job is over: an `End`, JSON."""
+    """The job is over, or does not begin: an `End`, JSON."""
+    BEGIN = 7
+    """The job begins with a launcher on every host: a `nodes.messages.Assembly`, JSON."""
 
     OUTPUT = 16
     """Bytes from the agent's stdout."""
     EXITED = 17
     """The agent is gone: an `AgentEnd`, JSON."""
+
+    EVENT = 32
+    """Between launchers, in both directions: a `nodes.messages.Notification`, JSON."""
 
 
 _KINDS = frozenset(MessageKind)
@@ -63,7 +68,7 @@ def encode(kind: MessageKind, payload: bytes = b"") -> bytes:
 
 
 class MessageDecoder:
-    """Turns the bytes of a connection, in pieces of any size, back into messages."""
+    """Turns the bytes of a connection, which arrive in pieces of any size, into messages."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -72,7 +77,7 @@ class MessageDecoder:
         """Take the next bytes and yield the messages that they complete.
 
         Raises:
-            LaunchError: they are none of ours.
+            LaunchError: they are not a message.
         """
         self._pending += data
         while len(self._pending) >= _HEADER.size:
@@ -87,25 +92,40 @@ class MessageDecoder:
             yield MessageKind(kind), payload
 
 
+def format_size(least: int, most: int) -> str:
+    """Return a number of hosts as users type it: `2`, `2:4`."""
+    return str(most) if least == most else f"{least}:{most}"
+
+
 @dataclass(frozen=True)
 class Member:
     """A host that joins a job, as it introduces itself."""
 
-    index: int
-    """Its number among the hosts, from 0: that of the launcher's host."""
+    index: int | None
+    """Its number among the hosts, from 0, which is the launcher's host. None = any, for a host with its own launcher.
+    """
     hosts: int
-    """The number of hosts that it was told there are."""
+    """The number of hosts, as the user of this host has given it."""
     name: str
     ranks: int
-    """The number of ranks that it takes."""
+    """The number of ranks that it starts."""
     wdir: str
-    """The directory that its ranks start in unless the launcher's user gives one."""
+    """The directory where its ranks start unless the launcher's user gives one."""
     gpus: tuple[str, ...] = ()
-    """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES; none = those that they find."""
+    """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES. Empty = those that they find."""
     machine: str = ""
-    """Hosts that are one machine say the same; see `machine.identity`. Empty = unknown."""
+    """A text that hosts share if they are one machine. See `machine.identity`. Empty = unknown."""
     distrun: str = __version__
     python: str = platform.python_version()
+    least: int = 0
+    """The number of hosts that are enough for the job to begin, as the user of this host has given it. 0 = all."""
+    info: HostInfo | None = None
+    """Its addresses and ports, if it has its own launcher. An agent gives them later, in its handshake."""
+
+    @property
+    def size(self) -> str:
+        """The number of hosts, as `format_size` writes it."""
+        return format_size(self.least or self.hosts, self.hosts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the introduction."""
@@ -114,17 +134,20 @@ class Member:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Member:
         """Return what `to_json` wrote. Raises KeyError, TypeError or ValueError: it is something else."""
-        member = cls(**{**values, "gpus": tuple(values["gpus"])})
-        numbers = (member.index, member.hosts, member.ranks)
+        info = values.get("info")
+        info = None if info is None else HostInfo.from_json(json.dumps(info).encode())
+        member = cls(**{**values, "gpus": tuple(values["gpus"]), "info": info})
+        numbers = (member.index or 0, member.hosts, member.ranks, member.least)
         texts = (member.name, member.wdir, member.machine, member.distrun, member.python, *member.gpus)
         if not all(isinstance(value, int) for value in numbers) or not all(isinstance(value, str) for value in texts):
-            raise ValueError("a number is none, or a text")
+            raise ValueError("a number is not a number, or a text not a text")
         return member
 
     def incompatibility(self) -> str:
-        """Return why its distrun and ours cannot work together, with the remedy; empty = they can."""
+        """Return why this host cannot be used, such as for its version of distrun, with the remedy. Empty = it can."""
+        info = self.info or HostInfo(self.distrun, self.python, 0)
         try:
-            check_compatibility(HostInfo(self.distrun, self.python, 0), "python")
+            check_compatibility(replace(info, distrun=self.distrun), "python", __version__)
         except HostError as error:
             return str(error)
         return ""
@@ -132,12 +155,12 @@ class Member:
 
 @dataclass(frozen=True)
 class AgentEnd:
-    """The end of an agent, as the process that started it tells the launcher."""
+    """The end of an agent, as the process that started it reports it to the launcher."""
 
     returncode: int
     """As in `subprocess`: negative = a signal."""
     told_to_end: int = 0
-    """The signal by which somebody has ended the process that joined, and it the agent; 0 = nobody has."""
+    """The signal that made the joined process end the agent. 0 = none."""
     is_clean: bool = True
     """Whether nothing is left of what the agent had started."""
 
@@ -153,13 +176,13 @@ class AgentEnd:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a job, as the launcher tells those that have joined."""
+    """The end of a job, as the launcher sends it to the hosts that have joined."""
 
     status: int
     report: str = ""
     """The failure report, if there is one."""
     told_to_end: int = 0
-    """The signal that has ended the process that joined, which knows of no end of the job; the launcher says 0."""
+    """The signal that the joined process received before the job ended. The launcher sends 0."""
 
     def to_json(self) -> bytes:
         """Return the payload of an OVER message."""

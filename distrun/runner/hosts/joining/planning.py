@@ -1,7 +1,7 @@
 """The plan of a job whose hosts have joined. Pure.
 
-Hosts that are one machine, such as two tasks of Spark on one executor host, keep an agent each, and their ranks are
-those of one host: local ranks are numbered through, and memory is shared.
+Hosts that are one machine, such as two tasks of Spark on one executor host, have an agent each. Their ranks are ranks
+of one host: local ranks are numbered across the agents, and memory is shared.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from distrun.runner.planning.ssh_config import Route
 from distrun.runner.planning.variables.job import common_variables
 
 LAUNCHER = "joined"
-"""The launcher of such a plan: hosts have called, and nobody starts anything there."""
+"""`LaunchPlan.launcher` of such a plan: the hosts have called, and their agents run already."""
 
 
 def plan_of(members: Sequence[Member], request: LaunchRequest, context: LaunchContext, grace: float) -> LaunchPlan:
     """Return the plan of a job, with a part for each member.
 
     Args:
-        members: the hosts, with names of their own; the first is the launcher's.
-        request: what is to run; its hosts are these.
+        members: the hosts, with unique names. The first is the launcher's.
+        request: what is to run, on these hosts.
         context: the facts of the launcher.
         grace: seconds from SIGTERM to SIGKILL.
 
@@ -44,12 +44,12 @@ def plan_of(members: Sequence[Member], request: LaunchRequest, context: LaunchCo
         for member in together:
             own, rest = rest[: member.ranks], rest[member.ranks :]
             agents.append(_part(member, _host(together), own, whole, request, context))
-    # Agents on one machine have no port of their own to meet at: that of the first is used.
+    # Agents on one machine have no port of their own to meet at: the port of the first is used.
     return replace(plan, agents=tuple(agents), routes={}, launcher=LAUNCHER)
 
 
 def _by_machine(members: Sequence[Member]) -> list[list[Member]]:
-    """Return the members, those of one machine together, in the order of their first ones."""
+    """Return the members grouped by machine. Groups are in the order of their first members."""
     machines: dict[str, list[Member]] = {}
     for member in members:
         machines.setdefault(member.machine or member.name, []).append(member)
@@ -57,7 +57,7 @@ def _by_machine(members: Sequence[Member]) -> list[list[Member]]:
 
 
 def _host(together: Sequence[Member]) -> Host:
-    """Return the host that members of one machine make up."""
+    """Return the host that the members of one machine make up."""
     gpus = tuple(dict.fromkeys(gpu for member in together for gpu in member.gpus))
     return Host(together[0].name, sum(member.ranks for member in together), gpus=gpus)
 

@@ -1,4 +1,4 @@
-"""The process that has joined, while its agent runs: it passes on what launcher and agent say to each other.
+"""The process that has joined, while its agent runs: it forwards bytes between the launcher and the agent.
 
 One thread and one loop, and nothing blocks: neither direction waits for the other.
 """
@@ -6,28 +6,26 @@ One thread and one loop, and nothing blocks: neither direction waits for the oth
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
 from distrun.errors import LaunchError
-from distrun.host.connections.tcp_options import set_tcp_options
+from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.interruption import Interruption
-from distrun.runner.hosts.joining.messages import AgentEnd, End, MessageDecoder, MessageKind, encode
+from distrun.runner.hosts.joining.messages import AgentEnd, End, MessageKind
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system.loop import WRITE, Loop
 
-_MOST_PENDING = 1 << 20  # bytes that one side has said and the other has not taken, beyond which we listen no more
+_MOST_PENDING = 1 << 20  # bytes that one side has sent and the other has not taken. Beyond that, reading stops
 _READ_AT_ONCE = 1 << 16
 
 
 class Relay:
-    """One agent and its connection, from the launcher's consent to the end."""
+    """The connection with a launcher that has accepted this host, and the agent here, until the end of the job."""
 
     def __init__(
         self,
-        connection: socket.socket,
-        decoder: MessageDecoder,
+        connection: Connection,
         program: LocalProgram,
         interruption: Interruption,
         keepalive: float,
@@ -35,38 +33,35 @@ class Relay:
     ) -> None:
         """
         Args:
-            connection: that to the launcher; this object closes it.
-            decoder: has what has come already.
+            connection: the connection with the launcher. This object closes it.
             program: the first agent.
-            interruption: tells when this process is to end.
-            keepalive: seconds of silence after which the launcher counts as gone once the agent is, which has watched
-                it before; 0 = never.
-            clean_up: ends what a dead agent has left behind; returns whether nothing is left.
+            interruption: the signal that ends this process.
+            keepalive: seconds after which a launcher that does not answer counts as gone, 0 = never. It applies after
+                the agent has ended. Before, the agent watches the launcher.
+            clean_up: ends what a dead agent has left behind. Returns whether nothing is left.
         """
-        connection.setblocking(False)
         self.end: End | None = None
-        """The end of the job, if the launcher has told it."""
+        """The end of the job, if the launcher has sent it."""
         self.lost = ""
-        """Why the connection has ended before; empty = it has not."""
+        """Why the connection ended before that. Empty = it has not."""
         self._connection = connection
-        self._decoder = decoder
         self._program = program
         self._interruption = interruption
         self._keepalive = keepalive
         self._clean_up = clean_up
-        self._to_launcher, self._to_agent = bytearray(), bytearray()
+        self._to_agent = bytearray()
         self._stdin, self._stdout = program.descriptors
         self._writable = os.dup(connection.fileno())  # a loop watches a descriptor for one thing
         self._has_agent = self._takes_input = True
         self._loop = Loop()
 
     def run(self) -> None:
-        """Pass on until the launcher tells the end of the job, parts with us, or is gone, or this process is to end."""
+        """Forward bytes until the job is over, the launcher is gone, or a signal ends this process."""
         os.set_blocking(self._stdin, False)
-        self._loop.watch(self._connection.fileno(), self._hear)
+        self._loop.watch(self._connection.fileno(), self._receive)
         self._loop.watch(self._stdout, self._collect)
         self._loop.watch(self._interruption.fileno(), self._interrupt)
-        self._take(b"")
+        self._receive()  # some messages may have arrived together with the launcher's answer
         try:
             while self._has_agent or not self._is_over:
                 self._loop.run_once(None)
@@ -79,31 +74,20 @@ class Relay:
 
     @property
     def _is_over(self) -> bool:
-        """Whether there is nothing more to hear from the launcher, nor to say to it."""
-        told = bool(self._interruption.signum) and not self._to_launcher
-        return self.end is not None or bool(self.lost) or told
+        """Whether the connection is not needed any longer."""
+        has_said_all = bool(self._interruption.signum) and not self._connection.pending
+        return self.end is not None or bool(self.lost) or has_said_all
 
     # --- from the launcher to the agent
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            data = self._connection.recv(1 << 20)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._lose(error.strerror or str(error))
-            return
-        if data:
-            self._take(data)
-        else:
-            self._lose("the launcher has closed it")
-
-    def _take(self, data: bytes) -> None:
-        try:
-            for kind, payload in self._decoder.feed(data):
+            for kind, payload in self._connection.receive():
                 self._obey(kind, payload)
         except LaunchError as error:
             self._lose(str(error))
+        except OSError as error:
+            self._lose(error.strerror or str(error))
 
     def _obey(self, kind: MessageKind, payload: bytes) -> None:
         match kind:
@@ -121,18 +105,18 @@ class Relay:
                 raise LaunchError(f"{kind!r} is not for a host that has joined")
 
     def _feed(self) -> None:
-        """Give the agent what it takes now; the launcher is listened to no more while that is too much."""
+        """Write what the agent takes now. Stops receiving from the launcher while too much is left."""
         try:
             while self._to_agent:
                 del self._to_agent[: os.write(self._stdin, self._to_agent)]
         except BlockingIOError:
             self._loop.watch(self._stdin, self._feed, WRITE)
-        except OSError:  # it is gone, which its stdout tells
+        except OSError:  # it is gone, which the end of its stdout tells
             self._end_input()
         else:
             if self._takes_input:
                 self._loop.unwatch(self._stdin)
-        self._listen(self._connection.fileno(), self._hear, len(self._to_agent) < _MOST_PENDING and not self.lost)
+        self._listen(self._connection.fileno(), self._receive, len(self._to_agent) < _MOST_PENDING and not self.lost)
 
     def _end_input(self) -> None:
         if self._takes_input:
@@ -142,7 +126,7 @@ class Relay:
             self._to_agent.clear()
 
     def _start_again(self) -> None:
-        """Start another agent: an elastic job that has parted with the last one wants this host again."""
+        """Start another agent: an elastic job that has let the last one end uses this host again."""
         self._program.close()
         self._program = LocalProgram(AGENT)
         self._stdin, self._stdout = self._program.descriptors
@@ -158,7 +142,7 @@ class Relay:
         except OSError:
             data = b""
         if data:
-            self._send(encode(MessageKind.OUTPUT, data))
+            self._send(MessageKind.OUTPUT, data)
         else:
             self._agent_ended()
 
@@ -169,27 +153,27 @@ class Relay:
         returncode = self._program.wait()
         is_clean = self._clean_up() if returncode else True
         end = AgentEnd(returncode, self._interruption.signum, is_clean)
-        with suppress(OSError):
-            set_tcp_options(self._connection, self._keepalive)
-        self._send(encode(MessageKind.EXITED, end.to_json()))
-
-    def _send(self, message: bytes) -> None:
         if not self.lost:
-            self._to_launcher += message
+            self._connection.set_keepalive(self._keepalive)
+        self._send(MessageKind.EXITED, end.to_json())
+
+    def _send(self, kind: MessageKind, payload: bytes) -> None:
+        if not self.lost:
+            self._connection.put(kind, payload)
             self._flush()
 
     def _flush(self) -> None:
-        """Send what can be sent now; the agent is listened to no more while too much is left."""
+        """Send what can be sent now. Stops reading from the agent while too much is left."""
         try:
-            while self._to_launcher:
-                del self._to_launcher[: self._connection.send(self._to_launcher)]
-        except BlockingIOError:
-            self._loop.watch(self._writable, self._flush, WRITE)
+            self._connection.flush()
         except OSError as error:
             self._lose(error.strerror or str(error))
+            return
+        if self._connection.pending:
+            self._loop.watch(self._writable, self._flush, WRITE)
         else:
             self._loop.unwatch(self._writable)
-        self._listen(self._stdout, self._collect, len(self._to_launcher) < _MOST_PENDING and self._has_agent)
+        self._listen(self._stdout, self._collect, self._connection.pending < _MOST_PENDING and self._has_agent)
 
     # --- both
 
@@ -200,16 +184,15 @@ class Relay:
             self._loop.unwatch(descriptor)
 
     def _lose(self, reason: str) -> None:
-        """Give up the launcher: the agent notices by the end of its stdin, and ends its ranks."""
+        """Give up the launcher. The agent notices the end of its stdin, and ends its ranks."""
         self.lost = self.lost or reason
-        self._to_launcher = bytearray()  # the other one may still be held by a send that has failed
         self._loop.unwatch(self._connection.fileno())
         self._loop.unwatch(self._writable)
         self._end_input()
         self._listen(self._stdout, self._collect, self._has_agent)
 
     def _interrupt(self) -> None:
-        """End the agent, whose ranks get its grace."""
+        """End the agent, which gives its ranks their grace period."""
         self._loop.unwatch(self._interruption.fileno())
         with suppress(ProcessLookupError):
             self._program.terminate()

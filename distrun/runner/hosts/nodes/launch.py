@@ -1,4 +1,4 @@
-"""One launcher per node: from the options of this node to its part of the plan of the whole job."""
+"""One launcher per host: from the options of this host to its part of the plan of the whole job."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from distrun.host.endpoints import reserve_port
 from distrun.host.interfaces import matching
-from distrun.runner.hosts.nodes.messages import Assembly, Node
+from distrun.runner.hosts.joining.messages import Member
+from distrun.runner.hosts.nodes.messages import Assembly
 from distrun.runner.hosts.nodes.peers import Peers
-from distrun.runner.hosts.nodes.rendezvous import Place, meet
+from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions, rendezvous
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan
@@ -23,73 +24,79 @@ from distrun.runner.protocol.handshake import Greeting, describe_host
 
 @dataclass(frozen=True)
 class NodeLaunch:
-    """A job that is about to begin on all of its nodes."""
+    """A job that is about to begin on all of its hosts."""
 
     plan: LaunchPlan
-    """The whole job; the part of our own host is complete."""
+    """The whole job. The part of this host is complete."""
     peers: Peers
     reservation: socket.socket
-    """Keeps the port of the runtime's rendezvous free, in case that rank 0 is here."""
+    """Keeps the port of the ranks' rendezvous free, in case that rank 0 is here."""
 
     def close(self) -> None:
-        """Part with the other nodes, and free the port."""
+        """Close the connections with the other launchers, and free the port."""
         self.peers.close()
         self.reservation.close()
 
 
 def launch(
-    request: LaunchRequest, grace: float, place: Place, ranks: int, number: int | None, say: Callable[[str], None]
+    request: LaunchRequest,
+    grace: float,
+    options: RendezvousOptions,
+    ranks: int,
+    index: int | None,
+    notify_user: Callable[[str], None],
 ) -> NodeLaunch:
-    """Meet the other nodes and plan the job.
+    """Meet the launchers of the other hosts, and plan the job.
 
     Args:
-        request: what is to run here; its hosts are those that come.
+        request: what is to run here. Its hosts are the ones that come.
         grace: seconds from SIGTERM to SIGKILL.
-        place: where the nodes meet.
-        ranks: how many ranks this node has.
-        number: the place among the nodes that is asked for; None = any.
-        say: tells the user what is waited for, when that takes long.
+        options: where the launchers meet.
+        ranks: the number of ranks on this host.
+        index: the number of this host among all. None = any.
+        notify_user: shows a sentence to the user: what is waited for, when that takes long.
 
     Raises:
         UsageError: the request cannot be met here.
-        LaunchError: the nodes did not come together.
+        LaunchError: the launchers did not come together.
     """
     request = checked(request)
-    # What can be found wrong here is found before others are met. Which ranks are ours shows later.
-    here = replace(request, hosts=(Host("localhost", ranks),), nodes=place.size.most, stdin=None, tf_config=False, ps=0)
-    alone = prepare(here, grace)
+    # What can be found wrong here is found before others are met. Which ranks run here is known later.
+    hosts = (Host("localhost", ranks),)
+    alone = prepare(replace(request, hosts=hosts, nodes=options.most, stdin=None, tf_config=False, ps=0), grace)
     reservation = reserve_port()
     try:
         part = alone.agents[0]
         info = describe_host(Greeting(0.0, part.wdir, ranks if request.tf_config else 0), reservation)
         name = socket.gethostname()
         info = replace(info, addresses=tuple(matching(info.addresses, alone.network, f"host {name!r}")))
-        meeting = meet(place, Node(name, ranks, str(place.size), number, info), say)
+        member = Member(index, options.most, name, ranks, part.wdir, least=options.least, info=info)
+        found = rendezvous(options, member, notify_user)
     except BaseException:
         reservation.close()
         raise
     try:
-        context = replace(launch_context({}), job=meeting.assembly.job, key=meeting.key)
-        meeting.peers.keep_alive(chosen_settings(request).keepalive)
-        plan = plan_of(meeting.assembly, request, context, grace)
-        return NodeLaunch(replace(plan, warnings=alone.warnings), meeting.peers, reservation)
+        context = replace(launch_context({}), job=found.assembly.job, key=found.key)
+        found.peers.set_keepalive(chosen_settings(request).keepalive)
+        plan = plan_of(found.assembly, request, context, grace)
+        return NodeLaunch(replace(plan, warnings=alone.warnings), found.peers, reservation)
     except BaseException:
-        meeting.peers.close()
+        found.peers.close()
         reservation.close()
         raise
 
 
 def plan_of(assembly: Assembly, request: LaunchRequest, context: LaunchContext, grace: float) -> LaunchPlan:
-    """Return the plan of a job, whose part for our own host is complete. Pure.
+    """Return the plan of a job, whose part for this host is complete. Pure.
 
     Args:
-        assembly: the nodes.
+        assembly: the hosts.
         request: what is to run here.
         context: the facts of this launcher, with the name and the key of the job.
         grace: seconds from SIGTERM to SIGKILL.
     """
     here = assembly.nodes[assembly.here].name
-    infos = {node.name: node.info for node in assembly.nodes}
+    infos = {node.name: node.info for node in assembly.nodes if node.info is not None}  # all have it
     hosts = tuple(Host(node.name, node.ranks) for node in assembly.nodes)
     routes = {name: Route(name, name) for name in infos if name != here}
     request = replace(request, hosts=hosts, np=None, ranks_per_host=None, oversubscribe=False, map_by="slot")

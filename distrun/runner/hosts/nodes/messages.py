@@ -1,62 +1,39 @@
-"""The messages of the launchers of a job's nodes: what a node brings, which nodes there are, what has happened."""
+"""The messages between the launchers of a job: which hosts it has, and what has happened on one of them."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from distrun.runner.decisions import events
+from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.handshake import HostInfo
-
-
-@dataclass(frozen=True)
-class Node:
-    """One launcher's share in the job."""
-
-    name: str
-    """The host's name; in an `Assembly` no two nodes have the same."""
-    ranks: int
-    """The number of ranks that it starts."""
-    nodes: str
-    """The number of nodes that its user asked for, as typed: `2`, `2:4`."""
-    number: int | None
-    """The place among the nodes that its user asked for; None = any."""
-    info: HostInfo
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the node as an object of JSON."""
-        return {**asdict(self), "info": json.loads(self.info.to_json())}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Node:
-        """Return what `to_json` wrote."""
-        return cls(**{**values, "info": HostInfo.from_json(json.dumps(values["info"]).encode())})
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """The nodes of a job that is about to begin, in the order of their ranks."""
+    """The hosts of a job that is about to begin, in the order of their ranks."""
 
     job: str
-    """The job's name, made up for this start."""
-    nodes: tuple[Node, ...]
+    """The job's name, which is random."""
+    nodes: tuple[Member, ...]
+    """The hosts, with unique names."""
     here: int
-    """The index of the node that is told so."""
+    """The index of the host that receives this."""
     server: int
-    """The index of the node that hosts the rendezvous."""
+    """The index of the host whose launcher hosts the rendezvous."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the message that tells it."""
-        return {**vars(self), "nodes": [node.to_json() for node in self.nodes]}
+    def to_json(self) -> bytes:
+        """Return the payload of a BEGIN message."""
+        return json.dumps({**vars(self), "nodes": [node.to_json() for node in self.nodes]}).encode("ascii")
 
     @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> Assembly:
+    def from_json(cls, payload: bytes) -> Assembly:
         """Return what `to_json` wrote."""
-        return cls(**{**message, "nodes": tuple(map(Node.from_json, message["nodes"]))})
+        values = json.loads(payload)
+        return cls(**{**values, "nodes": tuple(map(Member.from_json, values["nodes"]))})
 
 
 _EVENTS = {
@@ -73,43 +50,45 @@ _EVENTS = {
 
 
 @dataclass(frozen=True)
-class News:
-    """An event that one launcher tells the others."""
+class Notification:
+    """An event of one host, for the launchers of the others."""
 
     host: str
-    """The node that it happened on."""
+    """The host where it happened."""
     event: events.Event
-    last_words: bytes = b""
-    """The end of what the rank that has failed wrote to stderr."""
+    stderr_tail: bytes = b""
+    """The last lines that the rank wrote to stderr, if the event is that it has failed."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the message that tells it."""
+    def to_json(self) -> bytes:
+        """Return the payload of an EVENT message."""
         kind, values = type(self.event).__name__, asdict(self.event)
-        return {"host": self.host, "kind": kind, "event": values, "last_words": self.last_words.decode("latin-1")}
+        text = self.stderr_tail.decode("latin-1")
+        return json.dumps({"host": self.host, "kind": kind, "event": values, "stderr_tail": text}).encode("ascii")
 
     @classmethod
-    def from_json(cls, message: Mapping[str, Any]) -> News:
-        """Return what `to_json` wrote."""
+    def from_json(cls, payload: bytes) -> Notification:
+        """Return what `to_json` wrote. Raises KeyError, TypeError or ValueError: it is something else."""
+        message = json.loads(payload)
         values = dict(message["event"])
         if "exit" in values:
             values["exit"] = RankExit(**values["exit"])
         event = _EVENTS[message["kind"]](**values)
-        return cls(message["host"], event, message["last_words"].encode("latin-1"))
+        return cls(message["host"], event, message["stderr_tail"].encode("latin-1"))
 
 
-def is_told(event: events.Event) -> bool:
-    """Whether an event concerns the other nodes. Signals to ranks, unlike those that end the job, do not."""
+def concerns_others(event: events.Event) -> bool:
+    """Whether an event concerns the other launchers. Signals to ranks, unlike those that end the job, do not."""
     if isinstance(event, events.SignalReceived):
         return event.signum not in (signal.SIGUSR1, signal.SIGUSR2)
     return type(event).__name__ in _EVENTS
 
 
-def named_apart(nodes: list[Node]) -> list[Node]:
-    """Return the nodes, those of one machine with different names: `box`, `box (node 1)`."""
+def with_unique_names(nodes: Sequence[Member]) -> list[Member]:
+    """Return the hosts in their order. Hosts of one machine get different names: `box`, `box (node 1)`."""
     seen: set[str] = set()
-    apart = []
+    named = []
     for index, node in enumerate(nodes):
         name = node.name if node.name not in seen else f"{node.name} (node {index})"
         seen.add(name)
-        apart.append(replace(node, name=name))
-    return apart
+        named.append(replace(node, name=name))
+    return named

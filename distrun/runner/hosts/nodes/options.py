@@ -1,4 +1,4 @@
-"""The options of a launcher that is started on every node: text in, where to meet and how many ranks out."""
+"""The options of a launcher that is started on every node: text in, `RendezvousOptions` and a number of ranks out."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any
 
 from distrun.contract.settings import Settings
 from distrun.errors import UsageError
-from distrun.host.endpoints import LAST_PORT, parse_endpoint
+from distrun.host.endpoints import LAST_PORT
 from distrun.host.gpus import visible_gpus
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
-from distrun.runner.hosts.nodes.rendezvous import Place, secret_of
-from distrun.runner.hosts.nodes.roster import Size
+from distrun.runner.hosts.joining.endpoint import DEFAULT_TIMEOUT, JoinEndpoint, parse_join_endpoint
+from distrun.runner.hosts.joining.roster import LAST_CALL
+from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions
 from distrun.runner.system.machine import count_cores
 
-DEFAULT_PORT = 29400
-"""torchrun's, for an endpoint without one."""
-TIMEOUT = 600.0
-"""Seconds in which all nodes have to come, as in torchrun."""
 _UNSUITABLE = ("np", "hosts", "hostfile", "slots", "ranks_per_host", "launcher", "mpi_args")
 _YES, _NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """This node's share in the job."""
+    """The options of one node's launcher, once understood."""
 
     ranks: int
-    place: Place | None
-    """Where the nodes meet; None = this is the only one."""
-    number: int | None = None
-    """The place among the nodes that is asked for; None = any."""
+    """The number of ranks of this node."""
+    rendezvous: RendezvousOptions | None
+    """Where the launchers meet. None = this is the only node."""
+    index: int | None = None
+    """The number of this node among all, as `--node-rank` gives it. None = any."""
 
 
 def node_options(options: Mapping[str, Any], environ: Mapping[str, str]) -> NodeOptions | None:
-    """Return what the options say; None when they do not speak of nodes.
+    """Return what `options` say of nodes; None when none of them is about nodes.
 
     Args:
-        options: the values of the command line; the names are those of torchrun's options.
+        options: the values of the command line, under the names of torchrun's options.
         environ: the launcher's environment, for the secret and the GPUs.
 
     Raises:
-        UsageError: an option cannot be met, or does not go with others.
+        UsageError: an option cannot be met, or excludes another.
     """
-    size = parse_size(options["nnodes"] or "1", parse_conf(options["rdzv_conf"] or ""))
+    conf = parse_conf(options["rdzv_conf"] or "")
+    least, most = parse_size(options["nnodes"] or "1")
+    last_call = _seconds(conf, "last_call_timeout", LAST_CALL)
     if options["nnodes"] is None and options["nproc_per_node"] is None:
         for name in ("node_rank", "rdzv_endpoint", "rdzv_conf"):
             if options[name] is not None:
@@ -58,21 +58,22 @@ def node_options(options: Mapping[str, Any], environ: Mapping[str, str]) -> Node
                 "starts --nproc-per-node ranks there"
             )
     ranks = count_ranks(options["nproc_per_node"] or "1", environ)
-    if size.most == 1:
+    if most == 1:
         return NodeOptions(ranks, None)
-    number = options["node_rank"]
-    if number is not None and number not in range(size.most):
-        raise UsageError(f"--node-rank {number} is not one of {size.most} nodes: allowed are 0 to {size.most - 1}")
+    index = options["node_rank"]
+    if index is not None and index not in range(most):
+        raise UsageError(f"--node-rank {index} is not one of {most} nodes: allowed are 0 to {most - 1}")
     if options["stdin"] != "none":
-        raise UsageError(f"--stdin {options['stdin']} does not go with --nnodes {size}: leave it out")
-    return NodeOptions(ranks, _place(options, size, environ), number)
+        raise UsageError(f"--stdin {options['stdin']} does not go with --nnodes {options['nnodes']}: leave it out")
+    endpoint = _endpoint(options, conf, environ)
+    return NodeOptions(ranks, RendezvousOptions(endpoint, least, most, last_call, _switch(conf, "is_host")), index)
 
 
 def count_ranks(text: str, environ: Mapping[str, str]) -> int:
     """Return the number that `--nproc-per-node` stands for on this machine.
 
     Raises:
-        UsageError: it is no such number.
+        UsageError: it is not a number of ranks.
     """
     gpus = visible_gpus(environ)
     words = {"auto": gpus or count_cores(), "gpu": gpus, "cpu": count_cores()}
@@ -88,8 +89,8 @@ def count_ranks(text: str, environ: Mapping[str, str]) -> int:
     return ranks
 
 
-def parse_size(text: str, conf: Mapping[str, str]) -> Size:
-    """Return how many nodes `--nnodes` asks for, `2` or `2:4`.
+def parse_size(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of nodes that `--nnodes` allows, `2` or `2:4`.
 
     Raises:
         UsageError: it is something else.
@@ -100,11 +101,11 @@ def parse_size(text: str, conf: Mapping[str, str]) -> Size:
         raise UsageError(
             f"--nnodes {text} is no number of nodes: allowed are N and MIN:MAX, as in 2 and 2:4, from 1 to {MOST_RANKS}"
         )
-    return Size(least, most, _seconds(conf, "last_call_timeout", Size.last_call))
+    return least, most
 
 
 def parse_conf(text: str) -> dict[str, str]:
-    """Return the settings of `--rdzv-conf`, `timeout=900,is_host=1`. Those that mean nothing to us are kept too.
+    """Return the settings of `--rdzv-conf`, `timeout=900,is_host=1`, also those that distrun does not use.
 
     Raises:
         UsageError: it is something else.
@@ -120,29 +121,30 @@ def parse_conf(text: str) -> dict[str, str]:
     return conf
 
 
-def _place(options: Mapping[str, Any], size: Size, environ: Mapping[str, str]) -> Place:
-    conf = parse_conf(options["rdzv_conf"] or "")
+def _endpoint(options: Mapping[str, Any], conf: Mapping[str, str], environ: Mapping[str, str]) -> JoinEndpoint:
     text = options["rdzv_endpoint"]
     if not text:
         raise UsageError(
-            f"--nnodes {size} needs a place where the nodes meet: give --rdzv-endpoint HOST:PORT, an address of one of "
-            "them and a free port there, the same on all"
+            f"--nnodes {options['nnodes']} needs a place where the nodes meet: give --rdzv-endpoint HOST:PORT, an "
+            "address of one of them and a free port there, the same on all"
         )
-    settings = Settings.of(environ)
-    secret = secret_of(settings.key, options["rdzv_id"] or "none")
-    is_encrypted = options.get("encrypt") or settings.encrypt
-    timeout = _seconds(conf, "timeout", _seconds(conf, "join_timeout", TIMEOUT))
-    return Place(_endpoint(text), secret, size, timeout, _switch(conf, "is_host"), is_encrypted)
-
-
-def _endpoint(text: str) -> tuple[str, int]:
-    is_complete = (text.startswith("[") and not text.endswith("]")) or text.count(":") == 1
     try:
-        return parse_endpoint(text if is_complete else f"[{text.strip('[]')}]:{DEFAULT_PORT}")
+        address = parse_join_endpoint(text)
     except ValueError:
         raise UsageError(
             f"--rdzv-endpoint {text!r} is no place to meet: allowed are HOST and HOST:PORT with ports 1 to {LAST_PORT}"
         ) from None
+    settings = Settings.of(environ)
+    return JoinEndpoint(
+        address,
+        # Without a secret, the launchers know each other only by the name of the job.
+        settings.key if settings.key is not None else (options["rdzv_id"] or "none").encode(),
+        _seconds(conf, "timeout", _seconds(conf, "join_timeout", DEFAULT_TIMEOUT)),
+        is_encrypted=options.get("encrypt") or settings.encrypt,
+        purpose="rendezvous",
+        key_name="DISTRUN_KEY (or --rdzv-id where that is unset)",
+        timeout_option="--rdzv-conf timeout=S",
+    )
 
 
 def _seconds(conf: Mapping[str, str], name: str, default: float) -> float:

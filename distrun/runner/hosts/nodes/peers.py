@@ -1,7 +1,7 @@
-"""The launchers of the other nodes while the job runs: what happens on a node becomes known on all of them.
+"""The launchers of the other hosts while the job runs: an event on one host is sent to the launchers of all others.
 
-The node that has hosted the rendezvous passes on what it hears. A launcher whose connection ends before it has said
-that its agent is gone has vanished, and its ranks with it.
+The launcher that has hosted the rendezvous forwards what it receives. A launcher whose connection ends before it has
+sent that its agent is gone has vanished, and its ranks with it.
 """
 
 from __future__ import annotations
@@ -12,175 +12,181 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 
-from distrun.host.connections.listener import Listener
+from distrun.errors import LaunchError
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.runner.decisions import events
-from distrun.runner.hosts.nodes.connection import Connection, in_words
-from distrun.runner.hosts.nodes.messages import News, is_told
-from distrun.runner.hosts.nodes.server import dismiss, newcomers
+from distrun.runner.hosts.joining.connection import Connection
+from distrun.runner.hosts.joining.listener import JoinListener
+from distrun.runner.hosts.joining.messages import End, MessageKind
+from distrun.runner.hosts.nodes.messages import Notification, concerns_others
 from distrun.runner.system.loop import WRITE, Loop
 
-_LAST_MESSAGES_TIMEOUT = 2.0  # seconds in which another launcher takes what we have still to say
+_SEND_TIMEOUT = 2.0  # seconds for another launcher to take what is pending
 
 
 @dataclass(eq=False)
 class _Link:
-    """A connection with a launcher, and the hosts that are heard of through it."""
+    """A connection with a launcher."""
 
     connection: Connection
     hosts: list[str]
+    """The hosts whose events arrive here. The first is the launcher's own."""
     gone: set[str] = field(default_factory=set)
-    """The hosts whose agents have left in an orderly way."""
+    """The hosts whose agents have ended as they should."""
 
 
 class Peers:
-    """The other nodes, in a thread of their own."""
+    """The other launchers, in a thread of their own."""
 
     def __init__(
-        self, here: str, connections: Mapping[str, Connection], others: Iterable[str], listener: Listener | None = None
+        self,
+        here: str,
+        connections: Mapping[str, Connection],
+        others: Iterable[str],
+        join_listener: JoinListener | None = None,
     ) -> None:
         """
         Args:
-            here: our own host.
-            connections: those with other launchers, by host; this object closes them.
-            others: the hosts of all other nodes. Those without a connection are heard of through the only one.
-            listener: where nodes may still come, to be told that it is too late; this object closes it.
+            here: the host of this process.
+            connections: the connections with other launchers, by host. This object closes them.
+            others: all other hosts. The events of those without a connection arrive through the only one.
+            join_listener: refuses launchers that come too late. This object closes it.
         """
         self.here = here
         self._links = [_Link(connection, [host]) for host, connection in connections.items()]
         if len(self._links) == 1:
             self._links[0].hosts += [host for host in others if host not in connections]
-        self._listener = listener
-        self._queue: SimpleQueue[News | threading.Event | None] = SimpleQueue()
+        self._join_listener = join_listener
+        self._keepalive = DEAD_HOST_TIMEOUT
+        self._queue: SimpleQueue[Notification | threading.Event | None] = SimpleQueue()
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._hear: Callable[[News], None] = lambda news: None
-        self._closing = self._is_closed = False
+        self._on_notification: Callable[[Notification], None] = lambda notification: None
+        self._is_closing = self._is_closed = False
         self._loop = Loop()
         self._thread = threading.Thread(target=self._run, name="distrun nodes", daemon=True)
 
-    def keep_alive(self, keepalive: float) -> None:
-        """Give another launcher up after so many seconds of silence, or never if they are 0; call it before `start`."""
+    def set_keepalive(self, keepalive: float) -> None:
+        """Give up a launcher whose host does not answer for `keepalive` seconds, 0 = never. Call it before `start`."""
+        self._keepalive = keepalive
         for link in self._links:
-            link.connection.keep_alive(keepalive)
+            link.connection.set_keepalive(keepalive)
 
-    def start(self, hear: Callable[[News], None]) -> None:
-        """Begin to listen; `hear` is called, by the thread, with what happens elsewhere."""
-        self._hear = hear
+    def start(self, on_notification: Callable[[Notification], None]) -> None:
+        """Begin to receive. `on_notification` is called by the thread, with what happens on other hosts."""
+        self._on_notification = on_notification
         self._thread.start()
 
-    def tell(self, event: events.Event, last_words: bytes = b"") -> None:
-        """Tell the other nodes what has happened here, before `close`. What concerns nobody else is not told."""
+    def notify(self, event: events.Event, stderr_tail: bytes = b"") -> None:
+        """Send the other launchers an event of this host, if it concerns them. Does nothing after `close`."""
         if isinstance(event, events.SignalReceived):
             event = replace(event, host=self.here)
-        if is_told(event) and not self._is_closed:
-            self._post(News(self.here, event, last_words))
+        if concerns_others(event) and not self._is_closed:
+            self._post(Notification(self.here, event, stderr_tail))
 
-    def await_told(self) -> None:
-        """Return when what has been told is on its way to the other nodes, or after two seconds."""
+    def flush(self) -> None:
+        """Wait until all notifications are handed to the kernel, or for two seconds."""
         done = threading.Event()
         self._post(done)
-        done.wait(_LAST_MESSAGES_TIMEOUT)
+        done.wait(_SEND_TIMEOUT)
 
     def close(self) -> None:
-        """Say what is still to be said, and leave. Twice does no harm."""
+        """Send what is pending, and close all connections. May be called twice."""
         if self._is_closed:
             return
         self._is_closed = True
         if self._thread.ident is None:  # the job has never begun
-            self._closing = True
+            self._is_closing = True
             self._run()
         else:
             self._post(None)
             self._thread.join()
 
-    def _post(self, news: News | threading.Event | None) -> None:
-        self._queue.put(news)
+    def _post(self, item: Notification | threading.Event | None) -> None:
+        self._queue.put(item)
         os.eventfd_write(self._wakeup, 1)
 
     # --- the thread
 
     def _run(self) -> None:
-        self._loop.watch(self._wakeup, self._take_orders)
-        if self._listener is not None:
-            self._loop.watch(self._listener.fileno(), self._turn_away)
+        self._loop.watch(self._wakeup, self._take_posted)
         for link in self._links:
             self._watch(link)
-        while not self._closing:
+        while not self._is_closing:
             self._loop.run_once(None)
         for link in self._links:
-            link.connection.close(_LAST_MESSAGES_TIMEOUT)
-        if self._listener is not None:
-            self._listener.close()
+            link.connection.close(_SEND_TIMEOUT)
+        if self._join_listener is not None:
+            self._join_listener.close(End(0))
         self._loop.close()
         os.close(self._wakeup)
 
     def _watch(self, link: _Link) -> None:
-        self._loop.watch(link.connection.fileno(), lambda: self._receive(link))
+        """Watch a connection for what comes, or for the room to send what is pending, which is short and rare."""
+        self._loop.unwatch(link.connection.fileno())
+        if link.connection.pending:
+            self._loop.watch(link.connection.fileno(), lambda: self._flush(link), WRITE)
+        else:
+            self._loop.watch(link.connection.fileno(), lambda: self._receive(link))
 
-    def _take_orders(self) -> None:
+    def _take_posted(self) -> None:
         os.eventfd_read(self._wakeup)
         while True:
             try:
-                news = self._queue.get_nowait()
+                item = self._queue.get_nowait()
             except Empty:
                 return
-            if news is None:
-                self._closing = True
-            elif isinstance(news, threading.Event):
-                news.set()
+            if item is None:
+                self._is_closing = True
+            elif isinstance(item, threading.Event):
+                item.set()
             else:
-                self._pass_on(news, None)
-
-    def _turn_away(self) -> None:
-        assert self._listener is not None
-        for connection, node in newcomers(self._listener):
-            dismiss(connection, f"the job has begun without {node.name}, with all the nodes that it may have")
+                self._forward(item, None)
 
     def _receive(self, link: _Link) -> None:
         try:
-            heard = [News.from_json(message) for message in link.connection.receive()]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            received = [Notification.from_json(payload) for _, payload in link.connection.receive()]
+        except (OSError, LaunchError, ValueError, KeyError, TypeError) as error:
             self._lose(link, error)
             return
-        for news in heard:
-            if isinstance(news.event, events.AgentGone):
-                link.gone.add(news.host)
-            self._pass_on(news, link)
-            self._hear(news)
+        for notification in received:
+            if isinstance(notification.event, events.AgentGone):
+                link.gone.add(notification.host)
+            self._forward(notification, link)
+            self._on_notification(notification)
 
-    def _pass_on(self, news: News, source: _Link | None) -> None:
-        """Send news to all launchers but the one that it comes from."""
+    def _forward(self, notification: Notification, source: _Link | None) -> None:
+        """Send a notification to all launchers but the one that it comes from."""
         for link in [link for link in self._links if link is not source]:
-            try:
-                link.connection.send(news.to_json())
-                self._flush_later(link)
-            except OSError as error:
-                self._lose(link, error)
-
-    def _flush_later(self, link: _Link) -> None:
-        """Send what the kernel does not take now when it can; it takes news as a rule, which are short and few."""
-        if link.connection.wants_to_send:
-            self._loop.unwatch(link.connection.fileno())
-            self._loop.watch(link.connection.fileno(), lambda: self._flush(link), WRITE)
+            link.connection.put(MessageKind.EVENT, notification.to_json())
+            self._flush(link)
 
     def _flush(self, link: _Link) -> None:
         try:
             link.connection.flush()
         except OSError as error:
             self._lose(link, error)
-            return
-        if not link.connection.wants_to_send:
-            self._loop.unwatch(link.connection.fileno())
+        else:
             self._watch(link)
 
     def _lose(self, link: _Link, error: Exception) -> None:
-        """Give up a launcher: the ranks of its host are gone, or about to be, and so is what was heard through it."""
+        """Give up a launcher. The ranks of its host are gone, or will be soon, and so are all hosts behind it."""
         if link not in self._links:
             return
         self._links.remove(link)
         self._loop.unwatch(link.connection.fileno())
         link.connection.close()
+        reason = _explain_loss(error, link.hosts[0], self._keepalive)
         for host in link.hosts:
             if host not in link.gone:
-                news = News(host, events.AgentLost(host, in_words(error, link.hosts[0], link.connection.keepalive)))
-                self._pass_on(news, None)
-                self._hear(news)
+                notification = Notification(host, events.AgentLost(host, reason))
+                self._forward(notification, None)
+                self._on_notification(notification)
+
+
+def _explain_loss(error: Exception, host: str, keepalive: float) -> str:
+    """Return why the connection with the launcher of a host has ended, as a sentence."""
+    if isinstance(error, TimeoutError):
+        return f"nothing was heard from {host} for {keepalive:g} s: the host or the network to it is gone"
+    if isinstance(error, (ConnectionError, EOFError)):
+        return f"the launcher on {host} is gone"
+    return f"the connection with the launcher on {host} is broken: {error}"

@@ -1,129 +1,170 @@
-"""The rendezvous of a job whose launcher is started on every node: who hosts it, and who is there."""
+"""The rendezvous of launchers: which of them hosts it, which hosts the job has, and the key of its ranks."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import hmac
+import secrets
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from distrun.errors import BootstrapError, LaunchError, UsageError
 from distrun.host.connections.listener import listen
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.endpoints import format_endpoint
-from distrun.host.interfaces import addresses_on_own_host, own_interfaces
-from distrun.runner.hosts.nodes import client
-from distrun.runner.hosts.nodes.connection import Connection
-from distrun.runner.hosts.nodes.messages import Assembly, Node
+from distrun.host.interfaces import Interface, addresses_on_own_host, is_loopback, own_interfaces
+from distrun.runner.hosts.joining.client import OccupiedError, connect
+from distrun.runner.hosts.joining.endpoint import JoinEndpoint
+from distrun.runner.hosts.joining.listener import JoinListener
+from distrun.runner.hosts.joining.messages import End, Member, MessageKind
+from distrun.runner.hosts.joining.roster import LAST_CALL
+from distrun.runner.hosts.nodes.messages import Assembly, with_unique_names
 from distrun.runner.hosts.nodes.peers import Peers
-from distrun.runner.hosts.nodes.roster import Roster, Size
-from distrun.runner.hosts.nodes.server import Server
+from distrun.runner.protocol.handshake import HostInfo
 
-_NOTICE_AFTER = 10.0  # seconds of looking for the other nodes after which the user is told what we are waiting for
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the nodes of a job meet, and what they know each other by."""
-
-    endpoint: tuple[str, int]
-    """A name or an address of one of the nodes, and a port."""
-    secret: bytes
-    size: Size
-    timeout: float
-    """Seconds in which the nodes have to come."""
-    hosts: bool | None = None
-    """Whether this node hosts the rendezvous; None = if the endpoint is its own."""
-    is_encrypted: bool = False
-    """Whether what the launchers say to each other is encrypted."""
+_NOTICE_AFTER = 10.0  # seconds of looking for the other launchers after which the user is notified
+_LOOPBACK = Interface("lo", "127.0.0.1", 8)
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """A job that can begin: its nodes, its key, and the connections with the other launchers."""
+class RendezvousOptions:
+    """Where the launchers of a job meet, and how many they are."""
+
+    endpoint: JoinEndpoint
+    least: int
+    most: int
+    last_call: float = LAST_CALL
+    """Seconds to wait for further launchers once there are `least`."""
+    is_host: bool | None = None
+    """Whether this launcher hosts the rendezvous. None = if the endpoint is an address of its host."""
+
+
+@dataclass(frozen=True)
+class RendezvousInfo:
+    """The result of a rendezvous: a job that can begin."""
 
     assembly: Assembly
     key: str
+    """The key of the ranks, the same on all hosts."""
     peers: Peers
 
 
-def secret_of(key: bytes | None, name: str) -> bytes:
-    """Return what nodes know each other by: a secret if there is one, or else no more than the name of the job."""
-    return hashlib.sha256(b"distrun rendezvous\0" + (key if key is not None else name.encode())).digest()
-
-
-def meet(place: Place, node: Node, say: Callable[[str], None]) -> Meeting:
-    """Find the launchers of the other nodes, and wait until all have come.
+def rendezvous(options: RendezvousOptions, member: Member, notify_user: Callable[[str], None]) -> RendezvousInfo:
+    """Find the launchers of the other hosts, and wait until all have come.
 
     Args:
-        place: where.
-        node: our own node.
-        say: tells the user what is waited for, when that takes long.
+        options: where they meet.
+        member: the host of this process.
+        notify_user: shows a sentence to the user: what is waited for, when that takes long.
 
     Raises:
-        UsageError: we are to host the rendezvous and cannot.
-        LaunchError: too few nodes have come in time, or ours is not wanted.
+        UsageError: this launcher is to host the rendezvous and cannot.
+        LaunchError: too few launchers have come in time, or this one was refused.
     """
-    deadline = time.monotonic() + place.timeout
-    is_told = False
+    endpoint = options.endpoint
+    where = format_endpoint(*endpoint.address)
+    deadline = time.monotonic() + endpoint.timeout
+    is_notified = False
     while True:
-        if listeners := _own_listeners(place):
-            return _host(place, listeners, node)
-        left = deadline - time.monotonic()
+        if listeners := _own_listeners(options):
+            return _host(options, listeners, member)
         try:
-            connection = client.find(place.endpoint, place.secret, node, min(left, _NOTICE_AFTER), place.is_encrypted)
-            return _join(place, connection)
+            return _join(endpoint, member, min(deadline, time.monotonic() + _NOTICE_AFTER))
+        except OccupiedError as error:
+            remedy = f"give each node its own --node-rank, 0 to {member.hosts - 1}, or none"
+            raise LaunchError(f"{error}: {remedy}") from None
         except BootstrapError as error:
-            reason = str(error).replace("the job key", "DISTRUN_KEY, or --rdzv-id where that is unset")
-        where = format_endpoint(*place.endpoint)
+            reason = str(error)
         if time.monotonic() >= deadline:
             raise LaunchError(
-                f"the other nodes were not found at {where} within {place.timeout:g} s: {reason}; see that the "
+                f"the other nodes were not found at {where} within {endpoint.timeout:g} s: {reason}; see that the "
                 "launcher is started on the host that has this address, and that --rdzv-endpoint and --rdzv-id are "
                 "the same everywhere"
             )
-        if not is_told:
-            say(f"waiting for the node at {where}: {reason}")
-            is_told = True
+        if not is_notified:
+            notify_user(f"waiting for the node at {where}: {reason}")
+            is_notified = True
 
 
-def _host(place: Place, listeners: list[socket.socket], node: Node) -> Meeting:
-    server = Server(listeners, place.secret, node, Roster(place.size), place.is_encrypted)
+def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Member) -> RendezvousInfo:
+    """Host the rendezvous: wait until all have joined, and let them begin."""
+    endpoint, job = options.endpoint, secrets.token_hex(16)
+    join_listener = JoinListener(
+        listeners, endpoint, member, job, lambda text: None, DEAD_HOST_TIMEOUT, last_call=options.last_call
+    )
     try:
-        assembly, connections = server.gather(place.timeout)
+        if incompatibility := member.incompatibility():
+            raise LaunchError(f"{member.name} cannot be used: {incompatibility}")
+        members, connections = join_listener.gather_all()
+    except LaunchError as error:
+        join_listener.close(End(1, str(error)))
+        raise LaunchError(str(error)) from None  # not with the status of hosts that may be tried again
     except BaseException:
-        server.close()
+        join_listener.close(End(1, "the launcher that hosts the rendezvous was interrupted"))
         raise
-    peers = Peers(assembly.nodes[assembly.here].name, connections, connections, server.release())
-    return Meeting(assembly, _job_key(place, assembly), peers)
+    nodes = with_unique_names(members)
+    if all(connection.peer and is_loopback(connection.peer) for connection in connections.values()):
+        nodes = [replace(node, info=replace(_info(node), addresses=(_LOOPBACK,))) for node in nodes]  # one machine
+    (server,) = (place for place, node in enumerate(nodes) if node.index not in connections)
+    assembly = Assembly(job, tuple(nodes), server, server)
+    others = {}
+    for place, node in enumerate(nodes):
+        if place != server and node.index is not None:
+            others[node.name] = connections[node.index]
+            others[node.name].put(MessageKind.BEGIN, replace(assembly, here=place).to_json())
+            with suppress(OSError):  # it is gone again, which `Peers` notices
+                others[node.name].flush()
+    return RendezvousInfo(
+        assembly, _job_key(endpoint, assembly), Peers(nodes[server].name, others, others, join_listener)
+    )
 
 
-def _join(place: Place, connection: Connection) -> Meeting:
+def _join(endpoint: JoinEndpoint, member: Member, deadline: float) -> RendezvousInfo:
+    """Join the rendezvous that another launcher hosts, and wait until the job begins.
+
+    Raises:
+        BootstrapError: no launcher was reached by the deadline, or it has ended.
+        LaunchError: the job does not begin, or not with this host.
+    """
+    connection = connect(endpoint, member, deadline).connection
     try:
-        assembly = client.wait(connection)
+        kind, payload = connection.receive_one()
+        if kind is not MessageKind.BEGIN:
+            raise LaunchError(End.from_json(payload).report)
+        assembly = Assembly.from_json(payload)
+    except OSError as error:
+        connection.close()
+        raise BootstrapError(f"the launcher that hosts the rendezvous has ended: {error}") from None
     except BaseException:
         connection.close()
         raise
     names = [node.name for node in assembly.nodes]
-    peers = Peers(names[assembly.here], {names[assembly.server]: connection}, set(names) - {names[assembly.here]})
-    return Meeting(assembly, _job_key(place, assembly), peers)
+    here = names[assembly.here]
+    peers = Peers(here, {names[assembly.server]: connection}, set(names) - {here})
+    return RendezvousInfo(assembly, _job_key(endpoint, assembly), peers)
 
 
-def _job_key(place: Place, assembly: Assembly) -> str:
-    """Return the key of the ranks, which every node makes by itself: so it never travels."""
-    return hmac.digest(place.secret, b"distrun job\0" + assembly.job.encode(), "sha256").hex()
+def _info(node: Member) -> HostInfo:
+    assert node.info is not None  # all hosts with their own launcher have it
+    return node.info
 
 
-def _own_listeners(place: Place) -> list[socket.socket]:
-    """Listen at the endpoint if it is ours and nobody does yet; none otherwise.
+def _job_key(endpoint: JoinEndpoint, assembly: Assembly) -> str:
+    """Return the key of the ranks. Every launcher derives it by itself, so it never travels."""
+    return hmac.digest(endpoint.secret, b"distrun job\0" + assembly.job.encode(), "sha256").hex()
+
+
+def _own_listeners(options: RendezvousOptions) -> list[socket.socket]:
+    """Listen at the endpoint if it is this host's and no other launcher does. Return no sockets otherwise.
 
     Raises:
-        UsageError: we are to host the rendezvous, and cannot.
+        UsageError: this launcher is to host the rendezvous, and cannot.
     """
-    name, port = place.endpoint
-    if place.hosts is False:
+    name, port = options.endpoint.address
+    if options.is_host is False:
         return []
     listeners = []
     reason = "there is no such address"
@@ -139,7 +180,7 @@ def _own_listeners(place: Place) -> list[socket.socket]:
             return listeners
     for listener in listeners:
         listener.close()
-    if place.hosts:
+    if options.is_host:
         raise UsageError(
             f"this node is to host the rendezvous at {format_endpoint(name, port)} and cannot: {reason}; give an "
             "address of this host and a free port with --rdzv-endpoint"
@@ -148,7 +189,7 @@ def _own_listeners(place: Place) -> list[socket.socket]:
 
 
 def _addresses(name: str) -> list[str]:
-    """Return the addresses that a name means if it is a name of this host.
+    """Return the addresses of `name` if it names this host.
 
     A pod that is starting may not find its own name at a name server yet.
     """

@@ -1,4 +1,5 @@
-"""Logins by SSH: `ssh` has paramiko do it, whose connection is a `ssh_transport`, and `ssh_program` the program `ssh`.
+"""Agents over SSH, by paramiko.
 
-`known_hosts` checks the keys of hosts.
+`ssh` starts agents. `ssh_transport` makes authenticated connections, `known_hosts` finds the keys of hosts for that,
+and `ssh_program` runs a module of distrun in a channel of a connection.
 """

@@ -1,4 +1,4 @@
-"""The keys that hosts are known by, read from the files of OpenSSH; a new key is appended.
+"""The known keys of hosts, in the files of OpenSSH.
 
 paramiko has a reader of its own, but it fails on markers, knows no patterns, and cannot tell where a key was found.
 """
@@ -21,10 +21,10 @@ class KnownKey:
     """A host key in one of the files."""
 
     type: str
-    """`ssh-ed25519`, as the file has it."""
+    """The type as written in the file, such as `ssh-ed25519`."""
     blob: bytes
     where: str
-    """`/root/.ssh/known_hosts, line 3`."""
+    """Where the key was found: `/root/.ssh/known_hosts, line 3`."""
     revoked: bool = False
 
 
@@ -34,10 +34,10 @@ def name_of(hostname: str, port: int) -> str:
 
 
 def lookup(name: str, files: Iterable[str]) -> list[KnownKey]:
-    """Return the keys that files hold for a host, in their order. A file that cannot be read holds none.
+    """Return the keys that `files` hold for a host, in their order. A file that cannot be read is skipped.
 
     Args:
-        name: as `name_of` makes it.
+        name: the host's name, as `name_of` returns it.
         files: paths.
     """
     keys = []
@@ -73,7 +73,10 @@ def append(name: str, type: str, blob: bytes, file: str) -> None:
 
 @lru_cache(maxsize=8)
 def _lines(file: str, changed: int) -> list[tuple[int, list[str]]]:
-    """Return the lines that hold a key, with their numbers; the file is read once for all hosts of a launch."""
+    """Return the words of the lines that hold a key, with line numbers. A file is read once for all hosts of a launch.
+
+    `changed` is the time of its last change, which tells cached contents from new ones.
+    """
     lines = enumerate(Path(file).read_text(errors="replace").splitlines(), 1)
     return [(number, words) for number, line in lines if len(words := line.split()) >= 3 and words[0][0] != "#"]
 
@@ -106,7 +109,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 def _glob(pattern: str) -> str:
-    """Return a pattern of OpenSSH for `fnmatch`: brackets stand for themselves, as in [worker-1]:2222."""
+    """Return a pattern of OpenSSH as one of `fnmatch`. Brackets are ordinary characters, as in [worker-1]:2222."""
     return pattern.replace("[", "[[]")
 
 

@@ -1,4 +1,4 @@
-"""The agent of another host that SSH reaches."""
+"""The agent of another host, over SSH."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from distrun.runner.protocol.handshake import HostError, NoPythonError
 from distrun.runner.shipping.delivery import Delivery
 
 _USUAL_PYTHON = "python3"
-_SWEEP_TIMEOUT = 6.0  # seconds for ending what a dead agent left behind; the sweep stops trying after 5
-# Seconds for a new channel when the agent is silent: it may be stopped, but more likely the link is cut.
-_SILENT_TIMEOUT = 2.0
+_SWEEP_TIMEOUT = 6.0  # seconds for ending what a dead agent left behind. The sweep stops trying after 5
+# Seconds for a new channel if the agent has timed out: it may be stopped, but more likely the link is cut.
+_SHORT_CHANNEL_TIMEOUT = 2.0
 
 
 class SshAgentProcess(RemoteAgent):
-    """An agent that SSH reaches; see `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
+    """An agent over SSH. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
     def __init__(
         self,
@@ -39,20 +39,20 @@ class SshAgentProcess(RemoteAgent):
         on_step: Callable[[str], None],
         reconnect: Callable[[], Transport] | None = None,
     ) -> None:
-        """Start the agent and shake hands with it.
+        """Start the agent and run the handshake with it.
 
         Args:
-            plan: its part of the plan. It is not handed over here.
+            plan: its part of the plan. The agent gets it later.
             job: the job's name.
-            transport: an authenticated connection, the agent's own from now on.
+            transport: an authenticated connection. This object closes it.
             python: the Python of its host.
-            timeout: seconds the host may take to open a channel.
-            keepalive: seconds of silence after which it counts as gone, 0 = never.
-            deadline: when to give up.
+            timeout: seconds for the host to open a channel.
+            keepalive: seconds without a frame after which it counts as gone, 0 = never.
+            deadline: when to give up, as `time.monotonic()`.
             delivery: what the host gets if it lacks it.
-            on_step: is told what is going on there.
-            reconnect: connects once more, for the sweep when the connection is gone but perhaps not the host. A job
-                that is not elastic is over then, and does not wait for that.
+            on_step: is called with what happens on the host.
+            reconnect: connects again for the sweep, if the connection is gone but perhaps not the host. None for a job
+                that is not elastic: it is over then, and does not wait for that.
 
         Raises:
             HostError: the host cannot be used.
@@ -80,7 +80,7 @@ class SshAgentProcess(RemoteAgent):
         return f"(pid {self.pid}) is out of reach: the SSH connection is gone", 1
 
     def close(self) -> None:
-        """Close the connection when the sweep is done."""
+        """Wait for the end of the sweep, and close the connection."""
         super().close()
         self._transport.close()
         if self._second is not None:
@@ -92,7 +92,7 @@ class SshAgentProcess(RemoteAgent):
             if self._reconnect is None:
                 raise HostError("the SSH connection is gone")
             self._second = transport = self._reconnect()
-        timeout = _SILENT_TIMEOUT if self._silent else _SWEEP_TIMEOUT
+        timeout = _SHORT_CHANNEL_TIMEOUT if self._has_timed_out else _SWEEP_TIMEOUT
         python = self._introduction.python or self._python
         return SshProgram(transport, python, module, timeout, self._introduction.opening)
 
@@ -101,12 +101,19 @@ class SshAgentProcess(RemoteAgent):
 
 
 class SshStarter:
-    """Starts agents by SSH; see `distrun.runner.hosts.connector.Starter` for the interface."""
+    """Starts agents by SSH. See `distrun.runner.hosts.connector.Starter` for the interface."""
 
     def __init__(
         self, job: str, routes: Mapping[str, Route], options: SshOptions, start_timeout: float, delivery: Delivery
     ) -> None:
-        """Args: the job's name; host -> where it is; the flags; seconds for everything; what hosts may get."""
+        """
+        Args:
+            job: the job's name.
+            routes: how to reach each host.
+            options: the Python of the hosts and the keepalive timeout.
+            start_timeout: seconds until all agents must have started.
+            delivery: what hosts may get.
+        """
         self._delivery = delivery
         self._job = job
         self._routes = {host: with_timeout(route, max(0.1, start_timeout)) for host, route in routes.items()}
@@ -117,7 +124,7 @@ class SshStarter:
         self._connections = SshConnections()
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SshAgentProcess, str]:
-        """Connect to a host and start its agent; where the Python at the path of ours is missing, in its `python3`."""
+        """Connect to a host and start its agent, by its `python3` if it has no Python at this Python's path."""
         try:
             return self._start(plan, self._python, on_step)
         except NoPythonError:

@@ -1,4 +1,4 @@
-"""Running a module of ours on another host, behind a channel of an SSH connection."""
+"""Running a module of distrun on another host, in a channel of an SSH connection."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from distrun.runner.hosts.program import remote_command
 from distrun.runner.protocol.handshake import HostError, explain_failed_start
 from distrun.runner.shipping.delivery import Opening
 
-_EXIT_TIMEOUT = 2.0  # seconds an exit status may come after the end of the output
+_EXIT_TIMEOUT = 2.0  # seconds from the end of the output to the exit status
 
 
 class SshProgram:
-    """A module of ours on another host; see `distrun.runner.hosts.program.Program` for the interface.
+    """A module of distrun on another host. See `distrun.runner.hosts.program.Program` for the interface.
 
-    Its stdin closes when the connection does. The connection is the caller's: several programs may share it.
+    Its stdin closes when the connection does. Several programs may share the connection, which the caller closes.
     """
 
     def __init__(self, transport: Transport, python: str, module: str, timeout: float, opening: Opening) -> None:
-        """Start it.
+        """Start the module.
 
         Args:
             transport: an authenticated connection.
             python: the Python of that host.
-            module: its name.
-            timeout: seconds the host may take to open a channel.
-            opening: how it begins.
+            module: the module's name.
+            timeout: seconds for the host to open a channel.
+            opening: the start of the program.
 
         Raises:
-            HostError: the host starts no program.
+            HostError: the host does not start programs.
         """
         self.python = python
         self._transport = transport
@@ -46,9 +46,10 @@ class SshProgram:
             raise HostError(f"no program can be started there: {str(error) or type(error).__name__}") from None
 
     def _send(self, text: bytes) -> None:
-        """Send the beginning of its input; a program that has ended by then, for want of a Python, is no error here.
+        """Send the start of its input.
 
-        A reader comes to its end, and `explain_start` says why.
+        If the program has ended already, because there is no such Python, that is not an error: the next read returns
+        the end of its output, and `explain_start` the reason.
         """
         try:
             self._channel.sendall(text)
@@ -64,7 +65,7 @@ class SshProgram:
             self._channel.sendall(data)
 
     def end_input(self) -> None:
-        """Give it the end of its stdin."""
+        """Close its stdin."""
         with suppress(SSHException, EOFError, OSError):
             self._channel.shutdown_write()
 
@@ -75,11 +76,11 @@ class SshProgram:
             return self._channel.recv(1 << 20)
 
     def wait(self) -> int:
-        """Wait for its exit; return the exit status, -1 when the host sends none."""
+        """Wait for its exit and return the exit status, -1 if the host does not send one."""
         return self._channel.exit_status if self._channel.status_event.wait(_EXIT_TIMEOUT) else -1
 
     def stderr(self) -> str:
-        """Return what it, and the login shell, wrote to stderr since this was last asked."""
+        """Return what it and the login shell have written to stderr since the last call."""
         data = b""
         while self._channel.recv_stderr_ready():
             data += self._channel.recv_stderr(1 << 16)
@@ -93,7 +94,7 @@ class SshProgram:
         return explain_failed_start(status, output.decode(errors="replace") + self.stderr(), self.python)
 
     def kill(self) -> None:
-        """Close the channel, which ends its stdin; a program that ignores that goes on."""
+        """Close the channel and so its stdin. A program that ignores that continues."""
         self._channel.close()
 
     def close(self) -> None:
@@ -102,16 +103,16 @@ class SshProgram:
 
 
 def shell_command(python: str, module: str, code: str) -> str:
-    """Return the command line that runs a module of ours, for any login shell."""
+    """Return the command line that runs a module of distrun, for any login shell."""
     command, *rest = remote_command(python, module, code)
-    # The home directory is that of the other host, so `~` is for the shell there and must not be quoted.
+    # `~` must not be quoted: the shell of the other host replaces it by the home directory there.
     home, command = ("~/", command[2:]) if command.startswith("~/") else ("", command)
     return f"exec {home}{quote(command)} {' '.join(map(quote, rest))}"
 
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Turn the errors of paramiko that are no OSError into one, so that callers need not know paramiko."""
+    """Turn paramiko's errors into OSError, so that callers need not know paramiko."""
     try:
         yield
     except (SSHException, EOFError) as error:

@@ -1,7 +1,7 @@
-"""One SSH connection, from a route to an authenticated transport; whatever goes wrong becomes a sentence with a remedy.
+"""SSH connections, from a route to an authenticated transport. Every error becomes a sentence with a remedy.
 
-The host's key is checked before we log in. Connections to jump hosts are shared by all hosts behind them: a hundred at
-once would be more than an sshd accepts before they have logged in (`MaxStartups`).
+The host's key is checked before the login. All hosts behind a jump host share one connection to it: a hundred at once
+would be more than an sshd accepts before they have logged in (`MaxStartups`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from distrun.runner.hosts.ssh import known_hosts
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
 
-with warnings.catch_warnings():  # by cryptography, about outdated ciphers that paramiko names and nobody asked for
+with warnings.catch_warnings():  # of cryptography, about outdated ciphers that paramiko names
     warnings.simplefilter("ignore")
     import paramiko
     from paramiko.ssh_exception import SSHException
 
-_LONGEST_PAUSE = 6.0  # seconds from one try to the next of sending what was lost: a cut is over so soon after its end
+_LONGEST_PAUSE = 6.0  # seconds between retransmissions, and so the most from the end of a cut until data flow again
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")  # the signature algorithms of a key of type ssh-rsa
 _FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # or its tracebacks would be printed on our stderr
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # or its tracebacks would be printed on stderr
 
 
 class SshConnections:
-    """Makes the connections of one launch. Its methods may be called by many threads."""
+    """Makes the connections of one launch. Many threads may call its methods."""
 
     def __init__(self) -> None:
         self._jumps: dict[Route, paramiko.Transport | HostError] = {}
@@ -51,10 +51,10 @@ class SshConnections:
 
         Args:
             route: the way there.
-            on_step: is told the step that begins: "tcp", "host key" or "login".
+            on_step: is called with the step that begins: "tcp", "host key" or "login".
 
         Raises:
-            HostError: the host cannot be reached, its key is refused, or it does not let us log in.
+            HostError: the host cannot be reached, its key is refused, or it refuses the login.
         """
         on_step("tcp")
         sock = self._socket(route)
@@ -92,7 +92,7 @@ class SshConnections:
         key = transport.get_remote_server_key()
         check_host_key(route, key.get_name(), key.asbytes(), known)
 
-    # --- the way there
+    # --- the TCP connection
 
     def _socket(self, route: Route) -> socket.socket | paramiko.Channel:
         if route.jump is not None:
@@ -130,14 +130,14 @@ class SshConnections:
                 try:
                     self._jumps[jump] = self.connect(jump)
                 except HostError as error:
-                    # Kept, or each host behind it would wait for the same failure again, one after the other.
+                    # Kept: otherwise each host behind it would wait for the same failure, one after the other.
                     self._jumps[jump] = error
             found = self._jumps[jump]
         if isinstance(found, HostError):
             raise HostError(str(found))
         return found
 
-    # --- who we are
+    # --- the login
 
     def _log_in(self, transport: paramiko.Transport, route: Route) -> None:
         tried: list[str] = []
@@ -163,7 +163,7 @@ class SshConnections:
             raise HostError(_explain_login(route, tried, allowed))
 
     def _identities(self, route: Route, tried: list[str]) -> list[tuple[paramiko.PKey, str]]:
-        """Return the keys to try, in order: those of named files, those of ssh-agent, those of the usual files."""
+        """Return the keys to try, in order: from named files, from ssh-agent, from the usual files."""
         agents = _agent_keys() if route.use_agent else []
         home = os.path.expanduser("~")
         usual = [os.path.join(home, ".ssh", name) for name in _DEFAULT_KEYS]
@@ -173,7 +173,7 @@ class SshConnections:
         return [*self._load_all(route.identities, tried), *agents, *self._load_all(usual, tried)]
 
     def _load_all(self, paths: Iterable[str], tried: list[str]) -> list[tuple[paramiko.PKey, str]]:
-        """Return the keys in these files; a file that cannot be read is noted in `tried`."""
+        """Return the keys in these files. A file that cannot be read is added to `tried`."""
         found = []
         for path in paths:
             try:
@@ -190,7 +190,7 @@ class SshConnections:
 
 
 def _methods(transport: paramiko.Transport, user: str) -> list[str]:
-    """Return the ways to log in that a host offers; the way to ask is to try to log in without any."""
+    """Return the login methods that a host offers. It names them when it refuses a login without any."""
     try:
         transport.auth_none(user)
     except paramiko.BadAuthenticationType as error:
@@ -201,7 +201,7 @@ def _methods(transport: paramiko.Transport, user: str) -> list[str]:
 
 
 def check_host_key(route: Route, type: str, blob: bytes, known: list[known_hosts.KnownKey]) -> None:
-    """Accept or refuse the key that a host shows; a new one is added to known_hosts if the route says so.
+    """Accept or refuse the key that a host shows. A new key is added to known_hosts if `route.strict` is "accept-new".
 
     Raises:
         HostError: the key is refused.
@@ -239,7 +239,7 @@ def _remember(name: str, type: str, blob: bytes, file: str) -> None:
 
 
 def _keyscan(route: Route) -> str:
-    """Return the command that prints a host's key for known_hosts; behind a jump host, it runs on that."""
+    """Return the command that prints a host's key for known_hosts, on the jump host if there is one."""
     port = f"-p {route.port} " if route.port != 22 else ""
     command = f"ssh-keyscan {port}{shlex.quote(route.hostname)}"
     return command if route.jump is None else f"ssh {shlex.quote(route.jump.name)} {command}"
@@ -265,7 +265,7 @@ def _open(route: Route) -> socket.socket:
 class _ProxyCommand(socket.socket):
     """A socket to the stdin and stdout of a ProxyCommand, in a session of its own that Ctrl-C does not reach.
 
-    When the socket is closed, the command is told to end, as by OpenSSH: some do not notice by themselves.
+    Closing the socket sends the command SIGHUP, as OpenSSH does: some commands do not notice the end of their input.
     """
 
     def __init__(self, command: str) -> None:
@@ -293,7 +293,7 @@ def _agent_keys() -> list[tuple[paramiko.PKey, str]]:
         return []
 
 
-# --- what went wrong
+# --- errors as sentences
 
 
 def _explain_socket(error: OSError, route: Route) -> str:

@@ -15,7 +15,7 @@ import pytest
 from distrun.host.interfaces import Interface
 from distrun.runner.decisions.events import AgentGone, HostReady, HostRefused, RankExited
 from distrun.runner.hosts.connector import Connector
-from distrun.runner.hosts.nodes.messages import News
+from distrun.runner.hosts.nodes.messages import Notification
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions
 from distrun.runner.planning.hosts import Host
@@ -225,13 +225,13 @@ def test_what_follows_on_another_node_from_a_failure_here_is_not_taken_for_the_f
 
         here = "host0"
 
-        def start(self, hear):
-            self._hear = hear
+        def start(self, on_notification):
+            self._on_notification = on_notification
 
-        def tell(self, event, last_words=b""):
+        def notify(self, event, stderr_tail=b""):
             if event == RankExited(0, RankExit(1)):
-                self._hear(News("host1", RankExited(1, RankExit(-15))))
-                self._hear(News("host1", AgentGone("host1", 0)))
+                self._on_notification(Notification("host1", RankExited(1, RankExit(-15))))
+                self._on_notification(Notification("host1", AgentGone("host1", 0)))
 
         def close(self):
             pass

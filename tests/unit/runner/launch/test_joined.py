@@ -15,6 +15,8 @@ from distrun.runner.planning.request import LaunchRequest
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_host_without_cryptography_says_so(monkeypatch, index):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    point = JoinEndpoint(("127.0.0.1", 1), b"0123456789abcdef" * 2)
+    endpoint = JoinEndpoint(("127.0.0.1", 1), b"0123456789abcdef" * 2)
     with pytest.raises(UsageError, match=r"^the Python package cryptography.*: pip install cryptography$"):
-        launch(point, this_host(index, 2, 1), LaunchRequest(("true",)), lambda *_: pytest.fail("it has begun"), print)
+        launch(
+            endpoint, this_host(index, 2, 1), LaunchRequest(("true",)), lambda *_: pytest.fail("it has begun"), print
+        )

@@ -9,6 +9,7 @@ import pytest
 
 from distrun.runner.hosts.joining import channel as channels
 from distrun.runner.hosts.joining.channel import Channel
+from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.messages import MessageKind, encode
 
 DEADLINE = 60.0  # seconds
@@ -24,7 +25,7 @@ def ends():
 
 def test_a_frozen_host_delays_neither_the_reader_nor_who_ends_its_agent(ends, monkeypatch):
     monkeypatch.setattr(channels, "_TAKE_TIMEOUT", 0.1)
-    channel, failed = Channel(ends[0], "3"), threading.Event()
+    channel, failed = Channel(Connection(ends[0]), "3"), threading.Event()
 
     def write():
         try:
@@ -45,7 +46,7 @@ def test_a_frozen_host_delays_neither_the_reader_nor_who_ends_its_agent(ends, mo
 
 def test_a_host_that_takes_the_request_and_tells_of_no_end_is_given_up(ends, monkeypatch):
     monkeypatch.setattr(channels, "EXIT_TIMEOUT", 0.1)
-    channel = Channel(ends[0], "3")
+    channel = Channel(Connection(ends[0]), "3")
     channel.kill()
     assert ends[1].recv(100) == encode(MessageKind.KILL)
     assert channel.read(DEADLINE) == b""
@@ -53,12 +54,11 @@ def test_a_host_that_takes_the_request_and_tells_of_no_end_is_given_up(ends, mon
 
 
 def test_an_agent_whose_end_is_told_leaves_the_connection_as_it_was(ends):
-    channel = Channel(ends[0], "3")
+    channel = Channel(Connection(ends[0]), "3")
     ends[1].sendall(encode(MessageKind.EXITED, b'{"returncode": -9}'))
     channel.kill()
     assert (channel.read(DEADLINE), channel.wait()) == (b"", -9)
     channel._timer.function()  # what it does when its time is over
-    ends[0].setblocking(True)
     ends[0].sendall(b"more")
     assert ends[1].recv(100) == encode(MessageKind.KILL) + b"more"
     channel.close()

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from distrun.host.interfaces import Interface
+from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.hosts.nodes.launch import plan_of
-from distrun.runner.hosts.nodes.messages import Assembly, Node
+from distrun.runner.hosts.nodes.messages import Assembly
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.protocol.handshake import HostInfo
 
 
 def node(name, ranks, last):
     info = HostInfo("1", "3", 1, 80 + last, "", (Interface("eth0", f"10.0.0.{last}", 24),), 90 + last)
-    return Node(name, ranks, "2", None, info)
+    return Member(None, 2, name, ranks, "/", info=info)
 
 
 NODES = (node("a", 1, 1), node("b", 2, 2))

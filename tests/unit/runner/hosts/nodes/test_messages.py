@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
 import pytest
 
 from distrun.host.interfaces import Interface
 from distrun.runner.decisions import events
-from distrun.runner.hosts.nodes.messages import Assembly, News, Node, is_told
+from distrun.runner.hosts.joining.messages import Member
+from distrun.runner.hosts.nodes.messages import Assembly, Notification, concerns_others
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.handshake import HostInfo
 
-NODE = Node("a", 2, "2", None, HostInfo("1", "3.11", 7, 1, "", (Interface("eth0", "10.0.0.1", 8),), 2, (3, 4)))
+INFO = HostInfo("1", "3.11", 7, 1, "", (Interface("eth0", "10.0.0.1", 8),), 2, (3, 4))
+NODE = Member(1, 4, "a", 2, "/", least=2, info=INFO)
 
 
 def test_an_assembly_arrives_as_it_was_sent():
     assembly = Assembly("job", (NODE, NODE), 1, 0)
-    assert Assembly.from_json(json.loads(json.dumps(assembly.to_json()))) == assembly
+    assert Assembly.from_json(assembly.to_json()) == assembly
 
 
 @pytest.mark.parametrize(
@@ -32,13 +33,13 @@ def test_an_assembly_arrives_as_it_was_sent():
         events.SignalReceived(signal.SIGINT, "a"),
     ],
 )
-def test_news_arrives_as_it_was_sent(event):
-    news = News("a", event, b"\xff last words\n")
-    assert News.from_json(json.loads(json.dumps(news.to_json()))) == news
+def test_notifications_arrive_as_they_were_sent(event):
+    sent = Notification("a", event, b"\xff last lines\n")
+    assert Notification.from_json(sent.to_json()) == sent
 
 
 @pytest.mark.parametrize(
-    ("event", "told"),
+    ("event", "concerns"),
     [
         (events.SignalReceived(signal.SIGTERM), True),
         (events.SignalReceived(signal.SIGUSR1), False),
@@ -46,5 +47,5 @@ def test_news_arrives_as_it_was_sent(event):
         (events.HostReady("a"), False),
     ],
 )
-def test_only_what_concerns_other_nodes_is_told(event, told):
-    assert is_told(event) is told
+def test_only_some_events_concern_other_nodes(event, concerns):
+    assert concerns_others(event) is concerns

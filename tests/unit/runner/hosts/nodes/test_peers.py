@@ -1,8 +1,7 @@
-"""Telling the launchers of other nodes what happens."""
+"""Notifying the launchers of other nodes of events."""
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import threading
@@ -10,39 +9,40 @@ import threading
 import pytest
 
 from distrun.runner.decisions import events
-from distrun.runner.hosts.nodes.connection import Connection
-from distrun.runner.hosts.nodes.messages import News
+from distrun.runner.hosts.joining.connection import Connection
+from distrun.runner.hosts.joining.messages import MessageDecoder, MessageKind, encode
+from distrun.runner.hosts.nodes.messages import Notification
 from distrun.runner.hosts.nodes.peers import Peers
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 DEADLINE = 60.0  # seconds
 
 
-def test_what_was_told_is_on_its_way_when_a_launcher_is_about_to_stop():
+def test_a_notification_is_on_its_way_when_a_launcher_is_about_to_stop():
     with socket.create_server(("127.0.0.1", 0)) as server:
         theirs = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
     peers = Peers("alpha", {"beta": Connection(ours)}, ["beta"])
-    is_busy, goes_on = threading.Event(), threading.Event()
+    is_busy, may_continue = threading.Event(), threading.Event()
 
-    def hear(news):
+    def on_notification(notification):
         is_busy.set()
-        goes_on.wait(DEADLINE)
+        may_continue.wait(DEADLINE)
 
     with theirs:
-        peers.start(hear)
-        theirs.sendall(
-            json.dumps(News("beta", events.SignalReceived(signal.SIGCONT, "beta")).to_json()).encode() + b"\n"
-        )
+        peers.start(on_notification)
+        sent = Notification("beta", events.SignalReceived(signal.SIGCONT, "beta"))
+        theirs.sendall(encode(MessageKind.EVENT, sent.to_json()))
         assert is_busy.wait(DEADLINE)
         theirs.setblocking(False)
-        peers.tell(events.SignalReceived(signal.SIGTSTP))
+        peers.notify(events.SignalReceived(signal.SIGTSTP))
         with pytest.raises(BlockingIOError):
             theirs.recv(1)
-        waiting = threading.Thread(target=peers.await_told)
+        waiting = threading.Thread(target=peers.flush)
         waiting.start()
-        goes_on.set()
+        may_continue.set()
         waiting.join(DEADLINE)
-        told = News.from_json(json.loads(theirs.recv(1 << 16)))
-        assert told.event == events.SignalReceived(signal.SIGTSTP, "alpha")
+        ((kind, payload),) = MessageDecoder().feed(theirs.recv(1 << 16))
+        assert kind is MessageKind.EVENT
+        assert Notification.from_json(payload).event == events.SignalReceived(signal.SIGTSTP, "alpha")
         peers.close()
