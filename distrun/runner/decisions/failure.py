@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distrun.runner.protocol.exits import RankExit
 
@@ -20,6 +20,10 @@ class Failure:
     exit: RankExit | None = None
     place: str = ""
     """Where the rank's script failed: `ValueError at train.py:19 in train, after 5 steps`; empty = it is not known."""
+
+    def explained(self, why: str) -> Failure:
+        """Return this failure, with a clause that says why the job ends for it."""
+        return replace(self, what=f"{self.what}; {why}")
 
 
 def refused(reasons: Mapping[str, str], status: int = 2) -> Failure:

@@ -145,10 +145,10 @@ class Policy:
                 return self._signalled(signal.SIGPIPE, now)
             case events.Printed():
                 # The printer is asked to end only after the job, so it has ended by an error: nothing is printed now.
-                return self._failed_as_a_whole(Failure(None, 1, "the launcher cannot print any more"), now)
+                return self.fail_as_a_whole(Failure(None, 1, "the launcher cannot print any more"), now)
             case events.TimeUp():
                 text = f"the job took longer than the {event.seconds:g} s of --timeout"
-                return self._failed_as_a_whole(Failure(None, TIMED_OUT, text), now)
+                return self.fail_as_a_whole(Failure(None, TIMED_OUT, text), now)
             case events.ProcessSaid() | events.HostsFound() | events.HostCleaned():
                 return []  # of elastic jobs only
 
@@ -201,7 +201,7 @@ class Policy:
         self._agents.difference_update(self._connecting.hosts)
         return self._finish(0.0, now)
 
-    def _failed_as_a_whole(self, failure: Failure, now: float) -> list[Action]:
+    def fail_as_a_whole(self, failure: Failure, now: float) -> list[Action]:
         """Fail because of something that is no rank's doing."""
         if self.state is State.CONNECTING:
             return self._give_up(failure, now)
@@ -222,10 +222,10 @@ class Policy:
             if self._may_restart(event.rank):
                 self._restarted += 1
                 return [RestartServer(event.rank, failure.what, self._restarted)]
-        told = self._tell_departure(event.rank) if event.exit.has_departed else []
+        told = self.tell_departure(event.rank) if event.exit.has_departed else []
         return [*told, *self._rank_gone(event.rank, failure, event.lost_peer, now)]
 
-    def _tell_departure(self, rank: int) -> list[Action]:
+    def tell_departure(self, rank: int) -> list[Action]:
         """Tell the ranks that wait in init of the first that cannot join them any more."""
         has_told, self._has_told_departure = self._has_told_departure, True
         return [] if has_told else [TellDeparture(rank)]

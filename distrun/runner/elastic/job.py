@@ -133,7 +133,7 @@ class ElasticJob(Job):
             case actions.BeginGeneration(generation, start):
                 self._forget_the_dead()
                 self._processes.begin(generation, start)
-            case actions.StartNewcomers(expected, processes) | actions.ActivateSpares(expected, processes):
+            case actions.StartNewcomers(expected, processes):
                 self._processes.start_early(expected, processes)
             case actions.StartSpares(hosts, modules):
                 self._processes.start_spares(hosts, modules)

@@ -39,15 +39,10 @@ class BeginGeneration:
 
 @dataclass(frozen=True)
 class StartNewcomers:
-    """Action: start these members of a generation that is not begun yet; their places are provisional."""
+    """Action: start these members of a generation that is not begun yet; their places are provisional.
 
-    expected: Generation
-    processes: frozenset[int]
-
-
-@dataclass(frozen=True)
-class ActivateSpares:
-    """Action: have these members of a generation that is not begun yet, spares so far, run the script."""
+    Those that are spares are activated instead.
+    """
 
     expected: Generation
     processes: frozenset[int]
@@ -103,13 +98,5 @@ class Say:
 
 
 ElasticAction = (
-    BeginGeneration
-    | StartNewcomers
-    | ActivateSpares
-    | StartSpares
-    | PrepareMembers
-    | EndProcesses
-    | ConnectHosts
-    | ReleaseHost
-    | Say
+    BeginGeneration | StartNewcomers | StartSpares | PrepareMembers | EndProcesses | ConnectHosts | ReleaseHost | Say
 )

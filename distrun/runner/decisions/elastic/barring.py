@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 
+from distrun.runner.decisions.backoff import backoff
+
 WINDOW = 3600.0  # seconds after which a failure is forgotten
 SLOT_FAILURES = 2  # within the window, from which on a slot is barred: what failed once is used again at once
 HOST_FAILURES = 3  # of its slots or its agent, from which on a host is barred
@@ -62,4 +64,4 @@ class Barring:
             failures.popleft()
         times = len(failures) - limit
         if times >= 0:
-            self._until[host, slot] = now + min(self._longest, self._first * 2 ** min(times, 60))
+            self._until[host, slot] = now + backoff(self._first, self._longest, times + 1)

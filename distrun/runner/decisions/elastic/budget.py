@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from distrun.runner.decisions.backoff import backoff
+
 INCIDENT = 2.0  # seconds within which the deaths of processes count as one failure: a host that is shut down, say
 LONGEST_PAUSE = 60.0  # seconds
 SAME_FAILURES = 3  # in a row, from which on the ranks are not started again
@@ -78,6 +80,8 @@ class Rounds:
         self._same = 0
         self._place = ""
         """Where the last one failed; empty: it is not known, or there are several places."""
+        self.start_at: float | None = None
+        """When the ranks may be started again; None = the present generation may have survivors."""
 
     def failed(self, place: str | None) -> None:
         """Note that a member of the present generation has failed.
@@ -88,24 +92,29 @@ class Rounds:
         self._places.add(place)
 
     def close(self, begun: float) -> float:
-        """Note that none of the present generation has survived, once per generation; return when the next may
-        begin.
-
-        Args:
-            begun: when the present one began.
-        """
+        """Note that none of the present generation, begun at `begun`, has survived; return when the next may begin."""
+        if self.start_at is not None:
+            return self.start_at
+        self.start_at = begun
         if not self._places or None in self._places:
-            self.forget()
+            self._forget()
             return begun
         self.count += 1
         (place,) = self._places if len(self._places) == 1 else ("",)
         self._same = self._same + 1 if place and place == self._place else 1
         self._place = place or ""
         self._places.clear()
-        return begun if self.count == 1 else begun + min(LONGEST_PAUSE, 2.0 ** min(self.count - 1, 10))
+        if self.count > 1:
+            self.start_at += backoff(2.0, LONGEST_PAUSE, self.count - 1)
+        return self.start_at
 
-    def forget(self) -> None:
-        """Note that a generation has survivors, or did not end by failures of its own."""
+    def begin(self, has_survivors: bool) -> None:
+        """Note that the next generation begins."""
+        self.start_at = None
+        if has_survivors:
+            self._forget()
+
+    def _forget(self) -> None:
         self.count, self._same, self._place = 0, 0, ""
         self._places.clear()
 

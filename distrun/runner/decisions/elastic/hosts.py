@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from distrun.runner.decisions.backoff import backoff
+
 RETRY_FIRST, RETRY_LONGEST = 10.0, 60.0  # seconds until a host that could not be reached is tried again; they double
 
 
@@ -107,7 +109,7 @@ class Hosts:
         self.connecting.pop(host, None)
         self.left(host)
         failures = self._failures(host) + 1
-        retry = now + min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** min(failures - 1, 10))
+        retry = now + backoff(RETRY_FIRST, RETRY_LONGEST, failures)
         self.away[host] = Away(reason, failures, retry)
         return retry
 
@@ -126,9 +128,8 @@ class Hosts:
         self.uncertain.pop(host, None)
         away = self.away.get(host)
         if away is not None and away.retry is None:
-            away.retry = (
-                now if away.failures == 1 else now + min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** (away.failures - 2))
-            )
+            # A first loss is retried at once: its wait is over, since it is certain only now that the host is empty.
+            away.retry = now + (0.0 if away.failures == 1 else backoff(RETRY_FIRST, RETRY_LONGEST, away.failures - 1))
 
     def left(self, host: str) -> None:
         """Note that a host's agent has left."""

@@ -12,7 +12,7 @@ The states of an elastic job; those from its end on are any job's:
     REGROUPING -> RUNNING     every member of the old generation is dead or in the next one, and there are ranks enough
     all        -> ENDING      no restart is left, or there were too few ranks for too long, or a signal came
 
-Once a member has ended well the job ends as any job does: nothing is regrouped any more.
+Once a member has ended well the job ends as any job does: nothing is regrouped any more, and `Ending` decides.
 
 An event only changes what is known; what is to be done is then decided from all that is known and the time. So events
 may come in any order.
@@ -20,23 +20,35 @@ may come in any order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from distrun.contract.elastic import messages
 from distrun.runner.decisions import events
-from distrun.runner.decisions.actions import CleanUpAfter
+from distrun.runner.decisions.actions import CleanUpAfter, TellDeparture
+from distrun.runner.decisions.elastic import wording
+from distrun.runner.decisions.elastic.actions import BeginGeneration, PrepareMembers, Say
+from distrun.runner.decisions.elastic.ending import Ending
+from distrun.runner.decisions.elastic.failure_record import FailureRecord
 from distrun.runner.decisions.elastic.failures import Failures
+from distrun.runner.decisions.elastic.generation import Begin, CurrentGeneration, Finish
 from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.decisions.elastic.processes import Process, Role
+from distrun.runner.decisions.elastic.regrouping import SETTLE_TIMEOUT, Regrouping
+from distrun.runner.decisions.elastic.staffing import Staffing
+from distrun.runner.decisions.elastic.workforce import Workforce
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.policy import State
 
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
+    from distrun.runner.decisions.elastic.generation import Step
+
+REMINDER = 60.0  # seconds after which the user is told of members that come to no step boundary
 
 
-class ElasticPolicy(Failures):
+class ElasticPolicy:
     """The state machine of one elastic job, with the interface of any job's.
 
     What differs for the code that executes its actions:
@@ -63,12 +75,49 @@ class ElasticPolicy(Failures):
             start_timeout: seconds in which a host must be ready, and a process started.
             now: the time, in seconds of one monotonic clock.
         """
-        super().__init__(hosts, options, grace, start_timeout, now)
+        self._options = options
+        self._grace = grace
+        self._start_timeout = start_timeout
+        self._deadline: float | None = now
+        self._current = CurrentGeneration(now)
+        self._workforce = Workforce(hosts, options, grace, start_timeout, now)
+        self._processes = self._workforce.processes
+        self._record = FailureRecord(options, now)
+        self._failures = Failures(options, grace, self._current, self._workforce, self._record)
+        self._regrouping = Regrouping(options, self._current, self._workforce, self._record)
+        self._staffing = Staffing(options, self._current, self._workforce, now)
+        self._ending: Ending | None = None
+        """The policy that decides once nothing is regrouped any more."""
+
+    @property
+    def state(self) -> State:
+        """The state of the job."""
+        return self._current.state if self._ending is None else self._ending.state
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which `tick` is to be called if nothing else happens before; None = never."""
+        return self._deadline if self._ending is None else self._ending.deadline
+
+    @property
+    def failure(self) -> Failure | None:
+        """The failure that has ended the job."""
+        return None if self._ending is None else self._ending.failure
+
+    @property
+    def interrupted_by(self) -> int | None:
+        """The signal that ended the job, when it was one sent to the launcher."""
+        return None if self._ending is None else self._ending.interrupted_by
+
+    @property
+    def status(self) -> int:
+        """The exit status of the job."""
+        return 0 if self._ending is None else self._ending.status
 
     @property
     def accepts_hosts(self) -> bool:
         """Whether a host that is ready now is of use; else its agent is to be ended."""
-        return not self._ends_as_any_job
+        return self._ending is None
 
     @property
     def alive(self) -> frozenset[int]:
@@ -78,7 +127,7 @@ class ElasticPolicy(Failures):
     @property
     def failure_history(self) -> list[str]:
         """One line for each failure so far, the last ones if there are many, for the report of a job that failed."""
-        return self._history.lines
+        return self._record.history.lines
 
     def name(self, process: int) -> str:
         """Return what to call a process: `rank 1 on h2`, `a newcomer on h2`, `a spare on h2`."""
@@ -86,113 +135,203 @@ class ElasticPolicy(Failures):
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
         """Note an event; return what is to be done."""
-        if self._ends_as_any_job:
-            return self._handle_at_the_end(event, now)
-        return [*self._note(event, now), *self._decide(now)]
+        if self._ending is not None:
+            return self._ending.handle(event, now)
+        return [*self._carry_out(self._note(event, now), now), *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
         """Note the time; return what is to be done if the deadline has passed."""
-        if self._ends_as_any_job:
-            return super().tick(now)
-        if self.deadline is None or now < self.deadline:
+        if self._ending is not None:
+            return self._ending.tick(now)
+        if self._deadline is None or now < self._deadline:
             return []
         return [*self._give_up_on_the_late(now), *self._decide(now)]
 
     # --- events
 
-    def _note(self, event: events.Event, now: float) -> list[Action]:
+    def _note(self, event: events.Event, now: float) -> list[Step]:
+        failures = self._failures
         match event:
-            case events.HostStep(host, step):
-                self._places.steps[host] = step
-            case events.HostReady(host):
-                self._places.is_ready(host)
-                self._changed = True
             case events.HostRefused(host, reason, is_final):
-                return self._refused(host, reason, now, is_final)
-            case events.HostsFound(slots):
-                self._changed |= self._places.found(slots)
-            case events.HostCleaned(host, is_certain):
-                if is_certain:
-                    self._places.certain(host, now)
-                    self._changed = True
-            case events.AgentGone(host):
-                return self._agent_left(host, now)
-            case events.AgentLost():
-                return self._lost_agent(event, now)
-            case events.RankStarted(number, pid):
-                if (process := self._processes.alive.get(number)) is not None:
-                    process.pid = pid
-                    self._processes.starting.pop(number, None)
-            case events.RankNotStarted(number, status, reason):
-                return self._not_started(number, Failure(number, status, f"was not started: {reason}"), now)
-            case events.RankExited():
-                return self._process_exited(event, now)
+                return failures.host_refused(host, reason, now, is_final)
+            case events.AgentGone(host) if host not in self._workforce.hosts.releasing:
+                lost = events.AgentLost(host, f"the agent on {host} has left", was_silent=True)
+                return failures.host_lost(lost, now)
+            case events.AgentLost(host):
+                return [CleanUpAfter(host), *failures.host_lost(event, now)]
+            case events.RankNotStarted():
+                return failures.not_started(event, now)
+            case events.RankExited(number, end):
+                # No other process takes the place of a member that ends well: those that wait to meet it wait in vain.
+                is_missed = number in self._processes.unjoined and not end.failed
+                steps = failures.exited(event, now)
+                return [*steps, TellDeparture(number)] if is_missed else steps
             case events.ProcessSaid(number, message):
-                if (process := self._processes.alive.get(number)) is not None:
-                    return self._said(process, message, now)
+                process = self._processes.alive.get(number)
+                return [] if process is None else self._said(process, message, now)
+            case events.SignalReceived() | events.OutputClosed() | events.Printed() | events.TimeUp():
+                return self._handle_as_any_job(event, now)
             case _:
-                return super().handle(event, now)
-        return []
+                self._workforce.note(event, now)
+                return []
 
-    def _agent_left(self, host: str, now: float) -> list[Action]:
-        if host in self._places.releasing:
-            self._places.left(host)
-            self._changed = True
+    def _said(self, process: Process, message: messages.Message, now: float) -> list[Step]:
+        self._workforce.note_message(process, message, now)
+        if process.role is not Role.MEMBER:
             return []
-        return self._host_lost(events.AgentLost(host, f"the agent on {host} has left", was_silent=True), now)
-
-    def _lost_agent(self, event: events.AgentLost, now: float) -> list[Action]:
-        return [CleanUpAfter(event.host), *self._host_lost(event, now)]
-
-    def _not_started(self, number: int, failure: Failure, now: float) -> list[Action]:
-        """End the job if its first ranks cannot be started: it would be so everywhere, and again."""
-        process = self._processes.alive.get(number)
-        if process is not None and process.generation == 1:
-            return self._failed_as_a_whole(failure, now)
-        return self._gone(number, failure, False, now)
-
-    def _process_exited(self, event: events.RankExited, now: float) -> list[Action]:
-        failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
-        # No other process takes the place of a member that ends well: those that wait to meet it wait in vain.
-        is_missed = event.rank in self._processes.unjoined and not event.exit.failed
-        actions = self._gone(event.rank, failure, event.lost_peer, now)
-        return [*actions, *self._tell_departure(event.rank)] if is_missed else actions
-
-    def _said(self, process: Process, message: messages.Message, now: float) -> list[Action]:
-        number, is_member = process.number, process.role is Role.MEMBER
         match message:
-            case messages.Warm():
-                process.is_warm = True
-            case messages.Imported(modules, is_training) if is_member:
-                if self._workforce.modules is None or (is_training and not self._processes.enrolled):
-                    self._workforce.modules = tuple(modules)
-                self._is_training |= is_training
-                self._changed |= is_training
-            case messages.Enrolled(modules):
-                if not self._processes.enrolled:  # it has imported more than when it joined
-                    self._workforce.modules = tuple(modules)
-                self._processes.enroll(number)
-                self._has_state = True
-                self._changed |= not self._processes.unenrolled
-            case messages.Joined(generation) if is_member and generation == process.generation:
-                self._processes.unjoined.discard(number)
-                self._unheard.discard(number)
-                self._met = now
-                self._has_joined = True
-                self._places.works(process.host)
-                self._changed |= not self._processes.unjoined
-            case messages.Waiting(0):
-                self._processes.arrive(number)
-            case messages.Waiting(generation, reason) if is_member and generation == process.generation:
-                self._processes.waiting.add(number)
-                self._unheard.discard(number)
-                if self.state in (State.RUNNING, State.SETTLING):
-                    self._complain(process, reason, now)
-            case messages.Ending(error="") if is_member:
-                process.is_ending = True
-                self._processes.ending.add(number)
-            case messages.Ending() if is_member:
-                return self._raised(process, message, now)
-            case messages.Finished() if is_member:
-                return self._ended_well(process, now)
+            case messages.Imported(is_training=True):
+                self._current.is_training = True
+            case messages.Joined(generation) if generation == process.generation:
+                self._current.has_joined = True
+                self._record.heard(process.number)
+            case messages.Waiting(generation, reason) if generation == process.generation:
+                self._record.heard(process.number)
+                self._failures.left(process, reason, now)
+            case messages.Ending(error) if error:
+                return self._failures.raised(process, message, now)
+            case messages.Finished():
+                return self._failures.ended_well(process)
         return []
+
+    def _handle_as_any_job(self, event: events.Event, now: float) -> list[Step]:
+        ending = self._make_ending(self._processes.alive, now)
+        actions = ending.handle(event, now)
+        if ending.has_begun:  # not by a signal that is for the ranks only
+            self._ending = ending
+        return [*actions]
+
+    def _give_up_on_the_late(self, now: float) -> list[Action]:
+        steps: list[Step] = []
+        for host, reason in self._workforce.late_hosts(now):
+            steps += self._failures.host_refused(host, reason, now)
+        actions = self._carry_out([*steps, *self._workforce.end_overdue(now)], now)
+        for number, what in self._workforce.late_processes(now):
+            if self._ending is None:
+                actions += self._carry_out(self._failures.too_late(number, what, now), now)
+        return actions
+
+    # --- decisions
+
+    def _decide(self, now: float) -> list[Action]:
+        """Return what is to be done now, and set the deadline."""
+        actions: list[Action] = []
+        for decide in (self._staffing.act, self._advance, self._staffing.act):
+            if self._ending is None:
+                actions += self._carry_out(decide(now), now)
+        if self._ending is None:
+            self._deadline = self._next_deadline(now)
+        return actions
+
+    def _advance(self, now: float) -> list[Step]:
+        """Go on to another state if it is time."""
+        current, processes = self._current, self._processes
+        all_wait = len(processes.waiting) == len(processes.members)
+        match current.state:
+            case State.CONNECTING:
+                return self._regrouping.first(now)
+            case State.RUNNING if not processes.unjoined and not processes.unenrolled:
+                return self._plan(now)
+            case State.SETTLING if now >= current.settle_by or all_wait:
+                return self._failures.settle(now)
+            case State.PREPARING if all_wait:
+                return self._regrouping.planned(now)
+            case State.PREPARING if now >= current.remind_at:
+                current.remind_at = float("inf")  # once: it goes on waiting, for nothing is lost by that
+                late = [member for number, member in processes.members.items() if number not in processes.waiting]
+                return [Say(wording.no_boundary(late, current.reason, REMINDER))]
+            case State.REGROUPING if now >= current.regroup_at:
+                return self._regrouping.after_failure(now)
+            case _:
+                return []
+
+    def _plan(self, now: float) -> list[Step]:
+        """Have the members leave at a step boundary if newcomers wait, or if hosts are to be released."""
+        processes, current = self._processes, self._current
+        staying, joining = self._workforce.planned_members()
+        if len(staying) == len(processes.members) and not joining:
+            current.planned_since = None
+            return []
+        if current.planned_since is None:
+            current.planned_since = now
+        if processes.arriving and now < current.planned_since + SETTLE_TIMEOUT:
+            return []
+        leavers = [process for process in processes.members.values() if process not in staying]
+        current.leave(State.PREPARING, wording.change(len(joining), leavers))
+        current.remind_at = now + REMINDER
+        return [PrepareMembers(current.plan.number, frozenset(processes.members), current.reason)]
+
+    def _next_deadline(self, now: float) -> float | None:
+        """Return the time at which something is to be decided though nothing has happened."""
+        current = self._current
+        times: list[float] = [self._staffing.deadline()]
+        waits: list[float] = []
+        if current.lacking_since is not None:
+            times.append(current.lacking_since + self._options.elastic_timeout)
+            waits += [] if current.is_reported else [current.lacking_since + SETTLE_TIMEOUT]
+        if current.planned_since is not None:
+            waits.append(current.planned_since + SETTLE_TIMEOUT)
+        match current.state:
+            case State.SETTLING:
+                times.append(current.settle_by)
+            case State.PREPARING:
+                times.append(current.remind_at)
+            case State.REGROUPING:
+                waits.append(current.regroup_at)
+                if self._workforce.hosts.connecting or self._processes.ending:
+                    waits.append(current.regroup_at + SETTLE_TIMEOUT)
+                if self._record.rounds.start_at is not None:
+                    waits.append(self._record.rounds.start_at)
+        # A wait that is over holds nothing back. A deadline that has passed is still to be dealt with.
+        nearest = min(chain(times, (time for time in waits if time > now)))
+        return None if nearest == float("inf") else nearest
+
+    # --- carrying decisions out
+
+    def _carry_out(self, steps: Iterable[Step], now: float) -> list[Action]:
+        """Begin a generation, or end the job, as it was decided; return these actions and the others."""
+        actions: list[Action] = []
+        for step in steps:
+            match step:
+                case Begin():
+                    actions += self._begin(step, now)
+                case Failure():
+                    self._ending = self._make_ending(self._processes.alive, now)
+                    actions += self._ending.fail_as_a_whole(step, now)
+                case Finish():
+                    actions += self._finish(step, now)
+                case TellDeparture(number) if self._ending is not None:
+                    actions += self._ending.tell_departure(number)
+                case _:
+                    actions.append(step)
+        return actions
+
+    def _begin(self, begin: Begin, now: float) -> list[Action]:
+        """Begin the next generation."""
+        current, processes, workforce = self._current, self._processes, self._workforce
+        generation = workforce.next_generation(current, begin.survivors, begin.newcomers)
+        has_survivors = bool(begin.survivors)
+        dropped = processes.members.keys() - {process.number for process in begin.survivors}
+        ended = workforce.end(dropped, self._grace, now)
+        said: list[Action] = []
+        if generation.number > 1:
+            lost = current.plan.members if processes.have_state and not has_survivors else ()
+            budget = "" if current.cause is None else f"; {self._record.budget.describe(now)}"
+            said = [current.report(wording.begun(generation, has_survivors, lost) + budget)]
+        processes.begin(generation.number, [processes.alive[member.process] for member in generation.members])
+        self._record.rounds.begin(has_survivors)
+        current.begin(generation, now, has_survivors)
+        workforce.has_changed = True
+        return [BeginGeneration(generation, begin.start), *ended, *said]
+
+    def _finish(self, finish: Finish, now: float) -> list[Action]:
+        """End as any job does: only the members are waited for."""
+        processes = self._processes
+        others = [*processes.arriving, *processes.arrived, *chain(*processes.spares.values())]
+        ended = self._workforce.end(others, 0.0, now)
+        self._ending = self._make_ending(processes.members, now)
+        return [*ended, *self._ending.await_exits(finish.lost_peer, now)]
+
+    def _make_ending(self, processes: Mapping[int, Process], now: float) -> Ending:
+        agents, number = self._workforce.hosts.ready, self._current.plan.number
+        return Ending(processes.values(), agents, number, self._grace, self._start_timeout, now)

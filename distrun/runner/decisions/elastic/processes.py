@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
+from typing import TypeVar
+
+_Key = TypeVar("_Key", str, int)
 
 
 class Role(Enum):
@@ -45,11 +49,21 @@ class Process:
             return f"rank {self.rank} on {self.host}"
         return f"a {'spare' if self.slot is None else 'newcomer'} on {self.host}"
 
+    @property
+    def description(self) -> str:
+        """A text such as `rank 1 on h2 (pid 4711)`."""
+        return str(self) if self.pid is None else f"{self} (pid {self.pid})"
+
 
 class Processes:
     """All processes that are alive, by role; the sets of those that something is awaited of."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        """Args: the time."""
+        self.met_at = now
+        """When the last member of a generation met the others."""
+        self.have_state = False
+        """Whether some member has, or has had, a state that survives the end of a generation."""
         self.known: dict[int, Process] = {}
         """All that there ever were, for their names."""
         self.alive: dict[int, Process] = {}
@@ -119,8 +133,14 @@ class Processes:
         if number in self.arriving:
             self.arrived[number] = self.arriving.pop(number)
 
+    def join(self, number: int, now: float) -> None:
+        """Note that a member has met the others of its generation."""
+        self.unjoined.discard(number)
+        self.met_at = now
+
     def enroll(self, number: int) -> None:
         """Note that a process survives the end of its generation from now on."""
+        self.have_state = True
         if self.alive[number].role in (Role.NEWCOMER, Role.MEMBER):
             self.enrolled.add(number)
             self.unenrolled.discard(number)
@@ -131,6 +151,7 @@ class Processes:
         self.members = {process.number: process for process in members}
         for number in before.keys() - self.members.keys():
             self._dismiss(before[number])
+        self.have_state &= not before.keys().isdisjoint(self.members)
         for rank, process in enumerate(self.members.values()):
             process.rank, process.generation, process.role = rank, generation, Role.MEMBER
             self.arriving.pop(process.number, None)
@@ -187,3 +208,8 @@ class Processes:
             processes.pop(number, None)
         for numbers in (self.waiting, self.unjoined, self.enrolled, self.unenrolled, self.ending):
             numbers.discard(number)
+
+
+def late(deadlines: Mapping[_Key, float], now: float) -> list[_Key]:
+    """Return those whose deadlines have passed; the deadlines are in order."""
+    return [key for key, _ in takewhile(lambda item: item[1] <= now, deadlines.items())]

@@ -10,7 +10,6 @@ from histories.elastic import GRACE, START_TIMEOUT, History, running
 from distrun.contract.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, SignalRanks, TellDeparture
 from distrun.runner.decisions.elastic.actions import (
-    ActivateSpares,
     BeginGeneration,
     ConnectHosts,
     EndProcesses,
@@ -19,9 +18,12 @@ from distrun.runner.decisions.elastic.actions import (
     StartNewcomers,
     StartSpares,
 )
-from distrun.runner.decisions.elastic.decisions import REMINDER, SETTLE_TIMEOUT, SPARES_TIMEOUT
-from distrun.runner.decisions.elastic.failures import UNKNOWN_TIMEOUT
-from distrun.runner.decisions.elastic.regrouping import FUTILE_TIME, GATHER_TIME
+from distrun.runner.decisions.elastic.failure_record import FUTILE_TIME
+from distrun.runner.decisions.elastic.failures import GATHER_TIME
+from distrun.runner.decisions.elastic.policy import REMINDER
+from distrun.runner.decisions.elastic.regrouping import SETTLE_TIMEOUT
+from distrun.runner.decisions.elastic.staffing import SPARES_TIMEOUT
+from distrun.runner.decisions.elastic.workforce import UNKNOWN_TIMEOUT
 from distrun.runner.decisions.events import (
     AgentGone,
     AgentLost,
@@ -805,7 +807,7 @@ def test_spares_are_kept_activated_and_replaced():
     for spare in (4, 5):
         job.hear(ProcessSaid(spare, Warm()))
     (activate,) = job.kill(3)
-    assert isinstance(activate, ActivateSpares)
+    assert isinstance(activate, StartNewcomers)
     assert activate.processes == {5}
     assert activate.expected.members[3].host == "b"
     job.at(1)
