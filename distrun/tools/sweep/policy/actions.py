@@ -1,4 +1,4 @@
-"""The actions of a sweep, as plain data, besides those of every job."""
+"""The actions of a sweep, as plain data, besides those that jobs have too."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from dataclasses import dataclass
 
 from distrun.contract.elastic.messages import Verdict
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
+from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.tools.sweep.policy.trials import Trial
-
-
-@dataclass(frozen=True)
-class ConnectHosts:
-    """Start agents on these hosts."""
-
-    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -41,15 +35,6 @@ class Tell:
 
 
 @dataclass(frozen=True)
-class EndProcesses:
-    """End processes, by SIGKILL after the grace."""
-
-    processes: tuple[int, ...]
-    grace: float
-    """Seconds."""
-
-
-@dataclass(frozen=True)
 class ReleaseProcesses:
     """End what dead processes have left behind, and forget them."""
 
@@ -61,13 +46,6 @@ class TrialEnded:
     """Record the end of a trial and tell the user; it is waiting again if a host was lost."""
 
     trial: Trial
-
-
-@dataclass(frozen=True)
-class Say:
-    """Tell the user."""
-
-    text: str
 
 
 Action = (

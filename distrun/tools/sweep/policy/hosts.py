@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from distrun.runner.decisions.backoff import backoff
 from distrun.tools.sweep.policy.placement import Slots
 
 _AGAIN = (1.0, 600.0)  # seconds until a host is tried again: the first time, and at most
@@ -21,7 +22,7 @@ class Hosts:
         self.refusals: dict[str, str] = {}
         """Why hosts cannot be used, in sentences that do not name them."""
         self._again: dict[str, float] = {}
-        self._delays: dict[str, float] = {}
+        self._failures: dict[str, int] = {}  # in a row
 
     @property
     def usable(self) -> int:
@@ -49,19 +50,19 @@ class Hosts:
         self.connecting.discard(host)
         self.free.pop(host, None)
         self.refusals[host] = reason
-        delay = self._delays.get(host, _AGAIN[0])
-        self._delays[host] = min(2 * delay, _AGAIN[1])
+        self._failures[host] = self._failures.get(host, 0) + 1
+        delay = backoff(*_AGAIN, self._failures[host])
         self._again[host] = now + delay
         return delay
 
     def proved(self, hosts: Iterable[str]) -> None:
         """Note that a trial came to its end on hosts: one that is lost later is tried again soon."""
         for host in hosts:
-            self._delays.pop(host, None)
+            self._failures.pop(host, None)
 
-    def due(self, now: float) -> tuple[str, ...]:
+    def due(self, now: float) -> frozenset[str]:
         """Return the hosts to try again now."""
-        due = tuple(host for host, again in self._again.items() if now >= again)
+        due = frozenset(host for host, again in self._again.items() if now >= again)
         for host in due:
             del self._again[host]
         self.connecting.update(due)

@@ -10,14 +10,12 @@ from enum import Enum
 from distrun.contract.elastic.messages import Activated, Report
 from distrun.runner.decisions import events
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
+from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.protocol.exits import RankExit
 from distrun.tools.sweep.policy.actions import (
     Action,
-    ConnectHosts,
-    EndProcesses,
     ReleaseProcesses,
-    Say,
     StartSpares,
     StartTrial,
     TrialEnded,
@@ -104,7 +102,7 @@ class Policy:
 
     def begin(self, now: float) -> list[Action]:
         """Begin: connect to all hosts."""
-        return [ConnectHosts(tuple(self._hosts.slots))]
+        return [ConnectHosts(frozenset(self._hosts.slots))]
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
         """Note an event; return what is to be done."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from distrun.contract.elastic.messages import Report, Verdict
+from distrun.runner.decisions.elastic.actions import EndProcesses
 from distrun.runner.decisions.failure import Failure
-from distrun.tools.sweep.policy.actions import Action, EndProcesses, Tell
+from distrun.tools.sweep.policy.actions import Action, Tell
 from distrun.tools.sweep.policy.halving import Halving
 from distrun.tools.sweep.policy.trials import Member, Trial
 
@@ -130,7 +131,7 @@ class Running:
 
 def end_ranks(trial: Trial, grace: float) -> EndProcesses:
     """Return the action that ends the ranks of a trial that are left."""
-    return EndProcesses(tuple(sorted(trial.alive)), grace)
+    return EndProcesses(frozenset(trial.alive), grace)
 
 
 def _tell(trial: Trial, verdict: Verdict) -> Tell:

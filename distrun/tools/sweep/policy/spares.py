@@ -86,11 +86,11 @@ class Spares:
         for process in self._waiting.pop(host, []):
             del self._hosts[process]
 
-    def dismiss(self) -> tuple[int, ...]:
+    def dismiss(self) -> frozenset[int]:
         """Return all spares, which are not needed any more: there is no trial to come."""
         self._per_host = 0
         self._begin.clear()
-        left = tuple(self._hosts)
+        left = frozenset(self._hosts)
         self._hosts.clear()
         self._waiting.clear()
         return left
