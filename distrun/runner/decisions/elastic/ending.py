@@ -1,4 +1,4 @@
-"""The end of an elastic job, which is like the end of any job: no generation is begun any more."""
+"""The end of an elastic job, which is like the end of any job: no generation begins again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Ending(Policy):
-    """The state machine of any job, for the processes and agents that an elastic job has when it ends."""
+    """The policy of any job, for the processes and agents that an elastic job has when it ends."""
 
     def __init__(
         self,
@@ -30,11 +30,11 @@ class Ending(Policy):
     ) -> None:
         """
         Args:
-            processes: the processes to wait for; numbers of processes take the place of ranks.
+            processes: the processes to wait for. Their numbers stand where other jobs have ranks.
             agents: the hosts that have an agent.
-            generation: the number of the present generation; 0 = no process was started yet.
+            generation: the number of the present generation. 0 = no process was started yet.
             grace: seconds between SIGTERM and SIGKILL.
-            start_timeout: seconds in which a process must start.
+            start_timeout: seconds until a process must have started.
             now: the time.
         """
         super().__init__({process.number: process.host for process in processes}, grace, start_timeout, now)
@@ -45,14 +45,14 @@ class Ending(Policy):
 
     @property
     def has_begun(self) -> bool:
-        """Whether the job is ending, and not merely asked to pass a signal on."""
+        """Whether the job is ending. A signal that is passed on to the ranks (SIGUSR1) does not end it."""
         return self.state not in (State.CONNECTING, State.RUNNING)
 
     def await_exits(self, lost_peer: Failure | None, now: float) -> list[Action]:
         """End when all ranks have exited, since some have ended well.
 
         Args:
-            lost_peer: the failure of a rank that lost a peer, which is the job's unless there is another; None: none.
+            lost_peer: the failure of a rank that lost a peer, which is the job's unless its cause shows. None: none.
             now: the time.
         """
         if lost_peer is not None:
@@ -60,11 +60,11 @@ class Ending(Policy):
         return [] if self._alive else self._all_exited(now)
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Note an event; return what is to be done."""
+        """Note an event, and return what to do."""
         is_working = self.state in (State.RUNNING, State.SETTLING)
         match event:
             case events.RankExited(number) | events.RankNotStarted(number) if number not in self._alive:
-                return []  # a spare or newcomer, ended when it was not needed any more
+                return []  # a spare or newcomer that was ended when it was not needed
             case events.ProcessSaid(number, messages.Waiting(generation, reason)) if (
                 is_working and number in self._alive and generation == self._generation
             ):

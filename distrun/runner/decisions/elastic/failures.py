@@ -1,4 +1,4 @@
-"""The consequences of failures: of hosts, of processes, of links, and of what does not happen in time."""
+"""The consequences of failures: of hosts, processes and links, and of processes that are late."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from distrun.runner.protocol.keepalive import PER_TIMEOUT
 if TYPE_CHECKING:
     from distrun.runner.decisions.elastic.generation import Step
 
-GATHER_TIME = 0.01  # seconds in which the deaths of several processes, reported one after the other, become one regroup
+GATHER_TIME = 0.01  # seconds that a regroup waits, so that deaths that are reported together become one regroup
 _WORKING = (State.RUNNING, State.SETTLING)
 
 
 @dataclass(eq=False)
 class Failures:
-    """Ends the present generation, or the job, if a failure is a reason for that."""
+    """Decides what a failure means: nothing, the end of the present generation, or the end of the job."""
 
     options: ElasticOptions
     grace: float
@@ -41,7 +41,7 @@ class Failures:
     # --- hosts
 
     def host_refused(self, host: str, reason: str, now: float, is_final: bool = False) -> list[Step]:
-        """Note that a host cannot be used."""
+        """Note that a host cannot be used, and report it, once for the same reason."""
         hosts = self.workforce.hosts
         said = (hosts.over, hosts.away[host].reason if host in hosts.away else "")
         if is_final:
@@ -49,13 +49,14 @@ class Failures:
         retry = hosts.refused(host, reason, now)
         self.workforce.has_changed = True
         if reason in said or (self.current.state is State.CONNECTING and not self.options.discovers):
-            return []  # the second: either it is why the job ends, or it is told when the job begins without the host
+            # At the start the reason becomes part of the job's failure, or is reported when it begins without the host.
+            return []
         if is_final:
             return [Say(f"no host can be used any more: {reason}")]
         return [Say(f"host {host} cannot be used now: {reason} (next try in {retry - now:g} s)")]
 
     def host_lost(self, event: events.AgentLost, now: float) -> list[Step]:
-        """Give up the processes of a host. Until it is certain that they are dead, there is no new generation."""
+        """Give up the processes of a host. No generation begins until it is certain that they are dead."""
         host, hosts, number = event.host, self.workforce.hosts, self.current.plan.number
         if host not in hosts.ready and host not in hosts.connecting:
             return []
@@ -74,7 +75,7 @@ class Failures:
     # --- processes
 
     def not_started(self, event: events.RankNotStarted, now: float) -> list[Step]:
-        """End the job if its first ranks cannot be started: it would be so everywhere, and again."""
+        """End the job if its first ranks cannot be started: others would fail, too. Later it is a process's failure."""
         failure = Failure(event.rank, event.status, f"was not started: {event.reason}")
         process = self.workforce.processes.alive.get(event.rank)
         if process is not None and process.generation == 1:
@@ -82,7 +83,7 @@ class Failures:
         return self._gone(failure, False, now)
 
     def exited(self, event: events.RankExited, now: float) -> list[Step]:
-        """Note the exit of a process."""
+        """Note the exit of a process, and decide what it means."""
         failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
         return self._gone(failure, event.lost_peer, now)
 
@@ -95,9 +96,9 @@ class Failures:
         return [*ended, *self._failed(process, role, Failure(number, 1, what), False, now)] if ended else []
 
     def raised(self, process: Process, ending: messages.Ending, now: float) -> list[Step]:
-        """Go on without a member whose script has raised an exception, before it has exited.
+        """Go on without a member whose script has raised an exception, although it has not exited yet.
 
-        Where the job would end by that, the exit is waited for: until then the process may save what it has.
+        If no restart is left, its exit is awaited first, so that the process can save what it has.
         """
         at = f" at {ending.site}" if ending.site else ""
         place = f"{ending.error.partition(':')[0]}{at}, after {wording.count(ending.step, 'step')}" if at else ""
@@ -112,19 +113,19 @@ class Failures:
         return []
 
     def left(self, process: Process, why: str, now: float) -> None:
-        """Note that a member has left, and wait for a while to learn whose failure it was."""
+        """Note why a member has left, and wait a while for the failure that explains it."""
         if self.current.state not in _WORKING:
             return
         assert process.rank is not None
         self.current.complaints.setdefault(process.rank, why)
         if self.current.state is State.RUNNING:
             self.current.state, self.current.settle_by = State.SETTLING, now + ROOT_CAUSE_TIMEOUT
-            # We may notice that a host is cut off two keepalives later than its peers do.
+            # The launcher may notice that a host is cut off two keepalives later than the host's peers do.
             if self.options.keepalive is not None and len(self.workforce.hosts.ready) > 1:
                 self.current.settle_by += 2 * self.options.keepalive / PER_TIMEOUT
 
     def ended_well(self, process: Process) -> list[Step]:
-        """End the job as any job ends: a rank that has done its work is never replaced. Others must not wait for it."""
+        """End the job as any job ends, since a rank that has done its work is not replaced."""
         if self.current.state in (State.RUNNING, State.PREPARING) and not self.workforce.processes.waiting:
             return [Finish(None)]
         if self.current.cause is not None:
@@ -135,8 +136,8 @@ class Failures:
 
     # --- links
 
-    def settle(self, now: float) -> list[Step]:
-        """Take it that a link has failed, since no process has."""
+    def blame_link(self, now: float) -> list[Step]:
+        """Regroup as after the failure of a link, since no process has failed."""
         suspect, again = self.record.suspect(self.current)
         rank, complaint = next(iter(self.current.complaints.items()))
         host = self.current.plan.members[rank].host
@@ -155,15 +156,15 @@ class Failures:
     def _gone(self, failure: Failure, lost_peer: bool, now: float) -> list[Step]:
         assert failure.rank is not None
         process = self.workforce.processes.gone(failure.rank)
-        # Where thousands are ended, staffing would be much work after each: it is done after the last.
+        # Staffing takes long with thousands of processes. If they are being ended, it is done after the last one.
         self.workforce.has_changed |= not self.workforce.processes.leaving
         return [] if process is None else self._failed(process, process.role, failure, lost_peer, now)
 
     def _failed(self, process: Process, role: Role, failure: Failure, lost_peer: bool, now: float) -> list[Step]:
-        """Draw the consequences of the end of a process that had this role."""
+        """Decide what the end of a process means that had this role."""
         is_regrouping = self.current.state is State.REGROUPING
         if role is Role.LEAVING:
-            # Some end well before they hear that they are to end, for a rank that was lost when the work was done.
+            # A rank that ended well before the request to end arrived had done its work: the job was at its end.
             has_ended_well = failure.exit is not None and failure.exit.unasked and failure.status == 0
             is_recent = process.generation == self.current.plan.number and is_regrouping
             return self.ended_well(process) if has_ended_well and is_recent else []
@@ -191,12 +192,12 @@ class Failures:
         return self._break(failure, sentence, [process], now)
 
     def _break(self, failure: Failure, sentence: str, dead: Collection[Process], now: float) -> list[Step]:
-        """End the present generation because of a failure, if it is made good; else the job.
+        """End the present generation because of a failure, or the job if no restart is left.
 
         Args:
-            failure: for the end of the job.
+            failure: the job's failure if it ends.
             sentence: what has happened, for the user.
-            dead: the members that have failed; none: a link has.
+            dead: the members that have failed. Empty: a link has failed.
             now: the time.
         """
         record, processes, was_broken = self.record, self.workforce.processes, self.current.state is State.REGROUPING
@@ -215,6 +216,6 @@ class Failures:
         return [*self.workforce.end(processes.unenrolled - processes.ending, self.grace, now)]
 
     def _charge(self, failure: Failure, dead: Collection[Process], now: float) -> list[Step]:
-        """End the job if a failure is one too many."""
+        """Count a failure, and end the job if it is one too many."""
         why = self.record.charge(dead, now)
         return [failure.explained(why)] if why else []

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Begin:
-    """Decision: the next generation begins with these processes. Members that are not among them are ended."""
+    """Decision: begin the next generation with these processes, and end the members that are not among them."""
 
     survivors: list[Process]
     newcomers: list[Process]
     start: frozenset[int] = frozenset()
-    """The newcomers that are yet to be started, or activated."""
+    """The newcomers to start, or to activate if they are spares."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Decision: the job ends when all its ranks have exited, since some have ended well."""
+    """Decision: end the job when all its ranks have exited, since some have ended well."""
 
     lost_peer: Failure | None
-    """The failure of a rank that lost a peer, which is the job's unless there is another; None: none."""
+    """The failure of a rank that lost a peer. It is the job's failure unless its cause shows. None: none."""
 
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 class CurrentGeneration:
-    """The facts about the present generation, all of which are void when the next one begins."""
+    """The state of the present generation. All of it is reset when the next one begins."""
 
     def __init__(self, now: float) -> None:
-        """Args: the time; the first generation is yet to begin."""
+        """Args: the time. Generation 0, which has no members, lasts until the first one begins."""
         self.begin(Generation(0, ()), now, False)
         self.state = State.CONNECTING
 
@@ -55,34 +55,40 @@ class CurrentGeneration:
         self.has_joined = False
         """Whether any member has met the others."""
         self.is_training = False
-        """Whether a script without elastic code has come so far that it says what it has imported."""
+        """Whether a script without elastic code has begun to train, so that it will not enrol."""
 
         self.complaints: dict[int, str] = {}
         """rank -> why it has left, though no process had failed"""
         self.lost_peer: Failure | None = None
         """The first failure of a rank that lost a peer, until it is known who failed."""
         self.unswept: set[str] = set()
-        """Hosts with members whose agent was lost."""
+        """Hosts with members whose agent was lost. While it is uncertain whether these are dead, no other begins."""
         self.cause: Failure | None = None
-        """The failure that has ended it."""
+        """The failure that has ended the generation."""
         self.reason = ""
         """The cause as a sentence, or why the generation is to be left."""
         self.is_reported = False
         """Whether the user knows the reason."""
 
         self.settle_by = now
-        """When it is taken that a link has failed, while it is settling."""
+        """In SETTLING: the time after which a link is taken to have failed."""
         self.remind_at = float("inf")
-        """When the user is told of members that come to no step boundary, while it is preparing."""
+        """In PREPARING: the time to report members that have not reached a step boundary."""
         self.regroup_at = now
-        """When the next one may begin, while it is regrouping."""
+        """In REGROUPING: the time when the next generation may begin."""
         self.planned_since: float | None = None
         """The time since which members could join or leave."""
         self.lacking_since: float | None = None
         """The time since which there are too few ranks for the next one."""
 
     def leave(self, state: State, reason: str, cause: Failure | None = None) -> None:
-        """Note why the generation is left, a sentence for the user, and the failure if there is one."""
+        """Enter a state that leaves the generation.
+
+        Args:
+            state: PREPARING or REGROUPING.
+            reason: why, a sentence for the user without a full stop.
+            cause: the failure. None: the change is planned.
+        """
         self.state, self.reason, self.cause, self.is_reported = state, reason, cause, False
 
     def report(self, text: str) -> Say:
@@ -92,8 +98,9 @@ class CurrentGeneration:
         return Say(prefix + text)
 
     def nothing_again(self, process: Process) -> Failure:
-        """Return the failure of a job whose `process` had done its work when another was lost: to start again would
-        repeat that.
+        """Return the failure of a job that lost a rank when `process` had done its work.
+
+        All ranks would have to start again, and come to the same end.
         """
         assert self.cause is not None
         why = f"nothing is started anew, since {process.description} has come to the end of its work"
@@ -103,13 +110,13 @@ class CurrentGeneration:
 def in_rank_order(survivors: Mapping[int, int], newcomers: Sequence[int]) -> list[int]:
     """Return the processes of the next generation in the order of their ranks.
 
-    The survivor with the lowest rank becomes rank 0, which the others find first and which is likeliest to have what
-    they lack. The others keep their ranks where the new size allows it, so that what depends on a rank, such as open
-    files, stays where it is; else they fill gaps, in order. Newcomers fill the rest.
+    The survivor with the lowest rank becomes rank 0, which the others find first and which most likely has the state
+    that newcomers lack. The other survivors keep their ranks if the new size allows it, so that what depends on a rank,
+    such as open files, stays where it is. Those whose ranks are too high fill gaps, in order. Newcomers fill the rest.
 
     Args:
         survivors: process -> its present rank.
-        newcomers: processes without one.
+        newcomers: processes without a rank.
     """
     size = len(survivors) + len(newcomers)
     order: list[int | None] = [None] * size

@@ -7,47 +7,46 @@ from dataclasses import dataclass
 
 from distrun.runner.decisions.backoff import backoff
 
-RETRY_FIRST, RETRY_LONGEST = 10.0, 60.0  # seconds until a host that could not be reached is tried again; they double
+RETRY_FIRST, RETRY_LONGEST = 10.0, 60.0  # seconds until a host that cannot be reached is tried again, which double
 
 
 @dataclass
 class Away:
-    """A host that has failed, and has no agent now."""
+    """The last failure of a host that has not worked since."""
 
     reason: str
     failures: int
     """In a row."""
     retry: float | None
-    """The time at which it is to be tried again; None = not before it is certain that nothing of the job is left there.
-    """
+    """The time of the next try. None = not before it is certain that nothing of the job is left there."""
 
 
 class Hosts:
-    """All that is known of each host but its processes, which are the business of `Processes`."""
+    """The state of each host, except its processes, which `Processes` has."""
 
     def __init__(self, slots: Mapping[str, int], start_timeout: float) -> None:
         """
         Args:
-            slots: host -> slots, in the order in which they are to be used.
-            start_timeout: seconds in which a host must be ready.
+            slots: host -> slots. The first hosts are used first.
+            start_timeout: seconds until a host must be ready.
         """
         self.slots = dict(slots)
         """host -> slots, of the hosts that are listed, in their order"""
         self.has_shrunk = False
-        """Whether there were ever more slots on some host, so that there may be processes that have none now."""
+        """Whether a host ever had more slots than now, so that processes may be in slots that are not listed."""
         self.ready: dict[str, None] = {}
         """The hosts that have an agent, listed or not."""
         self.connecting: dict[str, float] = {}
-        """host -> by when it must be ready; in this order"""
+        """host -> the deadline for it to be ready, in this order"""
         self.steps: dict[str, str] = {}
-        """host -> the step that the connection has come to"""
+        """host -> the step that the connection has reached"""
         self.away: dict[str, Away] = {}
         self.uncertain: dict[str, float] = {}
-        """Hosts whose agent is lost, where something of the job may still run -> until when at most."""
+        """host whose agent is lost -> the time until which something of the job may still run there"""
         self.over = ""
-        """Why no host can ever be connected to again; empty = they can."""
+        """The reason why no host can ever be connected to again. Empty = hosts can."""
         self.releasing: set[str] = set()
-        """The hosts whose agents have been told to leave, and have not left yet."""
+        """The hosts whose agents were asked to leave and have not left yet."""
         self._start_timeout = start_timeout
 
     def is_usable(self, host: str) -> bool:
@@ -55,7 +54,7 @@ class Hosts:
         return host in self.ready and host in self.slots and host not in self.releasing
 
     def found(self, slots: Mapping[str, int]) -> bool:
-        """Note the hosts that are listed now; return whether that is a change."""
+        """Note the slots of the hosts that are listed now, and return whether they have changed."""
         if self.slots == slots:
             return False
         for host in slots.keys() - self.slots.keys():
@@ -66,10 +65,10 @@ class Hosts:
         return True
 
     def to_connect(self, slots: int, now: float) -> list[str]:
-        """Return the hosts that are to be connected to, so that there are so many slots, and note it.
+        """Return the hosts to connect to now, so that there are `slots` slots, and note that they are connected to.
 
-        Those that never failed are taken first. Those that did do not count until they are ready: others are tried
-        beside them.
+        Hosts that never failed come first. A host that has failed counts only when it is ready, so that others are
+        tried meanwhile.
         """
         if self.over:
             return []
@@ -91,7 +90,7 @@ class Hosts:
         return chosen
 
     def next_retry(self, now: float) -> float | None:
-        """Return the time after `now` at which the next host may be tried again, None if there is none."""
+        """Return the earliest time after `now` when a host may be tried again, None if no host waits."""
         times = (away.retry for host, away in self.away.items() if host in self.slots)
         return min((time for time in times if time is not None and time > now), default=None)
 
@@ -105,7 +104,7 @@ class Hosts:
         self.ready[host] = None
 
     def refused(self, host: str, reason: str, now: float) -> float:
-        """Note that a host cannot be used now; return when it is to be tried again."""
+        """Note that a host cannot be used now, and return the time of the next try."""
         self.connecting.pop(host, None)
         self.left(host)
         failures = self._failures(host) + 1
@@ -114,21 +113,21 @@ class Hosts:
         return retry
 
     def works(self, host: str) -> None:
-        """Note that processes run well on a host, so that earlier failures to reach it count no more."""
+        """Note that processes work on a host, so that earlier failures to reach it are forgotten."""
         self.away.pop(host, None)
 
     def lost(self, host: str, reason: str, until: float, now: float) -> None:
-        """Note that a host's agent is lost, and that something may still run there, until a time at most."""
+        """Note that a host's agent is lost, and that processes may still run there until the time `until`."""
         self.refused(host, reason, now)
         self.uncertain[host] = until
         self.away[host].retry = None
 
     def certain(self, host: str, now: float) -> None:
-        """Note that nothing of the job runs any more on a host whose agent was lost."""
+        """Note that nothing of the job is left on a host whose agent was lost."""
         self.uncertain.pop(host, None)
         away = self.away.get(host)
         if away is not None and away.retry is None:
-            # A first loss is retried at once: its wait is over, since it is certain only now that the host is empty.
+            # The first loss in a row is retried at once: waiting for certainty has taken some time already.
             away.retry = now + (0.0 if away.failures == 1 else backoff(RETRY_FIRST, RETRY_LONGEST, away.failures - 1))
 
     def left(self, host: str) -> None:

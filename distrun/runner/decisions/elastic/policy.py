@@ -1,21 +1,26 @@
 """The decisions about an elastic job, without any effect: events and the time go in, actions come out.
 
-The states of an elastic job; those from its end on are any job's:
+The states of an elastic job. From its end on they are as in any job:
 
     CONNECTING -> RUNNING     there are slots enough: the first generation begins
-    RUNNING    -> SETTLING    a rank has lost a peer, and it is not known yet who failed
-               -> PREPARING   newcomers wait, or a host is not listed any more: members leave at their next boundary
+    RUNNING    -> SETTLING    a rank has lost a peer, and it is not known yet which process failed
+               -> PREPARING   newcomers wait, or a host is no longer listed: members leave at their next step boundary
                -> REGROUPING  a member died, or an agent was lost
-    SETTLING   -> REGROUPING  it is known who failed; or nobody did, and it was a link
+    SETTLING   -> REGROUPING  the failed process is known, or none has failed, so it was a link
     PREPARING  -> RUNNING     all members wait: the next generation begins
                -> REGROUPING  a member died meanwhile
     REGROUPING -> RUNNING     every member of the old generation is dead or in the next one, and there are ranks enough
     all        -> ENDING      no restart is left, or there were too few ranks for too long, or a signal came
 
-Once a member has ended well the job ends as any job does: nothing is regrouped any more, and `Ending` decides.
+When a member has ended well, the job ends as any job does: nothing is regrouped then, and `Ending` decides.
 
-An event only changes what is known; what is to be done is then decided from all that is known and the time. So events
-may come in any order.
+`ElasticPolicy` alone begins generations and ends the job. Its collaborators return decisions, and are handed what they
+need: `Failures` decides what a failure means, `Regrouping` when the next generation begins and which processes it has,
+and `Staffing` which hosts and processes to start or to release. They share `CurrentGeneration`, which has the state,
+`Workforce`, which has the hosts and processes, and `FailureRecord`.
+
+An event only changes what is known. What to do is then decided from all that is known and the time, so events may come
+in any order.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ from distrun.runner.decisions.elastic.failures import Failures
 from distrun.runner.decisions.elastic.generation import Begin, CurrentGeneration, Finish
 from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.decisions.elastic.processes import Process, Role
-from distrun.runner.decisions.elastic.regrouping import SETTLE_TIMEOUT, Regrouping
+from distrun.runner.decisions.elastic.regrouping import BATCH_TIMEOUT, Regrouping
 from distrun.runner.decisions.elastic.staffing import Staffing
 from distrun.runner.decisions.elastic.workforce import Workforce
 from distrun.runner.decisions.failure import Failure
@@ -45,23 +50,23 @@ if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
     from distrun.runner.decisions.elastic.generation import Step
 
-REMINDER = 60.0  # seconds after which the user is told of members that come to no step boundary
+REMINDER = 60.0  # seconds after which members that have not reached a step boundary are reported
 
 
 class ElasticPolicy:
-    """The state machine of one elastic job, with the interface of any job's.
+    """The state machine of one elastic job, with the interface of `decisions.policy.Policy`.
 
     What differs for the code that executes its actions:
 
-    - Numbers are of processes, not of ranks, wherever events, actions of any job (`SignalRanks`) and `Failure` have a
-      rank. Processes are numbered as they are started; a spare has its number before it has a rank.
-    - Nothing is connected to before the first `tick`, which is due at once and asks for it (`ConnectHosts`). Every
-      host, this machine too, is then reported as `HostReady` or `HostRefused`. A host that takes too long may be asked
-      for again while it is still being connected to: that changes nothing.
-    - `BeginGeneration` starts the ranks, from the first generation on; there is no `StartRanks`. A process in its
-      `start` that is a spare is activated instead, with its firm place.
-    - `CleanUpAfter` has a host swept, without blocking; the result is to be posted as `HostCleaned`, always.
-    - A host that is to be released leaves with `AgentGone`, as at the end.
+    - Where events, actions of any job (`SignalRanks`) and `Failure` have a rank, the number is a process's. Processes
+      are numbered as they are started, so a spare has its number before it has a rank.
+    - No host is connected to before the first `tick`, which is due at once and returns `ConnectHosts`. Every host, this
+      machine too, is then reported as `HostReady` or `HostRefused`. `ConnectHosts` may name a host again that takes too
+      long and is still being connected to. That changes nothing.
+    - `BeginGeneration` starts the ranks, also of the first generation, so there is no `StartRanks`. A process in its
+      `start` that is a spare is activated instead, with its final rank.
+    - `CleanUpAfter` sweeps a host without blocking. The result is always posted as `HostCleaned`.
+    - A host that is released leaves with `AgentGone`, as at the end.
     """
 
     def __init__(
@@ -69,10 +74,10 @@ class ElasticPolicy:
     ) -> None:
         """
         Args:
-            hosts: host -> slots, in the user's order; may be empty if a script lists the hosts.
+            hosts: host -> slots, in the user's order. May be empty if a script lists the hosts.
             options: the limits.
             grace: seconds between SIGTERM and SIGKILL.
-            start_timeout: seconds in which a host must be ready, and a process started.
+            start_timeout: seconds until a host must be ready, and a process started.
             now: the time, in seconds of one monotonic clock.
         """
         self._options = options
@@ -87,7 +92,7 @@ class ElasticPolicy:
         self._regrouping = Regrouping(options, self._current, self._workforce, self._record)
         self._staffing = Staffing(options, self._current, self._workforce, now)
         self._ending: Ending | None = None
-        """The policy that decides once nothing is regrouped any more."""
+        """The policy of the end, when nothing is regrouped. None until then."""
 
     @property
     def state(self) -> State:
@@ -96,7 +101,7 @@ class ElasticPolicy:
 
     @property
     def deadline(self) -> float | None:
-        """The time at which `tick` is to be called if nothing else happens before; None = never."""
+        """The time to call `tick` if no event comes before. None = never."""
         return self._deadline if self._ending is None else self._ending.deadline
 
     @property
@@ -116,17 +121,17 @@ class ElasticPolicy:
 
     @property
     def accepts_hosts(self) -> bool:
-        """Whether a host that is ready now is of use; else its agent is to be ended."""
+        """Whether the job takes hosts that become ready now. If not, their agents are to be ended."""
         return self._ending is None
 
     @property
     def alive(self) -> frozenset[int]:
-        """The numbers of the processes that are alive, as far as is known."""
+        """The numbers of the processes that are not known to be dead."""
         return frozenset(self._processes.alive)
 
     @property
     def failure_history(self) -> list[str]:
-        """One line for each failure so far, the last ones if there are many, for the report of a job that failed."""
+        """One line for each failure so far, or for the last ones if there are many."""
         return self._record.history.lines
 
     def name(self, process: int) -> str:
@@ -134,13 +139,13 @@ class ElasticPolicy:
         return str(self._processes.known[process])
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Note an event; return what is to be done."""
+        """Note an event, and return what to do."""
         if self._ending is not None:
             return self._ending.handle(event, now)
-        return [*self._carry_out(self._note(event, now), now), *self._decide(now)]
+        return [*self._execute(self._note(event, now), now), *self._decide(now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Note the time; return what is to be done if the deadline has passed."""
+        """Note the time, and return what to do if the deadline has passed."""
         if self._ending is not None:
             return self._ending.tick(now)
         if self._deadline is None or now < self._deadline:
@@ -162,7 +167,7 @@ class ElasticPolicy:
             case events.RankNotStarted():
                 return failures.not_started(event, now)
             case events.RankExited(number, end):
-                # No other process takes the place of a member that ends well: those that wait to meet it wait in vain.
+                # A member that ends well is not replaced, so others that wait to meet it must not wait for ever.
                 is_missed = number in self._processes.unjoined and not end.failed
                 steps = failures.exited(event, now)
                 return [*steps, TellDeparture(number)] if is_missed else steps
@@ -184,9 +189,9 @@ class ElasticPolicy:
                 self._current.is_training = True
             case messages.Joined(generation) if generation == process.generation:
                 self._current.has_joined = True
-                self._record.heard(process.number)
+                self._record.confirmed(process.number)
             case messages.Waiting(generation, reason) if generation == process.generation:
-                self._record.heard(process.number)
+                self._record.confirmed(process.number)
                 self._failures.left(process, reason, now)
             case messages.Ending(error) if error:
                 return self._failures.raised(process, message, now)
@@ -197,7 +202,7 @@ class ElasticPolicy:
     def _handle_as_any_job(self, event: events.Event, now: float) -> list[Step]:
         ending = self._make_ending(self._processes.alive, now)
         actions = ending.handle(event, now)
-        if ending.has_begun:  # not by a signal that is for the ranks only
+        if ending.has_begun:  # a signal that is only passed on to the ranks changes nothing
             self._ending = ending
         return [*actions]
 
@@ -205,26 +210,26 @@ class ElasticPolicy:
         steps: list[Step] = []
         for host, reason in self._workforce.late_hosts(now):
             steps += self._failures.host_refused(host, reason, now)
-        actions = self._carry_out([*steps, *self._workforce.end_overdue(now)], now)
+        actions = self._execute([*steps, *self._workforce.end_overdue(now)], now)
         for number, what in self._workforce.late_processes(now):
             if self._ending is None:
-                actions += self._carry_out(self._failures.too_late(number, what, now), now)
+                actions += self._execute(self._failures.too_late(number, what, now), now)
         return actions
 
     # --- decisions
 
     def _decide(self, now: float) -> list[Action]:
-        """Return what is to be done now, and set the deadline."""
+        """Return what to do now, and set the deadline."""
         actions: list[Action] = []
         for decide in (self._staffing.act, self._advance, self._staffing.act):
             if self._ending is None:
-                actions += self._carry_out(decide(now), now)
+                actions += self._execute(decide(now), now)
         if self._ending is None:
             self._deadline = self._next_deadline(now)
         return actions
 
     def _advance(self, now: float) -> list[Step]:
-        """Go on to another state if it is time."""
+        """Return what leads to the next state, if it is time."""
         current, processes = self._current, self._processes
         all_wait = len(processes.waiting) == len(processes.members)
         match current.state:
@@ -233,11 +238,11 @@ class ElasticPolicy:
             case State.RUNNING if not processes.unjoined and not processes.unenrolled:
                 return self._plan(now)
             case State.SETTLING if now >= current.settle_by or all_wait:
-                return self._failures.settle(now)
+                return self._failures.blame_link(now)
             case State.PREPARING if all_wait:
                 return self._regrouping.planned(now)
             case State.PREPARING if now >= current.remind_at:
-                current.remind_at = float("inf")  # once: it goes on waiting, for nothing is lost by that
+                current.remind_at = float("inf")  # only once: the wait itself costs nothing, and has no limit
                 late = [member for number, member in processes.members.items() if number not in processes.waiting]
                 return [Say(wording.no_boundary(late, current.reason, REMINDER))]
             case State.REGROUPING if now >= current.regroup_at:
@@ -246,7 +251,7 @@ class ElasticPolicy:
                 return []
 
     def _plan(self, now: float) -> list[Step]:
-        """Have the members leave at a step boundary if newcomers wait, or if hosts are to be released."""
+        """Ask the members to leave at a step boundary if newcomers wait, or if hosts are to be released."""
         processes, current = self._processes, self._current
         staying, joining = self._workforce.planned_members()
         if len(staying) == len(processes.members) and not joining:
@@ -254,7 +259,7 @@ class ElasticPolicy:
             return []
         if current.planned_since is None:
             current.planned_since = now
-        if processes.arriving and now < current.planned_since + SETTLE_TIMEOUT:
+        if processes.arriving and now < current.planned_since + BATCH_TIMEOUT:
             return []
         leavers = [process for process in processes.members.values() if process not in staying]
         current.leave(State.PREPARING, wording.change(len(joining), leavers))
@@ -262,15 +267,15 @@ class ElasticPolicy:
         return [PrepareMembers(current.plan.number, frozenset(processes.members), current.reason)]
 
     def _next_deadline(self, now: float) -> float | None:
-        """Return the time at which something is to be decided though nothing has happened."""
+        """Return the next time to decide something although no event has come, None if there is none."""
         current = self._current
         times: list[float] = [self._staffing.deadline()]
         waits: list[float] = []
         if current.lacking_since is not None:
             times.append(current.lacking_since + self._options.elastic_timeout)
-            waits += [] if current.is_reported else [current.lacking_since + SETTLE_TIMEOUT]
+            waits += [] if current.is_reported else [current.lacking_since + BATCH_TIMEOUT]
         if current.planned_since is not None:
-            waits.append(current.planned_since + SETTLE_TIMEOUT)
+            waits.append(current.planned_since + BATCH_TIMEOUT)
         match current.state:
             case State.SETTLING:
                 times.append(current.settle_by)
@@ -279,17 +284,17 @@ class ElasticPolicy:
             case State.REGROUPING:
                 waits.append(current.regroup_at)
                 if self._workforce.hosts.connecting or self._processes.ending:
-                    waits.append(current.regroup_at + SETTLE_TIMEOUT)
+                    waits.append(current.regroup_at + BATCH_TIMEOUT)
                 if self._record.rounds.start_at is not None:
                     waits.append(self._record.rounds.start_at)
-        # A wait that is over holds nothing back. A deadline that has passed is still to be dealt with.
+        # A deadline in the past has yet to be handled, so it counts. A wait that is over has nothing left to trigger.
         nearest = min(chain(times, (time for time in waits if time > now)))
         return None if nearest == float("inf") else nearest
 
-    # --- carrying decisions out
+    # --- executing decisions
 
-    def _carry_out(self, steps: Iterable[Step], now: float) -> list[Action]:
-        """Begin a generation, or end the job, as it was decided; return these actions and the others."""
+    def _execute(self, steps: Iterable[Step], now: float) -> list[Action]:
+        """Execute decisions that begin a generation or end the job, and return the actions for this and the others."""
         actions: list[Action] = []
         for step in steps:
             match step:
@@ -307,7 +312,7 @@ class ElasticPolicy:
         return actions
 
     def _begin(self, begin: Begin, now: float) -> list[Action]:
-        """Begin the next generation."""
+        """Begin the next generation, and report it from the second one on."""
         current, processes, workforce = self._current, self._processes, self._workforce
         generation = workforce.next_generation(current, begin.survivors, begin.newcomers)
         has_survivors = bool(begin.survivors)
@@ -325,7 +330,7 @@ class ElasticPolicy:
         return [BeginGeneration(generation, begin.start), *ended, *said]
 
     def _finish(self, finish: Finish, now: float) -> list[Action]:
-        """End as any job does: only the members are waited for."""
+        """End when all members have exited. Newcomers and spares are ended at once."""
         processes = self._processes
         others = [*processes.arriving, *processes.arrived, *chain(*processes.spares.values())]
         ended = self._workforce.end(others, 0.0, now)

@@ -17,12 +17,12 @@ from distrun.runner.decisions.failure import Failure, refused
 if TYPE_CHECKING:
     from distrun.runner.decisions.elastic.generation import Step
 
-SETTLE_TIMEOUT = 5.0  # seconds for which a change waits for what is on its way, so that all comes at once
+BATCH_TIMEOUT = 5.0  # seconds that a change waits for hosts and newcomers on their way, to be one change
 
 
 @dataclass(eq=False)
 class Regrouping:
-    """Decides what follows. Nothing = it waits for events; a `Failure` ends the job."""
+    """Decides when the next generation begins, and which processes it has. No decision = it waits for more events."""
 
     options: ElasticOptions
     current: CurrentGeneration
@@ -30,7 +30,7 @@ class Regrouping:
     record: FailureRecord
 
     def first(self, now: float) -> list[Step]:
-        """Begin the first generation when no host is being connected to for the first time, and there is room."""
+        """Begin the first generation when all hosts have answered once and have slots enough."""
         hosts, options = self.workforce.hosts, self.options
         if hosts.connecting.keys() - hosts.away.keys():
             return []
@@ -39,7 +39,7 @@ class Regrouping:
         can_come = options.discovers and not self._has_lacked_for_long(now)
         needed = options.np if can_come else options.min_np
         if have >= needed:
-            cannot = [] if options.discovers else missing.items()  # else it was told when it happened
+            cannot = [] if options.discovers else missing.items()  # with a script it was reported at once
             return [*(Say(f"host {host} cannot be used: {why}") for host, why in cannot), self._start_all(now)]
         if options.discovers:
             return self._await_capacity(have, needed, now)
@@ -55,13 +55,13 @@ class Regrouping:
         return [Begin(list(staying), joining)]
 
     def after_failure(self, now: float) -> list[Step]:
-        """Begin the next generation when nobody can go on in the old one, and there are ranks enough."""
+        """Begin the next generation when no process is left in the old one, and there are ranks enough."""
         processes, options = self.workforce.processes, self.options
         if processes.leaving or self.current.unswept & self.workforce.hosts.uncertain.keys():
             return []
         for number in islice(processes.ending, 1):
-            # Its status decides. If that takes long, it is saving its results, say.
-            is_late = now >= self.current.regroup_at + SETTLE_TIMEOUT
+            # Its exit status decides: 0 ends the job. If it takes long, it may be saving its results: 0 is assumed.
+            is_late = now >= self.current.regroup_at + BATCH_TIMEOUT
             return [self.current.nothing_again(processes.members[number])] if is_late else []
         if not processes.members:
             return self._all_again(now)
@@ -72,7 +72,7 @@ class Regrouping:
         return self._await_capacity(len(members) + len(joining), options.min_np, now)
 
     def _all_again(self, now: float) -> list[Step]:
-        """Start all ranks again, after a pause if they have failed in a row; end the job if they always fail alike."""
+        """Start all ranks again, after a pause if they fail in a row. End the job if they always fail in one place."""
         workforce, options, rounds = self.workforce, self.options, self.record.rounds
         if workforce.processes.failing:
             return []
@@ -87,24 +87,24 @@ class Regrouping:
         have = len(workforce.processes.newcomers) + len(workforce.free_places(*workforce.room(), now))
         if have < options.min_np:
             return self._await_capacity(have, options.min_np, now)
-        # Ranks that are all started again cannot be joined later unless they enrol, so hosts on their way are awaited.
+        # Newcomers can join only ranks that enrol. So hosts that are being connected to are awaited for a while.
         can_grow = have < options.max_np and workforce.hosts.connecting
-        return [] if can_grow and now < self.current.regroup_at + SETTLE_TIMEOUT else [self._start_all(now)]
+        return [] if can_grow and now < self.current.regroup_at + BATCH_TIMEOUT else [self._start_all(now)]
 
     def _start_all(self, now: float) -> Begin:
         start = self.workforce.start(*self.workforce.room(), now)
         return Begin([], self.workforce.processes.newcomers, start)
 
     def _await_capacity(self, have: int, needed: int, now: float) -> list[Step]:
-        """Wait for more ranks, or end the job if none can come, or none came for too long."""
+        """Wait for more ranks. End the job if none can come, or if too few came within the timeout."""
         over, current = self.workforce.hosts.over, self.current
         status = 1 if current.cause is None else current.cause.status
         if over:
             return [Failure(None, status, f"{over}, so no rank can be started any more")]
         if current.lacking_since is None:
             current.lacking_since = now
-        # At the start, nobody wonders yet.
-        if not current.is_reported and (current.reason or now >= current.lacking_since + SETTLE_TIMEOUT):
+        # A wait after a failure is reported at once, a wait for the first hosts only if it takes a while.
+        if not current.is_reported and (current.reason or now >= current.lacking_since + BATCH_TIMEOUT):
             return [current.report(f"waiting for {wording.count(needed - have, 'more rank')}")]
         if not self._has_lacked_for_long(now):
             return []

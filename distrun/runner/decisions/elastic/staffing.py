@@ -1,4 +1,4 @@
-"""Keeping enough hosts and processes: which are started, and which are let go."""
+"""Staffing: which hosts to connect to, which newcomers and spares to start, and what to release."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distrun.runner.decisions.policy import State
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
 
-SPARES_TIMEOUT = 10.0  # seconds after which ranks that have joined and not enrolled are taken never to do so
+SPARES_TIMEOUT = 10.0  # seconds from the time when all have joined: ranks that have not enrolled by then never will
 
 
 @dataclass(eq=False)
@@ -26,12 +26,12 @@ class Staffing:
     current: CurrentGeneration
     workforce: Workforce
     look_again: float
-    """When there may be something to do, though nothing has happened."""
+    """The time to look again although nothing has changed."""
 
     def act(self, now: float) -> list[Action]:
-        """Return what connects to hosts, starts newcomers and spares, and lets go what is not needed.
+        """Return the actions that connect to hosts, start newcomers and spares, and release what is not needed.
 
-        With thousands of processes this is the expensive part of a decision, so it returns at once unless something has
+        With thousands of processes this is the expensive part of a decision, so it does nothing unless something has
         changed.
         """
         workforce, processes = self.workforce, self.workforce.processes
@@ -41,7 +41,7 @@ class Staffing:
         actions = [*self._connect(now), *self._release(now)]
         if processes.members and not processes.unenrolled:
             actions += self._start_newcomers(now)
-        # Ranks that enrol have imported what spares are to import. Those that never enrol get a while for it.
+        # Ranks that enrol have imported what spares are to import. Ranks that never enrol get a while for it.
         spares_at = processes.met_at + SPARES_TIMEOUT if self.options.spares else now
         has_come_far = not processes.unjoined and (not processes.unenrolled or now >= spares_at)
         if self.current.state is State.RUNNING and (has_come_far or self.current.is_training):
@@ -51,7 +51,7 @@ class Staffing:
         return actions
 
     def deadline(self) -> float:
-        """Return the time at which something is late, or is to be started, though nothing has happened."""
+        """Return the earliest time when a host or process is late, or when to look again."""
         processes, timeout = self.workforce.processes, self.options.elastic_timeout
         times = [*self.workforce.hosts.uncertain.values(), self.look_again]
         for deadlines in (self.workforce.hosts.connecting, processes.starting, processes.leaving, processes.failing):
@@ -65,7 +65,7 @@ class Staffing:
         return [ConnectHosts(frozenset(chosen))] if chosen else []
 
     def _release(self, now: float) -> list[Action]:
-        """End what is left on hosts that are not listed any more, but for their members, and release the empty ones."""
+        """End what is left on unlisted hosts, except members, which leave at a step boundary. Release empty hosts."""
         actions: list[Action] = []
         for host in list(self.workforce.hosts.ready):
             if host in self.workforce.hosts.slots or host in self.workforce.hosts.releasing:
@@ -78,14 +78,14 @@ class Staffing:
         return actions
 
     def _start_newcomers(self, now: float) -> list[Action]:
-        """Start as many newcomers as there is room for, or end those for which there is none any more."""
+        """Start as many newcomers as there is room for, or end surplus ones."""
         workforce, processes, options = self.workforce, self.workforce.processes, self.options
         staying = len(processes.members) - len(workforce.leavers())
         wanted = options.max_np - staying - len(processes.newcomers)
         if wanted <= 0:
             surplus = [*processes.arrived, *processes.arriving][wanted:] if wanted else []
             return workforce.end(surplus, 0.0, now)
-        needed = 0  # a job that runs goes on without
+        needed = 0  # a job that runs can do without them, so slots stay barred
         if self.current.state is State.REGROUPING:
             needed = options.min_np - len(processes.members) - len(processes.newcomers)
         started = workforce.start(wanted, needed, now)

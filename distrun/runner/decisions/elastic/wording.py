@@ -1,4 +1,4 @@
-"""The words in which the user of an elastic job is told of it."""
+"""The texts that the user of an elastic job reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def holders(members: Sequence[Member]) -> str:
 
 
 def begun(generation: Generation, has_survivors: bool, lost: Sequence[Member]) -> str:
-    """Return how a job goes on, and whose training state is lost: the state of the members `lost`, if there are any."""
+    """Return how a job continues, and that the training state of the members `lost` is lost, if there are any."""
     ranks = count(len(generation.members), "rank")
     if has_survivors:
         return f"generation {generation.number} goes on with {ranks}"
@@ -45,7 +45,7 @@ def change(joining: int, leavers: Iterable[Process]) -> str:
 
 
 def no_boundary(late: Sequence[Process], reason: str, seconds: float) -> str:
-    """Return that a planned change waits, for whom, and what the user can do."""
+    """Return a text that says which members a planned change waits for, and what the user can do."""
     others = f" and {count(len(late) - 1, 'other')}" if len(late) > 1 else ""
     return (
         f"{reason}: waiting for {late[0].description}{others}, without a step boundary for {seconds:g} s; so that "
@@ -54,7 +54,7 @@ def no_boundary(late: Sequence[Process], reason: str, seconds: float) -> str:
 
 
 def lack(have: int, options: ElasticOptions, workforce: Workforce, now: float) -> str:
-    """Return why a job ends that had too few ranks for too long, with a line for whatever was missing."""
+    """Return why a job ends that had too few ranks for too long, with a line for each thing that was missing."""
     hosts = workforce.hosts
     lines = [
         f"the job had {have} of the {options.min_np} ranks of --min-np for the {options.elastic_timeout:g} s of "

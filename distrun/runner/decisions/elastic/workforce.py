@@ -1,4 +1,4 @@
-"""The hosts and processes that an elastic job keeps: which are started, and which are let go."""
+"""The hosts and processes of an elastic job together: where there is room, and who makes up the next generation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from distrun.runner.protocol.keepalive import PER_TIMEOUT
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
 
-SPARE_SLOT = -1  # under which the failures of a host's spares are counted
-UNKNOWN_TIMEOUT = 30.0  # seconds after which an agent without keepalives has surely noticed that its connection is cut
+SPARE_SLOT = -1  # the slot that stands for a host's spares where failures are counted
+UNKNOWN_TIMEOUT = 30.0  # seconds until an agent without keepalives has noticed for certain that its connection is cut
 
 
 class Workforce:
-    """Hosts, processes and barring, and the rules for having enough of the first two."""
+    """The hosts and processes of a job, and which slots are barred."""
 
     def __init__(
         self, slots: Mapping[str, int], options: ElasticOptions, grace: float, start_timeout: float, now: float
@@ -40,14 +40,14 @@ class Workforce:
             slots: host -> slots, in the user's order.
             options: the limits.
             grace: seconds between SIGTERM and SIGKILL.
-            start_timeout: seconds in which a host must be ready, and a process started.
+            start_timeout: seconds until a host must be ready, and a process started.
             now: the time.
         """
         self.hosts = Hosts(slots, start_timeout)
         self.processes = Processes(now)
         self.barring = Barring(options.cooldown)
         self.modules: tuple[str, ...] | None = None
-        """The modules that spares are to import; None = not known yet."""
+        """The modules that spares are to import. None = not known yet."""
         self.has_changed = True
         """Whether there may be something to start or to release."""
         self._options = options
@@ -57,7 +57,7 @@ class Workforce:
     # --- what is known
 
     def note(self, event: events.Event, now: float) -> None:
-        """Note an event that only changes what is known of a host or a process."""
+        """Note an event that concerns only one host or process. Others are ignored."""
         match event:
             case events.HostStep(host, step):
                 self.hosts.steps[host] = step
@@ -79,7 +79,7 @@ class Workforce:
                 pass
 
     def note_message(self, process: Process, message: messages.Message, now: float) -> None:
-        """Note what a message says about the process that sent it."""
+        """Note what a message says about `process`, which has sent it."""
         processes, is_member = self.processes, process.role is Role.MEMBER
         match message:
             case messages.Warm():
@@ -89,7 +89,7 @@ class Workforce:
                     self.modules = tuple(modules)
                 self.has_changed |= is_training
             case messages.Enrolled(modules):
-                if not processes.enrolled:  # it has imported more than when it joined
+                if not processes.enrolled:  # the first one: it has imported more than when it joined
                     self.modules = tuple(modules)
                 processes.enroll(process.number)
                 self.has_changed |= not processes.unenrolled
@@ -110,12 +110,12 @@ class Workforce:
     # --- starting and ending
 
     def start(self, limit: int, needed: int, now: float) -> frozenset[int]:
-        """Start newcomers in free slots, as in `free_places`; return their numbers."""
+        """Start newcomers in free slots, as in `free_places`, and return their numbers."""
         places, start_by = self.free_places(limit, needed, now), now + self._start_timeout
         return frozenset(self.processes.start(host, slot, now, start_by).number for host, slot in places)
 
     def start_spare(self, host: str, now: float) -> int:
-        """Start a spare on a host; return its number."""
+        """Start a spare on a host, and return its number."""
         return self.processes.start_spare(host, now, now + self._start_timeout).number
 
     def end(self, numbers: Iterable[int], grace: float, now: float) -> list[Action]:
@@ -124,7 +124,7 @@ class Workforce:
         return [EndProcesses(ended, grace)] if ended else []
 
     def end_overdue(self, now: float) -> list[Action]:
-        """End or give up processes that do not exit in time. Nothing is left on lost hosts whose time is over."""
+        """End or give up processes that do not exit in time. Note which lost hosts are empty by now, for certain."""
         hosts, processes = self.hosts, self.processes
         actions: list[Action] = []
         for host in [host for host, until in hosts.uncertain.items() if until <= now]:
@@ -140,7 +140,7 @@ class Workforce:
         return actions
 
     def late_hosts(self, now: float) -> list[tuple[str, str]]:
-        """Return the hosts that are not ready in time, each with the step that took too long."""
+        """Return the hosts that are not ready in time, each with a text that names the step that took too long."""
         limit, steps = f"the {self._start_timeout:g} s of --start-timeout", self.hosts.steps
         return [
             (host, f"{steps.get(host, 'connecting')} took longer than {limit}")
@@ -148,7 +148,7 @@ class Workforce:
         ]
 
     def late_processes(self, now: float) -> list[tuple[int, str]]:
-        """Return the processes that do not start, or arrive, in time, each with what it did not do."""
+        """Return the processes that did not start, or arrive, in time, each with a text that says so."""
         processes, timeout = self.processes, self._options.elastic_timeout
         unstarted = late(processes.starting, now)
         for number in unstarted:
@@ -182,7 +182,7 @@ class Workforce:
         return self._options.max_np - newcomers, self._options.min_np - newcomers
 
     def leavers(self) -> list[Process]:
-        """Return the members whose host, or slot, is not listed any more."""
+        """Return the members whose host, or slot, is no longer listed."""
         if not self.hosts.has_shrunk:
             return []
         slots = self.hosts.slots
@@ -192,21 +192,21 @@ class Workforce:
         """Return the members that would stay, and the newcomers that would join, if the generation were left now."""
         members, arrived = self.processes.members.values(), list(self.processes.arrived.values())
         leavers = set(self.leavers())
-        # One has to stay that knows what has been learnt. Where all are to leave, the last one does so the next time.
+        # One member has to stay, because it has the training state. If all are to leave, it does so the next time.
         staying = dict.fromkeys(process for process in members if process not in leavers) or dict.fromkeys(
             islice(members, 1)
         )
         if len(staying) + len(arrived) < self._options.min_np:
-            staying = dict.fromkeys(members)  # better on a host that may go than not at all
+            staying = dict.fromkeys(members)  # better on a host that is not listed than not at all
         return staying, arrived[: self._options.max_np - len(staying)]
 
     def free_places(self, limit: int, needed: int, now: float) -> list[tuple[str, int]]:
-        """Return free slots as pairs of host and slot, those of hosts with spares first, else in the hosts' order.
+        """Return free slots as pairs of host and slot: hosts with spares first, else in the order of the hosts.
 
         Args:
             limit: how many at most.
-            needed: how many the job cannot go on without: if there are not enough others, what is barred is used all
-                the same, what comes free next first, but for what failed at its start.
+            needed: how many the job cannot go on without. If there are not enough others, barred slots are used all the
+                same, the next to come free first. Slots where a process failed at the start are not.
             now: the time.
         """
         free: list[tuple[str, int]] = []
@@ -230,19 +230,19 @@ class Workforce:
     # --- hosts that fail
 
     def host_lost(self, event: events.AgentLost, now: float) -> list[Process]:
-        """Note that an agent is lost; return its processes, which are given up with it."""
+        """Note that an agent is lost, and return the processes on its host, which are given up, too."""
         host, keepalive = event.host, self._options.keepalive
         processes = [self.processes.alive[number] for number in self.processes.on_host[host]]
         for process in processes:
             self.processes.gone(process.number)
-        # An agent that is cut off ends its processes when it has received no keepalive for this long.
+        # An agent that is cut off ends its processes after the keepalive timeout. It checks that only now and then.
         margin = UNKNOWN_TIMEOUT if keepalive is None else keepalive + keepalive / PER_TIMEOUT + 0.5
         self.hosts.lost(host, event.reason, now + margin if processes and not event.was_silent else now, now)
         self.has_changed = True
         return processes
 
     def bar(self, host: str, now: float) -> list[Action] | None:
-        """Bar a host; return what ends its members, None if the job cannot do without them."""
+        """Bar a host, and return what ends its members, None if the job cannot do without them."""
         self.barring.bar(host, now)
         self.has_changed = True
         there = [process.number for process in self.processes.members.values() if process.host == host]
@@ -261,6 +261,6 @@ class Workforce:
         return {host: count for host, count in counts.items() if count}
 
     def _in_order(self, processes: Iterable[Process]) -> list[Process]:
-        """Return processes in the order of their places."""
+        """Return processes in the order of the hosts, as the user lists them, and of their slots."""
         order = {host: index for index, host in enumerate(self.hosts.slots)}
         return sorted(processes, key=lambda process: (order.get(process.host, len(order)), process.host, process.slot))
