@@ -429,8 +429,8 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
         assert len(taken) == len(set(taken))
         running = sweep.running
         kinds = ["end"] * bool(running) + ["ready"] * bool(coming) + ["report"] * bool(running) + ["tick"]
-        unheard = [process for trial in running for process in sorted(trial.unheard & trial.alive)]
-        kinds += ["lose"] * bool(up) + ["spare had died"] * bool(unheard)
+        unconfirmed = [process for trial in running for process in sorted(trial.unconfirmed & trial.alive)]
+        kinds += ["lose"] * bool(up) + ["spare had died"] * bool(unconfirmed)
         match data.draw(st.sampled_from(kinds)):
             case "end":
                 trial = data.draw(st.sampled_from(running))
@@ -438,7 +438,7 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
             case "spare had died":
                 sweep(
                     events.RankExited(
-                        data.draw(st.sampled_from(unheard)), RankExit(data.draw(st.sampled_from([0, -9])))
+                        data.draw(st.sampled_from(unconfirmed)), RankExit(data.draw(st.sampled_from([0, -9])))
                     )
                 )
             case "ready":
