@@ -1,4 +1,4 @@
-"""The hosts of an elastic job: which are listed, which have an agent, and when to try the others again."""
+"""The hosts of an elastic job or a sweep: which are listed, which have an agent, and when to try the others again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from distrun.runner.decisions.backoff import backoff
 
-RETRY_FIRST, RETRY_LONGEST = 10.0, 60.0  # seconds until a host that cannot be reached is tried again, which double
+RETRY = (10.0, 60.0)  # seconds until a host that cannot be used is tried again: the first time, and at most
 
 
 @dataclass
@@ -24,11 +24,12 @@ class Away:
 class Hosts:
     """The state of each host, except its processes, which `Processes` has."""
 
-    def __init__(self, slots: Mapping[str, int], start_timeout: float) -> None:
+    def __init__(self, slots: Mapping[str, int], start_timeout: float, retry: tuple[float, float] = RETRY) -> None:
         """
         Args:
             slots: host -> slots. The first hosts are used first.
             start_timeout: seconds until a host must be ready.
+            retry: seconds until a host is tried again: the first time, and at most. They double each time.
         """
         self.slots = dict(slots)
         """host -> slots, of the hosts that are listed, in their order"""
@@ -48,6 +49,7 @@ class Hosts:
         self.releasing: set[str] = set()
         """The hosts whose agents were asked to leave and have not left yet."""
         self._start_timeout = start_timeout
+        self._retry = retry
 
     def is_usable(self, host: str) -> bool:
         """Whether processes may be started there."""
@@ -64,7 +66,7 @@ class Hosts:
         self.slots = dict(slots)
         return True
 
-    def to_connect(self, slots: int, now: float) -> list[str]:
+    def to_connect(self, slots: float, now: float) -> list[str]:
         """Return the hosts to connect to now, so that there are `slots` slots, and note that they are connected to.
 
         Hosts that never failed come first. A host that has failed counts only when it is ready, so that others are
@@ -108,7 +110,7 @@ class Hosts:
         self.connecting.pop(host, None)
         self.left(host)
         failures = self._failures(host) + 1
-        retry = now + backoff(RETRY_FIRST, RETRY_LONGEST, failures)
+        retry = now + backoff(*self._retry, failures)
         self.away[host] = Away(reason, failures, retry)
         return retry
 
@@ -128,7 +130,7 @@ class Hosts:
         away = self.away.get(host)
         if away is not None and away.retry is None:
             # The first loss in a row is retried at once: waiting for certainty has taken some time already.
-            away.retry = now + (0.0 if away.failures == 1 else backoff(RETRY_FIRST, RETRY_LONGEST, away.failures - 1))
+            away.retry = now + (0.0 if away.failures == 1 else backoff(*self._retry, away.failures - 1))
 
     def left(self, host: str) -> None:
         """Note that a host's agent has left."""

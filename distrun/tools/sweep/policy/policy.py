@@ -11,6 +11,7 @@ A trial whose host is lost goes back to the trials to come, `_ATTEMPTS` times at
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -110,7 +111,7 @@ class Policy:
 
     def begin(self, now: float) -> list[Action]:
         """Begin: connect to all hosts."""
-        return [ConnectHosts(frozenset(self._hosts.slots))]
+        return [ConnectHosts(frozenset(self._hosts.to_connect(math.inf, now)))]
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
         """Note an event, and return what to do."""
@@ -150,12 +151,12 @@ class Policy:
         if self.phase is not Phase.RUNNING:
             return []
         actions = self._running.due(now)
-        if again := self._hosts.due(now):
-            actions.append(ConnectHosts(again))
+        if again := self._hosts.to_connect(math.inf, now):
+            actions.append(ConnectHosts(frozenset(again)))
         if begun := self._spares.start(now, self._hosts.free):
             actions.append(StartSpares(begun))
         if self._stranded_at is not None and now >= self._stranded_at + self._limits.start_timeout:
-            reasons = "; ".join(f"{host}: {reason}" for host, reason in self._hosts.refusals.items())
+            reasons = "; ".join(f"{host}: {reason}" for host, reason in self._hosts.missing().items())
             actions += self._give_up(f"there are not enough hosts left for a trial: {reasons}", now)
         return actions
 
@@ -165,16 +166,16 @@ class Policy:
         self._agents.add(host)
         if self.phase is not Phase.RUNNING:
             return [FinishAgents(0.0)]
-        self._hosts.ready(host)
+        self._hosts.is_ready(host)
         return self._fill(now)
 
     def _host_refused(self, host: str, reason: str, now: float) -> list[Action]:
         self._agents.discard(host)
-        delay = self._hosts.away(host, reason, now)
+        delay = self._hosts.refused(host, reason, now) - now
         if self.phase is not Phase.RUNNING:
             return self._agents_left()
         if not self._hosts.free and not self._hosts.connecting and not self._has_begun:
-            reasons = "".join(f"\n    {name}: {why}" for name, why in self._hosts.refusals.items())
+            reasons = "".join(f"\n    {name}: {why}" for name, why in self._hosts.missing().items())
             return self._give_up(f"no host can be used, so no trial was started:{reasons}", now, status=2)
         said = Say(f"host {host} cannot be used and is tried again in {delay:g} s: {reason}")
         return [said, *self._fill(now)]
@@ -183,7 +184,7 @@ class Policy:
         self._agents.discard(host)
         if self.phase is not Phase.RUNNING:
             return self._agents_left()
-        delay = self._hosts.away(host, reason, now)
+        delay = self._hosts.refused(host, reason, now) - now
         self._spares.host_lost(host)
         lost_trials = self._running.host_lost(host, reason)
         also = (
@@ -250,7 +251,8 @@ class Policy:
         self._source.tell(trial.result)
         self._ended += 1
         if not trial.lost:
-            self._hosts.proved(trial.hosts)
+            for host in trial.hosts:
+                self._hosts.works(host)
         done += [TrialEnded(trial), *self._not_pruned(trial)]
         problem = too_many(self.trials.values(), self._ended, self._limits.max_failures)
         return done if problem is None else [*done, *self._give_up(problem, now)]

@@ -9,7 +9,9 @@ from distrun.runner.decisions.elastic.barring import WINDOW, Barring
 from distrun.runner.decisions.elastic.budget import INCIDENT, Budget
 from distrun.runner.decisions.elastic.failure_record import KEPT, FailureHistory, suspected_host
 from distrun.runner.decisions.elastic.generation import in_rank_order
-from distrun.runner.decisions.elastic.hosts import RETRY_FIRST, RETRY_LONGEST, Hosts
+from distrun.runner.decisions.elastic.hosts import RETRY, Hosts
+
+RETRY_FIRST, RETRY_LONGEST = RETRY
 
 # --- ranks
 
