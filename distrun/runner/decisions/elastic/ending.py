@@ -20,13 +20,7 @@ class Ending(Policy):
     """The policy of any job, for the processes and agents that an elastic job has when it ends."""
 
     def __init__(
-        self,
-        processes: Iterable[Process],
-        agents: Iterable[str],
-        generation: int,
-        grace: float,
-        start_timeout: float,
-        now: float,
+        self, processes: Iterable[Process], agents: Iterable[str], generation: int, grace: float, now: float
     ) -> None:
         """
         Args:
@@ -34,10 +28,10 @@ class Ending(Policy):
             agents: the hosts that have an agent.
             generation: the number of the present generation. 0 = no process was started yet.
             grace: seconds between SIGTERM and SIGKILL.
-            start_timeout: seconds until a process must have started.
             now: the time.
         """
-        super().__init__({process.number: process.host for process in processes}, grace, start_timeout, now)
+        # All processes have started, or are not waited for: nothing depends on a timeout for that.
+        super().__init__({process.number: process.host for process in processes}, grace, 0.0, now)
         self.state, self.deadline = State.RUNNING if generation else State.CONNECTING, None
         self._starting.clear()
         self._agents = set(agents)

@@ -82,7 +82,6 @@ class ElasticPolicy:
         """
         self._options = options
         self._grace = grace
-        self._start_timeout = start_timeout
         self._deadline: float | None = now
         self._current = CurrentGeneration(now)
         self._workforce = Workforce(hosts, options, grace, start_timeout, now)
@@ -338,5 +337,5 @@ class ElasticPolicy:
         return [*ended, *self._ending.await_exits(finish.lost_peer, now)]
 
     def _make_ending(self, processes: Mapping[int, Process], now: float) -> Ending:
-        agents, number = self._workforce.hosts.ready, self._current.plan.number
-        return Ending(processes.values(), agents, number, self._grace, self._start_timeout, now)
+        agents, generation = self._workforce.hosts.ready, self._current.plan.number
+        return Ending(processes.values(), agents, generation, self._grace, now)
