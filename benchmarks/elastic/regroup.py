@@ -17,7 +17,7 @@ from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
-from distrun.runner.planning.variables.ranks import Place
+from distrun.runner.planning.variables.ranks import RankLocation
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import HostInfo
@@ -85,7 +85,7 @@ class _Job:
     def announce(self) -> int:
         """Return the bytes of the frames that tell all ranks of the generation."""
         generation = self.generation
-        places = [Place(member.host, member.slot) for member in generation.members]
+        places = [RankLocation(member.host, member.slot) for member in generation.members]
         environs = self.planner.world(places, generation.number).environs
         return sum(
             len(Frame(FrameKind.CONTROL, member.process, encode(message)).encode())

@@ -203,11 +203,11 @@ class Cluster:
                             self.say(host, HostReady(host))
                 case actions.BeginGeneration(generation, start):
                     self.begin(generation, start)
-                case actions.StartNewcomers(expected, numbers) | actions.ActivateSpares(expected, numbers):
+                case actions.StartNewcomers(expected, numbers):
                     self.check_generation(expected)
                     for member in expected.members:
                         if member.process in numbers:
-                            self.start(member, isinstance(action, actions.ActivateSpares))
+                            self.start(member, member.process in self.processes)
                             self.tell(member.process, Waiting(0))
                 case actions.StartSpares(hosts, modules):
                     assert modules == ("torch",)

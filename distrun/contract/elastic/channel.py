@@ -1,6 +1,6 @@
-"""A rank's end of the control channel: a thread reads what the launcher says, and wakes the threads that it concerns.
+"""A rank's end of the control channel: a thread reads the launcher's messages, and wakes the threads that wait.
 
-`channel` opens it. There is a channel in ranks of elastic jobs only, and no thread in others.
+`channel` opens it. Only ranks of elastic jobs have a channel, and the thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from distrun.contract.elastic.variables import CONTROL_FD
 from distrun.errors import LaunchError
 
 LAUNCHER_GONE = "the launcher is gone, or the agent on this host"
-"""Why nothing goes on when the channel has ended."""
+"""The reason of an interruption when the channel is closed."""
 
 
 class Channel:
@@ -25,26 +25,26 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._sending = threading.Lock()  # the pieces of a message follow each other
+        self._sending = threading.Lock()  # so that the pieces of two messages are not mixed
         self._joiner = Joiner()
         self._changed = threading.Condition()
         self._assignment: Assignment | None = None
         self._prepare: Prepare | None = None
         self._is_gone = False
         self.generation = 0
-        """The generation that this process is in, or has last tried to join; 0: none yet."""
+        """The generation that this process is in, or has last tried to join. 0: none yet."""
         self.stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Readable while `interruption` is not None, so that waits can be ended."""
+        """Readable while `interruption` is not None, so that threads that poll it stop waiting."""
         self.on_interruption: Callable[[], None] = lambda: None
-        """Called by the reading thread when something has come: there may be an `interruption`."""
+        """Called by the reading thread after each message, which may be an `interruption`."""
         self._thread = threading.Thread(target=self._read, name="distrun control", daemon=True)
         self._thread.start()
 
-    # What the launcher has said ---------------------------------------------------------------------------------------
+    # Messages from the launcher ---------------------------------------------------------------------------------------
 
     @property
     def interruption(self) -> str | None:
-        """The reason why the present generation is over: there is a newer one, or no launcher; None while it is not."""
+        """The reason why the present generation is over: a newer one, or the launcher is gone. None: it is not over."""
         assignment = self._assignment
         if assignment is not None and assignment.generation > self.generation:
             return assignment.reason
@@ -52,12 +52,12 @@ class Channel:
 
     @property
     def planned(self) -> str | None:
-        """The reason why the present generation is to be left at the next step boundary; None: it is not."""
+        """The reason to leave the present generation at the next step boundary. None: there is none."""
         prepare = self._prepare
         return None if prepare is None or prepare.generation != self.generation else prepare.reason
 
     def await_assignment(self) -> Assignment:
-        """Return the newest assignment, which must be later than `generation`, and make it the present one.
+        """Wait for an assignment that is newer than `generation`, make it the present one, and return it.
 
         Raises:
             LaunchError: the launcher is gone.
@@ -72,13 +72,13 @@ class Channel:
                 os.eventfd_read(self.stop_fd)
             return assignment
 
-    # Saying and reading -----------------------------------------------------------------------------------------------
+    # Sending and reading ----------------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
-        """Tell the launcher something.
+        """Send a message to the launcher.
 
         Raises:
-            LaunchError: it is gone.
+            LaunchError: the launcher is gone.
         """
         try:
             with self._sending:
@@ -113,7 +113,7 @@ class Channel:
             self._prepare = message
 
     def disown(self) -> None:
-        """Close the copies of a forked child, in which there is no thread."""
+        """Close the descriptors in a forked child, which has a copy of them but not the thread."""
         os.close(self._connection.detach())
         os.close(self.stop_fd)
 
@@ -122,10 +122,10 @@ _channel: Channel | None = None
 
 
 def channel() -> Channel | None:
-    """Return the control channel of this process, opened at the first call; None: its job is not elastic.
+    """Return the control channel of this process, which the first call opens. None: the job is not elastic.
 
-    None too where DISTRUN_CONTROL_FD is set and the descriptor is not open: a program between the launcher and this
-    process has closed it, as `subprocess.run` does. Such a process cannot be regrouped.
+    It is also None if DISTRUN_CONTROL_FD names a descriptor that is not open: a program between the launcher and this
+    process has closed it, as `subprocess.run` does. Such a process cannot join another generation.
     """
     global _channel
     if _channel is None and CONTROL_FD in os.environ:
@@ -147,7 +147,7 @@ def _open(descriptor: str) -> socket.socket | None:
     except (ValueError, OSError):
         return None
     if (connection.family, connection.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
-        connection.detach()  # not ours to close
+        connection.detach()  # a descriptor of something else, which must stay open
         return None
     connection.set_inheritable(False)
     return connection

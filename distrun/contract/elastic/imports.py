@@ -1,4 +1,4 @@
-"""The modules that a spare should import, so that it need not when it becomes a rank."""
+"""The modules that a spare imports in advance, which saves time when it becomes a rank."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 
 
 def imported() -> list[str]:
-    """Return the modules that a spare should import too, in the order in which they were imported here.
+    """Return the installed modules that this process has imported, in the order of the imports.
 
-    They are what is installed, not the user's own, and distrun's. Packages within packages are among them, for some are
-    imported late: torch._dynamo by the first optimizer, which takes as long as torch. The modules in them are left out,
-    since most come with their package, and all would be a message of hundreds of kilobytes.
+    They are distrun's and those in site-packages, not the user's own. Subpackages are included, because some are
+    imported late: the first optimizer imports torch._dynamo, which takes as long as torch. Modules in packages are left
+    out, since most are imported with their package, and all of them would be a message of hundreds of kilobytes.
     """
     found = []
     for name, module in list(sys.modules.items()):

@@ -1,4 +1,4 @@
-"""Interruptions: what ends the waits of a rank that joins a generation, or is in it, from outside."""
+"""Interruptions: reasons from outside to stop waiting for other ranks, such as a new generation."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _LONGEST = 1e6  # seconds that one poll can wait
 
 
 class Interruption(Protocol):
-    """The control channel, say. Only elastic jobs have one; None is passed around in others."""
+    """A source of reasons to stop waiting, such as the control channel. Jobs that are not elastic have None instead."""
 
     stop_fd: int
     """A descriptor that is readable while there is a reason."""
 
     @property
     def interruption(self) -> str | None:
-        """The reason to wait no longer; None while there is none."""
+        """The reason to stop waiting. None while there is none."""
 
 
 class Either:
-    """Two interruptions as one."""
+    """Two interruptions combined into one."""
 
     def __init__(self, first: Interruption, second: Interruption) -> None:
         self._both = first, second
-        self._poll = select.epoll()  # readable itself while one of those in it is
+        self._poll = select.epoll()  # an epoll descriptor is readable while one of its members is
         for each in self._both:
             self._poll.register(each.stop_fd, select.EPOLLIN)
         self.stop_fd = self._poll.fileno()
@@ -48,22 +48,22 @@ class _Descriptor(Protocol):
 
 
 def check(interruption: Interruption | None) -> None:
-    """Raise `BootstrapError` if there is a reason to wait no longer."""
+    """Raise `BootstrapError` if there is a reason to stop waiting."""
     reason = None if interruption is None else interruption.interruption
     if reason is not None:
         raise BootstrapError(reason)
 
 
 def await_readable(connection: _Descriptor, until: float, interruption: Interruption | None) -> None:
-    """Return when there is something to read.
+    """Wait until a connection is readable.
 
     Args:
-        connection: a socket, or what has a descriptor.
-        until: the monotonic time at which to give up.
-        interruption: what ends the wait before.
+        connection: a socket, or another object with a descriptor.
+        until: the monotonic time to give up.
+        interruption: may end the wait earlier.
 
     Raises:
-        TimeoutError: nothing came.
+        TimeoutError: it is not readable in time.
         BootstrapError: the wait was interrupted.
     """
     poll = select.poll()  # select() cannot take descriptors above 1023
@@ -77,7 +77,7 @@ def await_readable(connection: _Descriptor, until: float, interruption: Interrup
 
 
 def pause(seconds: float, interruption: Interruption | None) -> None:
-    """Let some time pass.
+    """Sleep for this many seconds, or until an interruption.
 
     Raises:
         BootstrapError: the pause was interrupted.

@@ -1,4 +1,4 @@
-"""The temporary files of a process of an elastic job, which are to be gone even if it is killed."""
+"""The temporary files of a process of an elastic job, which are deleted even if it is killed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from distrun.contract.elastic.variables import SCRATCH
 
 
 def folder() -> str | None:
-    """Return the folder for files of this process and its children, which the agent deletes when the process is gone;
-    None: there is none."""
+    """Return the folder for files of this process and its children. None: there is none.
+
+    The agent deletes it when the process is gone.
+    """
     given = os.environ.get(SCRATCH)
     return given if given and os.path.isdir(given) else None
 
 
 def use() -> None:
-    """Have `multiprocessing` keep its sockets there, such as those by which workers of a loader hand over tensors.
+    """Make `multiprocessing` keep its sockets in the scratch folder, such as the ones that pass tensors from loaders.
 
-    It would make a folder for each process, and delete it when the process exits.
+    By default it makes a folder for each process and deletes it at exit, which does not happen in a killed process.
     """
     chosen = folder()
     if chosen is not None:
-        # Where multiprocessing.util.get_temp_dir() looks first; children inherit it, however they are started.
+        # multiprocessing.util.get_temp_dir() looks here first. Children inherit it with every start method.
         config = process.current_process()._config  # type: ignore[attr-defined]
         config.setdefault("tempdir", chosen)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StartRanks:
-    """Action: all hosts are ready; hand the agents their parts of the plan."""
+    """Action: hand all agents, which are ready, their parts of the plan."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class RestartServer:
     """Action: start a parameter server again."""
 
     number: int
-    """That of the process."""
+    """The number of its process."""
     what: str
     """The predicate of the sentence that tells how it ended."""
     restart: int
@@ -48,14 +48,14 @@ class SignalRanks:
 
 @dataclass(frozen=True)
 class TellDeparture:
-    """Action: tell ranks that wait in init that this one, which has ended well, cannot join them any more."""
+    """Action: tell ranks that wait in init that this rank, which has ended well, will not join them."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class FinishAgents:
-    """Action: have the agents end what the ranks left behind, and leave."""
+    """Action: tell the agents to end what the ranks left behind, and to leave."""
 
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
@@ -63,12 +63,12 @@ class FinishAgents:
 
 @dataclass(frozen=True)
 class KillAgents:
-    """Action: the agents do not answer; end them and, as far as they can be reached, their descendants."""
+    """Action: end the agents, which do not answer, and their descendants as far as these can be reached."""
 
 
 @dataclass(frozen=True)
 class CleanUpAfter:
-    """Action: an agent has vanished; end its descendants if they can be reached."""
+    """Action: end the descendants of an agent that has vanished, if they can be reached."""
 
     host: str
 

@@ -1,4 +1,4 @@
-"""The hosts that a job is yet to connect to: the step that each has come to, and why some cannot be used."""
+"""The hosts that a job is connecting to: the step that each has reached, and why some cannot be used."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Connecting:
 
     @property
     def hosts(self) -> Collection[str]:
-        """The hosts that are still waited for."""
+        """The hosts that have not answered yet."""
         return self._steps.keys()
 
     @property
     def failure(self) -> Failure | None:
-        """One failure for all hosts that cannot be used; None = there are none so far."""
+        """One failure for all hosts that cannot be used. None = there are none so far."""
         return refused(self._refusals, self._status) if self._refusals else None
 
     def note_step(self, host: str, step: str) -> None:
@@ -36,8 +36,8 @@ class Connecting:
         if host in self._steps:
             self._steps[host] = step
 
-    def settle(self, host: str) -> bool:
-        """Wait for a host no longer; return whether it was waited for."""
+    def answered(self, host: str) -> bool:
+        """Note that a host is ready or refused, and return whether it was waited for."""
         return self._steps.pop(host, None) is not None
 
     def refuse(self, host: str, reason: str, status: int = 2) -> None:
@@ -46,14 +46,14 @@ class Connecting:
         Args:
             host: the host.
             reason: why.
-            status: the exit status that stands for it; 2, which is for the user to correct, prevails.
+            status: the exit status for it. 2 wins over others, since the user can correct that.
         """
         self._steps.pop(host, None)
         self._refusals[host] = reason
         self._status = 2 if 2 in (status, self._status) else status
 
     def time_out(self) -> None:
-        """Refuse the hosts that are still waited for: they have taken too long. They stay among `hosts`."""
+        """Refuse the hosts that have not answered, because they took too long. They stay among `hosts`."""
         limit = f"the {self._timeout:g} s of --start-timeout"
         for host, step in self._steps.items():
             late = f"{step} took longer than {limit}" if step else f"its turn did not come within {limit}"

@@ -19,7 +19,7 @@ class RankStarted:
     rank: int
     pid: int
     cpus: str = ""
-    """The CPUs that it is bound to, such as `0-3,8`; empty = it is not."""
+    """The CPUs that it is bound to, such as `0-3,8`. Empty = it is not bound."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class RankNotStarted:
 
 @dataclass(frozen=True)
 class RankExited:
-    """A rank is gone, and the printer has all its output."""
+    """A rank has exited, and the printer has all its output."""
 
     rank: int
     exit: RankExit
     lost_peer: bool = False
-    """Whether the last thing it wrote to stderr says that it ended because it lost a peer."""
+    """Whether the last thing that it wrote to stderr is the error of a rank that lost a peer."""
 
 
 @dataclass(frozen=True)
 class ProcessSaid:
-    """A process of an elastic job has said something on its control channel."""
+    """A process of an elastic job has sent a message on its control channel."""
 
     process: int
-    """The number of the process, which the launcher gave it, and which is not its rank."""
+    """The number that the launcher gave the process. It is not the rank."""
     message: Message
 
 
@@ -60,7 +60,7 @@ class HostsFound:
 
 @dataclass(frozen=True)
 class HostCleaned:
-    """A host whose agent was lost was swept: nothing of the job runs there, as far as it can be reached."""
+    """A host whose agent was lost was swept: what the job had left there was ended if the host could be reached."""
 
     host: str
     is_certain: bool
@@ -93,20 +93,20 @@ class HostRefused:
     reason: str
     """The reason and the remedy, in a sentence that does not name the host."""
     is_final: bool = False
-    """Whether no host can ever be used again, as the scheduler's job is over."""
+    """Whether no host can ever be used again, because the scheduler's allocation is over."""
     status: int = 2
-    """The exit status that stands for it: 2, as it is for the user to correct, unless the host was just lost."""
+    """The exit status for it: 2, since the user can correct it, unless the host was just lost."""
 
 
 @dataclass(frozen=True)
 class AgentGone:
-    """An agent has left in an orderly way: its descendants are gone."""
+    """An agent has left in an orderly way, so its descendants are gone."""
 
     host: str
     ended: int
     """The number of processes that ranks had left behind and the agent had to end."""
     unkillable: int = 0
-    """The number of those that are left because the kernel does not end them, not even by SIGKILL."""
+    """The number of processes that are left because the kernel does not end them, not even by SIGKILL."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class AgentLost:
     reason: str
     status: int = 1
     was_silent: bool = False
-    """Whether it counts as gone for its silence, which was so long that it has ended its ranks itself if it lives."""
+    """Whether it was given up because it sent nothing for so long that, if it lives, it has ended its ranks itself."""
 
 
 @dataclass(frozen=True)
@@ -126,22 +126,22 @@ class SignalReceived:
 
     signum: int
     host: str = ""
-    """The host whose launcher it was sent to; empty = ours."""
+    """The host where another launcher received it. Empty = this launcher did."""
 
 
 @dataclass(frozen=True)
 class OutputClosed:
-    """Nobody reads what the launcher prints any more."""
+    """The reader of the launcher's output is gone."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """The printer has printed everything, or failed, and is gone."""
+    """The printer has ended: it has printed everything, or failed."""
 
 
 @dataclass(frozen=True)
 class TimeUp:
-    """The job has had all the time that the user gives it."""
+    """The time limit that the user gave the job is over."""
 
     seconds: float
 

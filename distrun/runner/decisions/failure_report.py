@@ -10,10 +10,10 @@ from distrun.runner.decisions.failure import Failure
 from distrun.tracing.activity import ActivityDescription
 
 LAST_LINES = 20
-_MAX_LINE = 2000  # bytes; of a longer line, only the end is reported
-_MOST_ACTIVITIES = 8  # lines; the rarest activities are the telling ones
+_MAX_LINE = 2000  # bytes: only the end of a longer line is reported
+_MOST_ACTIVITIES = 8  # lines: the rarest activities are the most informative ones
 _KEPT = 1 << 15  # bytes kept per rank: a bound on memory, and enough for `LAST_LINES` ordinary lines
-# What Open MPI's mpirun says when a host is gone; its exit status is 0 then, so that nothing else tells.
+# What Open MPI's mpirun says when a host is gone. Its exit status is 0 then, so there is no other sign of it.
 _LOST_HOST = (
     b"PRTE has lost communication with a remote daemon.",
     b"ORTE has lost communication with a remote daemon.",
@@ -23,7 +23,7 @@ _LOST_PEER = b"distrun.errors.JobAbortedError"  # how Python ends the traceback 
 
 
 class StderrTails:
-    """The last bytes that each rank wrote to stderr: agents' threads record them, the decider reads them."""
+    """The last bytes that each rank wrote to stderr. Agents' threads record them, and the decider reads them."""
 
     def __init__(self) -> None:
         self._kept: dict[int, bytearray] = {}
@@ -36,7 +36,7 @@ class StderrTails:
             del kept[:-_KEPT]
 
     def lines(self, rank: int) -> list[bytes]:
-        """Return the last lines, without their line ends; of a redrawn progress bar, what was last to be seen."""
+        """Return the last lines, without line ends. For a redrawn progress bar that is what was visible last."""
         lines = bytes(self._kept.get(rank, b"")).replace(b"\r\n", b"\n").split(b"\n")
         shown = [line.rstrip(b"\r").rpartition(b"\r")[2][-_MAX_LINE:] for line in lines]
         while shown and not shown[-1].strip():
@@ -44,7 +44,7 @@ class StderrTails:
         return shown[-LAST_LINES:]
 
     def forget(self, rank: int) -> None:
-        """Keep nothing of a rank any more."""
+        """Forget what a rank wrote."""
         self._kept.pop(rank, None)
 
     def reports_lost_peer(self, rank: int) -> bool:
@@ -52,20 +52,20 @@ class StderrTails:
         return any(line.startswith(_LOST_PEER) for line in self.lines(rank))
 
     def missing_module(self, rank: int) -> str | None:
-        """Return the module for want of which the rank says that it ended; None: it says nothing like that."""
+        """Return the module that the rank ended without, by its ModuleNotFoundError. None: it has no such error."""
         lines = self.lines(rank)
         found = _NO_MODULE.match(lines[-1]) if lines else None
         return None if found is None else found[1].decode().partition(".")[0]
 
     def reports_lost_host(self, rank: int) -> bool:
-        """Whether this is an mpirun that says that it has lost a host."""
+        """Whether the rank is an mpirun that says that it has lost a host."""
         return any(line.startswith(_LOST_HOST) for line in self.lines(rank))
 
 
 def format_report(
     failure: Failure, name: str, pids: Mapping[int, int], words: list[bytes], log: str | None = None
 ) -> str:
-    """Return the report as text to print; bytes that are not UTF-8 become surrogates, to be printed as they were.
+    """Return the report as text to print. Bytes that are not UTF-8 become surrogates and are printed as they were.
 
     Args:
         failure: the first failure.
@@ -86,7 +86,7 @@ def format_report(
 
 
 def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]:
-    """Return the line that says how a remote host gets the module that a rank missed there; none: it missed none."""
+    """Return a line that says how `host` gets the module that `rank` did not find there, no line if it found all."""
     module = tails.missing_module(rank)
     if module is None:
         return []
@@ -97,13 +97,13 @@ def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]
 
 
 def format_activities(activities: Mapping[int, ActivityDescription]) -> list[str]:
-    """Return a line for each thing that ranks were doing when the first one failed; those that few did come first."""
+    """Return a line for each activity of ranks when the first one failed, the rarest activities first."""
     groups: dict[tuple[str, int], list[int]] = {}
-    for rank, told in sorted(activities.items()):
-        groups.setdefault((told.what, told.step), []).append(rank)
+    for rank, activity in sorted(activities.items()):
+        groups.setdefault((activity.what, activity.step), []).append(rank)
     lines = []
     for ranks in sorted(groups.values(), key=len)[:_MOST_ACTIVITIES]:
-        longest = max((activities[rank] for rank in ranks), key=lambda told: told.seconds)
+        longest = max((activities[rank] for rank in ranks), key=lambda activity: activity.seconds)
         lines.append(f"distrun: {list_ranks(ranks)} {longest.sentence}")
     if len(groups) > _MOST_ACTIVITIES:
         lines.append(f"distrun: {len(groups) - _MOST_ACTIVITIES} more activities of ranks are left out")

@@ -3,15 +3,15 @@
 The states of a job:
 
     CONNECTING -> RUNNING   every remote host is ready
-               -> FINISHING one of them cannot be used, or a signal came; no rank was started
+               -> FINISHING one of them cannot be used, or a signal came, and no rank was started
     RUNNING   -> SETTLING   a rank says that it lost a peer, and the root cause is not known yet
-              -> ENDING     a rank failed, an agent was lost, or a signal came; the ranks get a signal
+              -> ENDING     a rank failed, an agent was lost, or a signal came, so the ranks get a signal
               -> FINISHING  every rank has exited
     SETTLING  -> ENDING     the peer that failed has exited too, or did not within `ROOT_CAUSE_TIMEOUT` seconds
-    ENDING    -> FINISHING  every rank has exited, if need be by SIGKILL after the grace
+    ENDING    -> FINISHING  every rank has exited, if necessary by SIGKILL after the grace period
     FINISHING -> OVER       every agent is gone
 
-Only the first failure is reported: later ones are consequences, of it or of our own signals.
+Only the first failure is reported. Later ones are consequences, of the first or of the launcher's own signals.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from distrun.runner.decisions.failure import Failure
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
 
-# Seconds for which the failure of a rank that lost a peer is held back until that peer, whose interpreter may still be
-# shutting down, has exited too.
+# Seconds that the failure of a rank that lost a peer is held back. The peer has probably failed, and may still be
+# shutting down its interpreter.
 ROOT_CAUSE_TIMEOUT = 1.0
-KILL_TIMEOUT = 10.0  # seconds after SIGKILL until we stop waiting for a rank that the kernel does not end
-TIMED_OUT = 124  # the exit status of a job that took too long; `timeout` has the same
-LEAVE_TIMEOUT = 10.0  # seconds beyond the grace in which an agent may leave
+KILL_TIMEOUT = 10.0  # seconds after SIGKILL until a rank that the kernel does not end is no longer waited for
+TIMED_OUT = 124  # the exit status of a job that took too long, as with `timeout`
+LEAVE_TIMEOUT = 10.0  # seconds that an agent has to leave, beyond the grace period
 
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,7 +57,7 @@ class State(Enum):
     PREPARING = "preparing"
     """The members of an elastic job leave their generation at the next step boundary."""
     REGROUPING = "regrouping"
-    """The generation of an elastic job is over, and the next is not begun yet."""
+    """The generation of an elastic job is over, and the next has not begun yet."""
     ENDING = "ending"
     FINISHING = "finishing"
     OVER = "over"
@@ -83,20 +83,20 @@ class Policy:
         """
         Args:
             hosts: rank -> host.
-            grace: seconds between SIGTERM and SIGKILL.
-            start_timeout: seconds for all ranks to start.
+            grace: the grace period, the seconds between SIGTERM and SIGKILL.
+            start_timeout: seconds until all ranks must have started.
             now: the time, as everywhere here in seconds of one monotonic clock.
-            remote: the hosts that are yet to be connected to.
+            remote: the hosts to connect to before ranks are started.
             servers: the ranks that never end by themselves.
-            server_restarts: how often those of them that fail are started again, in all.
-            refuges: the hosts to which servers of a host that is lost may go.
+            server_restarts: how many times servers that fail are started again, over all servers.
+            refuges: the hosts where servers of a lost host may be started.
         """
         self.state = State.CONNECTING if remote else State.RUNNING
         self.failure: Failure | None = None
         self.interrupted_by: int | None = None
         """The signal that ended the job, when it was one sent to the launcher."""
         self.deadline: float | None = now + start_timeout
-        """The time at which `tick` is to be called if nothing else happens before; None = never."""
+        """The time to call `tick` if no event comes before. None = never."""
         self._hosts = dict(hosts)
         self._alive = set(hosts)
         self._servers = frozenset(servers)
@@ -108,10 +108,10 @@ class Policy:
         self._grace = grace
         self._start_timeout = start_timeout
         self._killing = False
-        self._heard_of_signal = False
-        """Whether another launcher's signal has ended the job, and ours, which is likely to come too, has not come."""
+        self._was_signalled_elsewhere = False
+        """Whether a signal to the launcher on another host has ended the job. The same signal may still come here."""
         self._lost_peer_failure: Failure | None = None
-        self._has_told_departure = False
+        self._has_announced_departure = False
 
     @property
     def status(self) -> int:
@@ -121,13 +121,13 @@ class Policy:
         return 0 if self.failure is None else self.failure.status
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Note an event; return what is to be done."""
+        """Note an event, and return what to do."""
         match event:
             case events.HostStep():
                 self._connecting.note_step(event.host, event.step)
                 return []
             case events.HostReady() | events.HostRefused():
-                return self._host_settled(event, now)
+                return self._host_answered(event, now)
             case events.RankStarted():
                 return self._started(event.rank)
             case events.RankNotStarted():
@@ -144,16 +144,16 @@ class Policy:
             case events.OutputClosed():
                 return self._signalled(signal.SIGPIPE, now)
             case events.Printed():
-                # The printer is asked to end only after the job, so it has ended by an error: nothing is printed now.
-                return self._failed_as_a_whole(Failure(None, 1, "the launcher cannot print any more"), now)
+                # The printer is asked to end only after the job. So it has ended by an error, and nothing is printed.
+                return self.fail_as_a_whole(Failure(None, 1, "the launcher cannot print any more"), now)
             case events.TimeUp():
                 text = f"the job took longer than the {event.seconds:g} s of --timeout"
-                return self._failed_as_a_whole(Failure(None, TIMED_OUT, text), now)
+                return self.fail_as_a_whole(Failure(None, TIMED_OUT, text), now)
             case events.ProcessSaid() | events.HostsFound() | events.HostCleaned():
-                return []  # of elastic jobs only
+                return []  # only elastic jobs have these
 
     def tick(self, now: float) -> list[Action]:
-        """Note the time; return what is to be done if the deadline has passed."""
+        """Note the time, and return what to do if the deadline has passed."""
         if self.deadline is None or now < self.deadline:
             return []
         self.deadline = None
@@ -176,8 +176,8 @@ class Policy:
             case State.OVER | State.PREPARING | State.REGROUPING:
                 return []
 
-    def _host_settled(self, event: events.HostReady | events.HostRefused, now: float) -> list[Action]:
-        if not self._connecting.settle(event.host):
+    def _host_answered(self, event: events.HostReady | events.HostRefused, now: float) -> list[Action]:
+        if not self._connecting.answered(event.host):
             return []
         if isinstance(event, events.HostRefused):
             self._connecting.refuse(event.host, event.reason, event.status)
@@ -185,7 +185,7 @@ class Policy:
         return self._start_when_connected(now)
 
     def _start_when_connected(self, now: float) -> list[Action]:
-        """Start the ranks, or give up, if no host is waited for any more."""
+        """Start the ranks, or give up, if all hosts have answered."""
         if self.state is not State.CONNECTING or self._connecting.hosts:
             return []
         if (failure := self._connecting.failure) is not None:
@@ -194,15 +194,15 @@ class Policy:
         return [StartRanks()]
 
     def _give_up(self, failure: Failure | None, now: float) -> list[Action]:
-        """End before any rank has been started: the agents that are ready leave, the others are not waited for."""
+        """End before any rank has been started. The agents that are ready leave, and the others are not waited for."""
         self.failure = failure
         self._alive.clear()
         self._starting.clear()
         self._agents.difference_update(self._connecting.hosts)
         return self._finish(0.0, now)
 
-    def _failed_as_a_whole(self, failure: Failure, now: float) -> list[Action]:
-        """Fail because of something that is no rank's doing."""
+    def fail_as_a_whole(self, failure: Failure, now: float) -> list[Action]:
+        """End the job because of `failure`, which no rank has caused, unless it is ending already."""
         if self.state is State.CONNECTING:
             return self._give_up(failure, now)
         if self.state in _LIVE:
@@ -222,16 +222,16 @@ class Policy:
             if self._may_restart(event.rank):
                 self._restarted += 1
                 return [RestartServer(event.rank, failure.what, self._restarted)]
-        told = self._tell_departure(event.rank) if event.exit.has_departed else []
-        return [*told, *self._rank_gone(event.rank, failure, event.lost_peer, now)]
+        announced = self.tell_departure(event.rank) if event.exit.has_departed else []
+        return [*announced, *self._rank_gone(event.rank, failure, event.lost_peer, now)]
 
-    def _tell_departure(self, rank: int) -> list[Action]:
-        """Tell the ranks that wait in init of the first that cannot join them any more."""
-        has_told, self._has_told_departure = self._has_told_departure, True
-        return [] if has_told else [TellDeparture(rank)]
+    def tell_departure(self, rank: int) -> list[Action]:
+        """Return the action that tells ranks that wait in init that `rank` cannot join them, for the first one."""
+        was_announced, self._has_announced_departure = self._has_announced_departure, True
+        return [] if was_announced else [TellDeparture(rank)]
 
     def _may_restart(self, rank: int) -> bool:
-        """Whether a process that has failed is a server that is to be started again."""
+        """Whether `rank`, which has failed, is a server to start again."""
         is_early_enough = self.state is State.RUNNING and self._restarted < self._server_restarts
         return rank in self._servers and is_early_enough
 
@@ -257,7 +257,7 @@ class Policy:
         return self._end(signal.SIGTERM, now)
 
     def _end(self, signum: int, now: float) -> list[Action]:
-        """Have the ranks end, or the agents when no rank is left."""
+        """End the ranks by the signal `signum`, or the agents if no rank is left."""
         self.state, self.deadline = State.ENDING, now + self._grace
         if not self._alive:
             return self._all_exited(now)
@@ -273,7 +273,7 @@ class Policy:
         if self.state is State.SETTLING:
             self.failure = self._lost_peer_failure
         if self.state is State.ENDING:
-            # Processes that the ranks left behind get the rest of the grace.
+            # Processes that the ranks left behind get the rest of the grace period.
             return self._finish(0.0 if self._killing else max(0.0, (self.deadline or now) - now), now)
         return self._finish(self._grace, now)
 
@@ -288,7 +288,7 @@ class Policy:
         return []
 
     def _agent_lost(self, event: events.AgentLost, now: float) -> list[Action]:
-        """Give up the ranks of that host; those of the other hosts end as after any failure. Servers may move."""
+        """Give up the ranks of a lost host. Ranks of other hosts end as after any failure, but servers may move."""
         if (moves := self._moves(event)) is not None:
             return [CleanUpAfter(event.host), *moves]
         self._alive = {rank for rank in self._alive if self._hosts[rank] != event.host}
@@ -306,7 +306,7 @@ class Policy:
         return actions
 
     def _moves(self, event: events.AgentLost) -> list[Action] | None:
-        """Have the servers of a host that is lost start on others; None: it cannot be, or there were ranks."""
+        """Return the actions that start the servers of a lost host on others. None: they cannot, or it had ranks."""
         lost = sorted(rank for rank in self._alive if self._hosts[rank] == event.host)
         others = (self._agents & self._refuges) - {event.host}
         is_possible = self.state is State.RUNNING and self._servers.issuperset(lost)
@@ -321,20 +321,21 @@ class Policy:
         return moves
 
     def _burden(self, host: str) -> tuple[bool, int, str]:
-        """Return by what hosts are compared where a server is to go: first to those without ranks."""
+        """Return the sort key for hosts that a server may move to: those without ranks first, then by servers."""
         here = {rank for rank in self._alive if self._hosts[rank] == host}
         return not self._servers.issuperset(here), len(self._servers & here), host
 
     def _signalled(self, signum: int, now: float, host: str = "") -> list[Action]:
-        """Obey a signal, or end as the launcher on another host does that has received one."""
+        """Obey a signal to this launcher or, with `host`, to the launcher on another host, which ends too."""
         if signum in (signal.SIGUSR1, signal.SIGUSR2):
             return [] if self.state is State.CONNECTING else [SignalRanks(signum)]
         if host:
             if self.state not in _LIVE:
                 return []
-            self._heard_of_signal = True
-        elif self._heard_of_signal:  # who ends the launchers of all hosts at once does not ask us to hurry
-            self._heard_of_signal = False
+            self._was_signalled_elsewhere = True
+        elif self._was_signalled_elsewhere:
+            # A scheduler signals the launchers of all hosts at once. That is one signal, not a second Ctrl-C.
+            self._was_signalled_elsewhere = False
             return []
         match self.state:
             case State.CONNECTING:

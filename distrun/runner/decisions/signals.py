@@ -1,8 +1,8 @@
-"""Signals to the launcher, which become events; nothing else is done where they arrive.
+"""Signals to the launcher become events, and the handlers do nothing else.
 
-Python runs a handler in the main thread, between two of its instructions. A signal that arrives just before that thread
-begins to wait for the next event would not be handled before the wait is over. So we rely on what the interpreter does
-at once, in whichever thread: it writes the signal's number to a descriptor, where a thread of ours reads it.
+Python runs a handler in the main thread, between two bytecode instructions. If a signal arrived just before that thread
+begins to wait for the next event, it would not be handled before the wait is over. So this module relies on the wakeup
+descriptor: the interpreter writes the signal's number to it at once, in any thread, and a thread here reads it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _LEFT_IGNORED = (signal.SIGHUP, signal.SIGTSTP)
 
 @contextmanager
 def posted(post: Callable[[Event], None]) -> Iterator[None]:
-    """Post signals as events for as long as this context lasts.
+    """Post signals as events while this context lasts.
 
-    Outside the main thread, where Python allows no handlers, it does nothing. SIGHUP stays ignored if it is: then nohup
-    has started us, and the job is to survive the end of the login. So does SIGTSTP: a shell without job control, which
-    could not let us go on, ignores it.
+    Outside the main thread, where Python allows no handlers, it does nothing. SIGHUP stays ignored if it is ignored:
+    then nohup has started the launcher, and the job is to survive the end of the login. So does SIGTSTP, which a shell
+    without job control ignores, since it could not continue a stopped launcher.
 
     Args:
-        post: is given each event, by another thread.
+        post: called with each event, in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,10 +56,10 @@ def posted(post: Callable[[Event], None]) -> Iterator[None]:
 
 
 def stop_this_process() -> None:
-    """Stop as Ctrl-Z stops a program; returns when SIGCONT comes. Call it in the main thread, within `posted`.
+    """Stop this process as Ctrl-Z does, and return when SIGCONT comes. Call it in the main thread, within `posted`.
 
-    It returns at once where nobody could let this process go on: the kernel stops no process by SIGTSTP whose group has
-    no parent in the session.
+    It returns at once in an orphaned process group, where no shell could continue the process: there the kernel does
+    not stop processes by SIGTSTP.
     """
     handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     try:
@@ -69,7 +69,7 @@ def stop_this_process() -> None:
 
 
 def _do_nothing(number: int, frame: object) -> None:
-    """Be the handler: a signal with one neither ends us nor is ignored, and its number is written to the descriptor."""
+    """Handle a signal, so that it neither ends the process nor is ignored, and its number goes to the descriptor."""
 
 
 def _read(numbers: int, post: Callable[[Event], None]) -> None:

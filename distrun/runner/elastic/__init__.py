@@ -1,7 +1,7 @@
-"""Elastic jobs: their effects. The decisions are those of `decisions.elastic`.
+"""Elastic jobs: what executes the actions of `decisions.elastic`.
 
-`preparation` checks what the user asks for and makes the `plan`. `job` executes a policy's actions beyond those of
-every job: `hosts` starts agents and parts with them, and `processes` has these start processes and tells processes of
-each generation. `host_list` knows the hosts that may be used, and `discovery` asks the user's script for them. No plain
-launch imports anything here.
+`preparation` checks the user's request and makes the `plan`. `job` executes the policy's actions: `hosts` starts agents
+and removes them, and `processes` sends these the frames that start processes and assign ranks. `host_list` has the
+hosts that may be used, and `discovery` gets them from the user's script. Jobs that are not elastic import nothing from
+here.
 """

@@ -1,7 +1,7 @@
-"""The user's script that lists the hosts that may be used now: it is run again and again, in a thread.
+"""Discovery of hosts: a thread runs the user's script, which lists the hosts that may be used now, every second.
 
 It prints a line for each host, as Horovod's discovery scripts do: `NAME` or `NAME:SLOTS`, or anything else that `-H`
-takes as an entry; `#` begins a comment.
+takes as an entry. `#` begins a comment.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from distrun.runner.planning.hosts import Host, merge, parse_host_list
 
 INTERVAL = 1.0  # seconds from one run to the next
 TIMEOUT = 30.0  # seconds that a run may take
-_LAST_WORDS = 300  # characters of what a script that fails has said
+_LAST_WORDS = 300  # characters of the stderr of a script that fails
 
 
 class HostSource(Protocol):
-    """A way to learn which hosts may be used now."""
+    """A source of the hosts that may be used now."""
 
     def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
-        """Begin to look.
+        """Start watching the hosts.
 
         Args:
-            post: is given `HostsFound` at first and when the list has changed.
-            say: tells the user of errors.
+            post: called with `HostsFound` at first and when the list has changed.
+            say: called with errors, for the user.
         """
 
     def close(self) -> None:
         """Stop."""
 
     def list_hosts(self) -> list[Host]:
-        """Return the hosts that may be used now. Raises UsageError: that cannot be found out."""
+        """Return the hosts that may be used now. Raises UsageError: they cannot be listed."""
 
 
 class Discovery:
-    """Runs the script every second, and tells of changes."""
+    """Runs the script every second, and posts changes."""
 
     def __init__(self, script: str, hosts: HostList, interval: float = INTERVAL, timeout: float = TIMEOUT) -> None:
         """
         Args:
             script: its path, or a command line for the shell.
-            hosts: notes all hosts that are listed.
+            hosts: gets all hosts that are listed.
             interval: seconds from one run to the next.
             timeout: seconds that a run may take.
         """
@@ -63,17 +63,17 @@ class Discovery:
         self._thread: threading.Thread | None = None
 
     def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
-        """Begin to run it.
+        """Start the thread.
 
         Args:
-            post: is given `HostsFound` at first and when the list has changed.
-            say: tells the user of errors, once as long as they stay the same.
+            post: called with `HostsFound` at first and when the list has changed.
+            say: called with errors, for the user. An error that repeats is reported once.
         """
         self._thread = threading.Thread(target=self._watch, args=(post, say), name="distrun discovery", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, also in the midst of a run."""
+        """Stop the thread. A run in progress is killed."""
         self._stopped.set()
         with self._lock:
             if self._running is not None:
@@ -82,7 +82,7 @@ class Discovery:
             self._thread.join()
 
     def list_hosts(self) -> list[Host]:
-        """Run the script once, and return the hosts that it lists.
+        """Run the script once and return the hosts that it lists.
 
         Raises:
             UsageError: it cannot be run, fails, takes too long, or prints something else.
@@ -98,7 +98,7 @@ class Discovery:
                 if hosts != listed:
                     post(HostsFound(self._hosts.add(hosts)))
                 listed, problem = hosts, ""
-            except UsageError as error:  # the last list that could be read stays
+            except UsageError as error:  # the last valid list stays in use
                 if str(error) != problem and not self._stopped.is_set():
                     problem = str(error)
                     say(problem)
@@ -118,7 +118,7 @@ class Discovery:
                 )
             except OSError as error:
                 raise UsageError(f"--hosts-from {self._script!r} cannot be run: {error.strerror}") from None
-        with process:  # which closes the pipes and waits
+        with process:  # it closes the pipes and reaps the process
             try:
                 said, complaint = process.communicate(timeout=self._timeout)
             except subprocess.TimeoutExpired:
@@ -139,10 +139,10 @@ class Discovery:
 
 
 def parse_listing(text: str, script: str) -> list[Host]:
-    """Return the hosts that a script has printed, which may be none.
+    """Return the hosts in the output `text` of a script. There may be none.
 
     Raises:
-        UsageError: a line names no host.
+        UsageError: a line does not name a host.
     """
     hosts: list[Host] = []
     for line in text.splitlines():
@@ -155,6 +155,6 @@ def parse_listing(text: str, script: str) -> list[Host]:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a run with all that it has started."""
+    """Kill a run with all processes that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The hosts that an elastic job may use, with the way to each; they may change while the job runs."""
+"""The hosts that an elastic job may use, with the route to each. They may change while the job runs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.ssh_config import Route
 
 Resolve = Callable[[Sequence[Host]], tuple[list[Host], dict[str, Route]]]
-"""Finds which hosts are this machine under some name, and routes to the others."""
+"""A function that returns hosts under their names, and routes to those that are not this machine."""
 
 
 class HostList:
     """All hosts that were ever listed. Its methods may be called by any thread."""
 
     def __init__(self, resolve: Resolve, default_slots: int = 1) -> None:
-        """Args: finds the routes; the slots of hosts that are listed without."""
+        """Args: what finds the routes, and the slots of hosts that are listed without a number."""
         self._resolve = resolve
         self._default_slots = default_slots
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class HostList:
         self._here = ""
 
     def add(self, hosts: Sequence[Host]) -> dict[str, int]:
-        """Note hosts; return the slots by name, in order. This machine keeps the name that it had first.
+        """Add hosts; return their slots by name, in order. This machine keeps the name under which it came first.
 
         Raises:
             UsageError: one of them cannot be understood.
@@ -35,7 +35,7 @@ class HostList:
         return self.add_resolved(resolved, routes)
 
     def add_resolved(self, hosts: Sequence[Host], routes: Mapping[str, Route]) -> dict[str, int]:
-        """Note hosts whose routes are known; return the slots by name, in order."""
+        """Add hosts whose routes are known, and return their slots by name, in order."""
         slots: dict[str, int] = {}
         with self._lock:
             for host in hosts:
@@ -57,6 +57,6 @@ class HostList:
         return name in self._hosts
 
     def __getitem__(self, name: str) -> tuple[Host, Route | None]:
-        """Return a host, and the route to it; None: it is this machine."""
+        """Return a host, and the route to it. None: it is this machine."""
         with self._lock:
             return self._hosts[name], self._routes.get(name)

@@ -1,4 +1,4 @@
-"""The hosts of a running elastic job: agents are started on them, and swept away or closed when hosts go."""
+"""The hosts of a running elastic job: starts agents on them, cleans up after lost agents, and closes the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distrun.runner.protocol.handshake import HostError
 
 
 class Hosts:
-    """Starts agents and parts with them. For the thread that decides."""
+    """Starts and removes agents. Called by the thread that decides."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class Hosts:
     ) -> None:
         """
         Args:
-            agents: those of the job, which come and go here.
+            agents: the job's agents, which are added and removed here.
             planner: plans the parts of hosts.
-            listed: the hosts that may be used, with the way to each.
+            listed: the hosts that may be used, with the route to each.
             job: the name of the job in the environment of its processes.
-            function: the pickled function of `distrun.run`, if there is one.
+            function: the pickled function of `distrun.run`. None: the job runs a command.
             make_starter: returns what starts agents on some other hosts.
-            post: takes events for the decider.
+            post: called with events for the thread that decides.
         """
         self._agents = agents
         self._planner = planner
@@ -48,19 +48,19 @@ class Hosts:
         self._make_starter = make_starter
         self._post = post
         self._parts: dict[str, AgentPlan] = {}
-        self._connectors: dict[str, Connector] = {}  # of the hosts that are being connected to
-        self._lost: dict[str, AgentClient] = {}  # agents that are lost, until their hosts are swept
-        self._wanted: set[str] = set()  # hosts to connect to as soon as the agent before has gone
+        self._connectors: dict[str, Connector] = {}  # host that is being connected to -> its connector
+        self._lost: dict[str, AgentClient] = {}  # host -> the agent that was lost there, until the host is swept
+        self._wanted: set[str] = set()  # hosts to connect to as soon as the previous agent is gone
         self._all_connectors: list[Connector] = []
         self._cleaners: list[threading.Thread] = []
 
     def connect(self, names: Iterable[str]) -> None:
-        """Start agents on hosts; each becomes a `HostReady` or a `HostRefused`, when the agent before has gone."""
+        """Start agents on hosts, when previous agents there are gone. Posts `HostReady` or `HostRefused` for each."""
         remote: list[AgentPlan] = []
         for name in names:
             if name in self._connectors:
-                continue  # its event is yet to come
-            if name in self._agents or name in self._lost:  # the agent before must be gone, and the sweep be over
+                continue  # its event will come
+            if name in self._agents or name in self._lost:  # wait until it is gone and swept
                 self._wanted.add(name)
                 continue
             try:
@@ -79,11 +79,11 @@ class Hosts:
             connector.start()
 
     def welcome(self, event: events.HostReady, is_accepted: bool) -> events.Event:
-        """Hand a host that is ready its part of the plan; return the event, or that it cannot be used after all.
+        """Hand a host that is ready its part of the plan. Returns `event`, or `HostRefused` if the host cannot be used.
 
         Args:
-            event: the event.
-            is_accepted: whether the job still takes hosts; if not, the agent that was started there is let go.
+            event: the event of the host.
+            is_accepted: whether the job still takes hosts. If not, the agent that was started there is closed.
         """
         host = event.host
         if (connector := self._connectors.pop(host, None)) is not None:
@@ -102,7 +102,7 @@ class Hosts:
         return event
 
     def note(self, event: events.Event) -> None:
-        """Note that a host was refused, or that an agent is lost, is gone, or has been swept away."""
+        """Note that a host was refused or swept, or that an agent is lost or gone."""
         match event:
             case events.HostRefused(host):
                 self._connectors.pop(host, None)
@@ -118,26 +118,26 @@ class Hosts:
                 pass
 
     def release(self, host: str, grace: float) -> None:
-        """Have the agent of a host, if there is one, end what is left of its processes, and leave."""
+        """Tell the agent of a host, if there is one, to end what is left of its processes, and to leave."""
         if host in self._agents:
             self._agents[host].send(Frame.number(FrameKind.FINISH, grace))
 
     def sweep(self, host: str) -> None:
-        """Have a thread end what a lost agent has left behind; that is over with a `HostCleaned`."""
+        """Start a thread that ends what a lost agent has left behind, and then posts `HostCleaned`."""
         cleaner = threading.Thread(target=self._clean_up, args=(host,), name=f"distrun clean {host}", daemon=True)
         self._cleaners = [other for other in self._cleaners if other.is_alive()]
         self._cleaners.append(cleaner)
         cleaner.start()
 
     def await_sweeps(self) -> None:
-        """Wait until all hosts are swept, and close what connects to the agents that were lost there."""
+        """Wait until all hosts are swept, and close the connections to the agents that were lost there."""
         for cleaner in self._cleaners:
             cleaner.join()
         for agent in self._lost.values():
             agent.close()
 
     def close(self) -> None:
-        """Connect to no more hosts."""
+        """Stop connecting to hosts."""
         for connector in self._all_connectors:
             connector.close()
 

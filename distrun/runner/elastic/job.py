@@ -1,4 +1,4 @@
-"""An elastic job: what it does otherwise than every job, and which part of it executes which action."""
+"""An elastic job: how it differs from other jobs, and what executes each action of its policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class ElasticJob(Job):
-    """Executes an elastic plan. Frames carry the numbers of processes, which keep them for life; ranks change."""
+    """Executes an elastic plan. Frames have numbers of processes, which never change, unlike their ranks."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ElasticJob(Job):
             plan: what to do.
             options: how to do it.
             stdout, stderr: where to print.
-            make_starter: returns what starts agents on some other hosts; None = the usual.
+            make_starter: returns what starts agents on some other hosts. None = the usual starter.
 
         Raises:
             UsageError: the output directory cannot be written.
@@ -55,7 +55,7 @@ class ElasticJob(Job):
         self._listed = plan.hosts
         self._discovery = plan.discovery
         self._joiners: dict[int, Joiner] = {}  # by process
-        self._dead: set[int] = set()  # processes that were gone when the present generation began
+        self._dead: set[int] = set()  # processes that were dead when the present generation began
         super().__init__(plan.first, options, stdout, stderr)
         starter = make_starter or self._usual_starter
         self._processes = Processes(self._agents, plan.planner)
@@ -70,7 +70,7 @@ class ElasticJob(Job):
     # --- observing the agents
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """Print what a process wrote, unless it is a spare: what importing says was said by the ranks before."""
+        """Print what a process wrote, unless it is a spare: ranks have printed the same while importing."""
         if not self._processes.is_spare(frame.process):
             super().output(agent, frame)
             return
@@ -78,7 +78,7 @@ class ElasticJob(Job):
         agent.send(Frame.number(FrameKind.ACK, len(frame.payload)))
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
-        """Pass on what a process says on its control channel (an agent's thread)."""
+        """Post the message of a process on its control channel (called by an agent's thread)."""
         joiner = self._joiners.setdefault(frame.process, Joiner())
         try:
             message = joiner.feed(frame.payload)
@@ -133,7 +133,7 @@ class ElasticJob(Job):
             case actions.BeginGeneration(generation, start):
                 self._forget_the_dead()
                 self._processes.begin(generation, start)
-            case actions.StartNewcomers(expected, processes) | actions.ActivateSpares(expected, processes):
+            case actions.StartNewcomers(expected, processes):
                 self._processes.start_early(expected, processes)
             case actions.StartSpares(hosts, modules):
                 self._processes.start_spares(hosts, modules)
@@ -153,7 +153,7 @@ class ElasticJob(Job):
                 super()._perform(action)
 
     def _forget_the_dead(self) -> None:
-        """Keep nothing of processes that were gone a generation ago: the failure that is reported is a later one."""
+        """Forget processes that were dead a generation ago. A failure that is reported is a later one."""
         for process in self._dead:
             self._processes.forget(process)
             self._reporter.forget(process)
@@ -175,7 +175,7 @@ class ElasticJob(Job):
         members = self._processes.members
         ranks = {member.process: member.rank for member in members}
         failure = outcome.failure
-        if failure is not None and failure.rank is not None:  # which may have been no member yet, or no more
+        if failure is not None and failure.rank is not None:  # a process that may not be a member now
             ranks = {failure.rank: self._rank(failure.rank)} | ranks
             failure = replace(failure, rank=ranks[failure.rank])
         results = {ranks[process]: data for process, data in outcome.results.items() if process in ranks}

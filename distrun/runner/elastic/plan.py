@@ -18,14 +18,14 @@ class ElasticPlan:
     """An elastic job as it is started."""
 
     first: LaunchPlan
-    """The first generation as far as it is known; only its name, size, notes and launcher count."""
+    """The first generation as far as it is known. Only its name, size, notes and launcher are used."""
     planner: ElasticPlanner
     options: ElasticOptions
     hosts: HostList
     slots: dict[str, int]
-    """The hosts that may be used from the beginning, with their slots."""
+    """host -> slots, of the hosts that may be used at the start"""
     discovery: HostSource | None = None
-    """Lists the hosts; None: they stay as they are."""
+    """The source of hosts that changes them. None: they stay as they are."""
 
     def describe(self, inherited: Mapping[str, str]) -> str:
         """Return the plan as text, without secrets. Variables that are as in `inherited` are left out.

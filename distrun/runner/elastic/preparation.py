@@ -1,4 +1,4 @@
-"""From what the user asks of an elastic job to a plan that this machine can execute."""
+"""Checks the user's request for an elastic job, and makes a plan that this machine can execute."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HOROVODS_TIMEOUT = "HOROVOD_ELASTIC_TIMEOUT"
 
 @dataclass(frozen=True)
 class ElasticRequest:
-    """The user's wishes for an elastic job, besides those for every job; None = the user has not said."""
+    """The user's options for an elastic job, besides those for every job. None = not given."""
 
     min_np: int | None = None
     max_np: int | None = None
@@ -50,16 +50,16 @@ class ElasticRequest:
     max_restarts: int | None = None
     restart_window: float | None = None
     reset_limit: int | None = None
-    """Horovod's: the number of restarts over the whole job."""
+    """Horovod's option: the number of restarts over the whole job."""
     elastic_timeout: float | None = None
     cooldown: tuple[float, float] | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> ElasticRequest:
-        """Return what the options of the command line say.
+        """Return the request that the options of the command line make.
 
         Raises:
-            UsageError: a value is none that is allowed.
+            UsageError: a value is not allowed.
         """
         names = {field.name for field in fields(cls)} & options.keys()
         given = {name: value for name in names if (value := options[name]) is not None}
@@ -123,10 +123,10 @@ def plan_hosts(
 
     Args:
         request: what is to run.
-        hosts: those that are there at first, with their slots.
+        hosts: the first hosts, with their slots.
         np: the number of ranks at first.
         options: the limits.
-        listed: takes the hosts in.
+        listed: gets these hosts.
         context: the facts of the launcher, with the routes to the hosts.
         grace: seconds from SIGTERM to SIGKILL.
         launcher: how agents are started.
@@ -144,7 +144,7 @@ def plan_hosts(
 def _with_script(
     request: LaunchRequest, elastic: ElasticRequest, script: str, settings: Settings, ssh: SshOptions
 ) -> ElasticPlan:
-    """Plan a job whose hosts are listed by a script. Which they are, and how many, shows when the job runs."""
+    """Plan a job whose hosts are listed by a script, so that they are unknown until the job runs."""
     if request.hosts:
         hosts = ",".join(map(str, request.hosts))
         raise UsageError(f"--hosts-from {script!r} and the hosts {hosts} exclude each other: give one of them")
@@ -172,10 +172,10 @@ def _with_script(
 
 
 def check_elastic(request: LaunchRequest, settings: Settings) -> None:
-    """Refuse what a job cannot be that changes while it runs.
+    """Refuse options that do not go with a job that changes while it runs.
 
     Raises:
-        UsageError: the request asks for that.
+        UsageError: the request has such an option.
     """
     remedies = {
         "DISTRUN_BACKEND='mpi'": (settings.backend == "mpi", "MPI ends all ranks when one is gone: use auto"),
@@ -201,7 +201,7 @@ def _horovods_timeout() -> float | None:
 
 
 def _hosts(request: LaunchRequest, default: int) -> list[Host]:
-    """Return the hosts with their slots, which are at least as many as there are ranks at first.
+    """Return the hosts with their slots, which are enough for the ranks at the start.
 
     Args:
         request: the request.
@@ -216,7 +216,7 @@ def _hosts(request: LaunchRequest, default: int) -> list[Host]:
 def without_vain_spares(
     plan: LaunchPlan, options: ElasticOptions, request: LaunchRequest, context: LaunchContext
 ) -> tuple[LaunchPlan, ElasticOptions]:
-    """Return both without spares, and with a note, if the command is one that has none."""
+    """Return `plan` and `options`, without spares and with a note if the command is not a Python program."""
     wdir = request.wdir or context.cwd
     if not options.spares or python_command.split(request.command, context.environ.get("PATH"), wdir) is not None:
         return plan, options
@@ -230,8 +230,8 @@ def elastic_limits(elastic: ElasticRequest, np: int, most: int, settings: Settin
     Args:
         elastic: what the user asks for.
         np: the number of ranks at first.
-        most: the number of ranks at most if the user gives none.
-        settings: of the job. In Horovod's mode planned changes count for `reset_limit`, too.
+        most: the most ranks if the user does not limit them.
+        settings: the settings of the job. In Horovod's mode planned changes count for `reset_limit`, too.
 
     Raises:
         UsageError: the limits contradict each other.
@@ -253,7 +253,7 @@ def elastic_limits(elastic: ElasticRequest, np: int, most: int, settings: Settin
         default,
         max_restarts=default.max_restarts if restarts is None else restarts,
         counts_changes=settings.horovod and elastic.reset_limit is not None,
-        gives_up_early=restarts is None,  # else the user wants so many tries
+        gives_up_early=restarts is None,  # if it is given, the user wants that many tries
         restart_window=window,
         elastic_timeout=elastic.elastic_timeout or default.elastic_timeout,
         cooldown=elastic.cooldown or default.cooldown,

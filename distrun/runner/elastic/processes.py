@@ -1,4 +1,4 @@
-"""The processes of a running elastic job: they are started, activated and told of each generation."""
+"""The frames and messages that start and activate processes of an elastic job, and assign ranks to them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 
 
 class Processes:
-    """Sends agents the frames about processes, which keep their numbers for life while their ranks change."""
+    """Sends agents the frames about processes. A process keeps its number while its rank changes."""
 
     def __init__(self, agents: Agents, planner: ElasticPlanner) -> None:
         """
         Args:
-            agents: those of the job, as they come and go.
+            agents: the agents of the job, which change while it runs.
             planner: plans processes and generations.
         """
         self.members: tuple[Member, ...] = ()
         """The members of the present generation."""
         self._agents = agents
         self._planner = planner
-        self._ranks: dict[int, int] = {}  # process -> its present rank, or the one that it is likely to get
+        self._ranks: dict[int, int] = {}  # process -> its present rank, or the rank that it is likely to get
         self._hosts: dict[int, str] = {}  # process -> host
         self._spares: set[int] = set()
         self._world: tuple[Generation, World] | None = None
 
     def rank(self, process: int) -> int:
-        """Return the rank that a process has, will have or has had; its number if there is none yet."""
+        """Return the rank that a process has, will have or has had. A process without one has its number."""
         return self._ranks.get(process, process)
 
     def is_spare(self, process: int) -> bool:
@@ -41,11 +41,11 @@ class Processes:
 
     @property
     def known(self) -> set[int]:
-        """All processes that were started and not forgotten."""
+        """All processes that were started and not forgotten since."""
         return set(self._hosts)
 
     def forget(self, process: int) -> None:
-        """Keep nothing of a process that is gone."""
+        """Forget a process that is dead."""
         self._hosts.pop(process, None)
         self._ranks.pop(process, None)
         self._spares.discard(process)
@@ -55,7 +55,7 @@ class Processes:
 
         Args:
             generation: its number and its members.
-            start: the members to start or activate; the others run already, and are told.
+            start: the members to start or activate. The others run already, and get an `Assignment`.
         """
         environs = self._world_of(generation).environs
         self.members = generation.members
@@ -67,11 +67,11 @@ class Processes:
                 self._tell(process, Assignment(generation.number, environ, generation.reason))
 
     def start_early(self, expected: Generation, newcomers: Collection[int]) -> None:
-        """Start or activate processes that are to join a generation, before it is decided who makes it up.
+        """Start or activate processes for a generation whose members are not decided yet.
 
         Args:
             expected: the generation as it is likely to be.
-            newcomers: the processes; when it begins they are told like all others.
+            newcomers: the processes. When it begins they get an `Assignment`, as all members do.
         """
         environs = self._world_of(expected).environs
         early = [member for member in expected.members if member.process in newcomers]
@@ -96,12 +96,12 @@ class Processes:
             self._tell(process, Prepare(generation, reason))
 
     def end(self, processes: Iterable[int], grace: float) -> None:
-        """End processes with all that they have started, by SIGKILL after so many seconds."""
+        """End processes with all that they have started, by SIGKILL after `grace` seconds."""
         for process in processes:
             self._send(Frame.number(FrameKind.END, grace, process))
 
     def _start(self, generation: Generation, environs: Mapping[int, dict[str, str]]) -> None:
-        """Start or activate those members of a generation whose variables are given."""
+        """Start or activate the members of a generation that are in `environs`, with their variables."""
         world = self._world_of(generation)
         for member in generation.members:
             process, host = member.process, member.host
@@ -116,7 +116,7 @@ class Processes:
             self._send_start(host, self._planner.process(process, place, environs[process], defaults))
 
     def _world_of(self, generation: Generation) -> World:
-        """Return a generation as its ranks are told of it; it is asked for several times in a row."""
+        """Return the world of a generation. It is kept, since it is needed several times in a row."""
         if self._world is None or self._world[0] != generation:
             places = [RankLocation(member.host, member.slot) for member in generation.members]
             self._world = generation, self._planner.world(places, generation.number)
@@ -131,6 +131,6 @@ class Processes:
             self._send(Frame(FrameKind.CONTROL, process, piece))
 
     def _send(self, frame: Frame) -> None:
-        """Send a frame to the agent of the process that it is about, if there is one."""
+        """Send a frame to the agent of its process, if there is one."""
         if (agent := self._agents.get(self._hosts.get(frame.process, ""))) is not None:
             agent.send(frame)

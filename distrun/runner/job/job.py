@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from distrun.errors import LaunchError
 from distrun.runner.decisions import actions, events, signals
+from distrun.runner.decisions.elastic.policy import ElasticPolicy
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import missing_module_remedy
 from distrun.runner.decisions.policy import Policy, State
@@ -90,7 +91,7 @@ class Job:
 
     # --- overridden by an elastic job, where frames and events carry numbers of processes
 
-    def _make_policy(self) -> Policy:
+    def _make_policy(self) -> Policy | ElasticPolicy:
         options, now = self._options, self._suspension.now()
         remote = [part.host for part in self._parts.values() if part.remote]
         plan = self._plan

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 from distrun.contract.elastic.messages import Report, decode
 from distrun.runner.decisions import events, signals
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
+from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.runner.elastic.hosts import Hosts
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.hosts.connector import Starter
@@ -180,15 +181,15 @@ class Sweep:
                 self._reporter.ended(trial, self._policy.trials)
             case actions.Tell(processes, verdict):
                 self._processes.tell(processes, verdict)
-            case actions.EndProcesses(processes, grace):
+            case EndProcesses(processes, grace):
                 self._processes.end(processes, grace)
             case actions.ReleaseProcesses(processes):
                 self._processes.release(processes)
             case actions.StartSpares(hosts):
                 self._processes.start_spares(hosts)
-            case actions.ConnectHosts(names):
-                self._hosts.connect(names)
-            case actions.Say(text):
+            case ConnectHosts(hosts):
+                self._hosts.connect(host for host in self._plan.slots if host in hosts)
+            case Say(text):
                 self._say(text)
             case CleanUpAfter(host):
                 self._hosts.sweep(host)

@@ -14,40 +14,35 @@ class Member:
     rank: int
     host: str
     slot: int
-    """The slot of its host that the process has for life: the number of its GPU."""
+    """The slot of its host that the process keeps until it exits. It is the number of its GPU."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One world of ranks. Local ranks follow from it: the members of a host are numbered by their slots."""
+    """One world of ranks. Local ranks follow from it: the members on a host are numbered by their slots."""
 
     number: int
     members: tuple[Member, ...]
     """In rank order."""
     reason: str = ""
-    """Why the generation before is over, a sentence without a full stop; empty in the first."""
+    """Why the previous generation is over, a sentence without a full stop. Empty in the first one."""
 
 
 @dataclass(frozen=True)
 class BeginGeneration:
-    """Action: start these members, with their places for certain in their environment, and assign the others theirs."""
+    """Action: begin a generation: start the new members with their final ranks, and assign the others their ranks."""
 
     generation: Generation
     start: frozenset[int]
-    """The processes to start; those that are spares are activated instead."""
+    """The processes to start. Spares among them are activated instead."""
 
 
 @dataclass(frozen=True)
 class StartNewcomers:
-    """Action: start these members of a generation that is not begun yet; their places are provisional."""
+    """Action: start members of the `expected` generation before it begins, with provisional ranks.
 
-    expected: Generation
-    processes: frozenset[int]
-
-
-@dataclass(frozen=True)
-class ActivateSpares:
-    """Action: have these members of a generation that is not begun yet, spares so far, run the script."""
+    Spares among them are activated instead.
+    """
 
     expected: Generation
     processes: frozenset[int]
@@ -55,7 +50,7 @@ class ActivateSpares:
 
 @dataclass(frozen=True)
 class StartSpares:
-    """Action: start spares, which import these modules. Signals for the script (SIGUSR1, SIGUSR2) are not for them."""
+    """Action: start spares, which import `modules`. They do not get signals for the script (SIGUSR1, SIGUSR2)."""
 
     hosts: Mapping[int, str]
     """process -> host"""
@@ -64,7 +59,7 @@ class StartSpares:
 
 @dataclass(frozen=True)
 class PrepareMembers:
-    """Action: have these processes leave the generation at their next step boundary."""
+    """Action: ask these processes to leave the generation at their next step boundary."""
 
     generation: int
     processes: frozenset[int]
@@ -77,19 +72,19 @@ class EndProcesses:
 
     processes: frozenset[int]
     grace: float
-    """Seconds between SIGTERM and SIGKILL; 0 = SIGKILL at once."""
+    """Seconds between SIGTERM and SIGKILL. 0 = SIGKILL at once."""
 
 
 @dataclass(frozen=True)
 class ConnectHosts:
-    """Action: start agents on these hosts; each then is reported as ready or refused."""
+    """Action: start agents on these hosts. Each is then reported as ready or refused."""
 
     hosts: frozenset[str]
 
 
 @dataclass(frozen=True)
 class ReleaseHost:
-    """Action: the job needs this host no more: have its agent end what is left there, and leave."""
+    """Action: tell the agent of this host, which is not needed, to end what is left there, and to leave."""
 
     host: str
 
@@ -99,17 +94,9 @@ class Say:
     """Action: tell the user."""
 
     text: str
-    """One sentence, or several lines for the story of a failure."""
+    """One sentence, or several lines for the report of a failure."""
 
 
 ElasticAction = (
-    BeginGeneration
-    | StartNewcomers
-    | ActivateSpares
-    | StartSpares
-    | PrepareMembers
-    | EndProcesses
-    | ConnectHosts
-    | ReleaseHost
-    | Say
+    BeginGeneration | StartNewcomers | StartSpares | PrepareMembers | EndProcesses | ConnectHosts | ReleaseHost | Say
 )

@@ -1,182 +1,221 @@
-"""The consequences of failures: of hosts, of processes, of links, and of what does not happen in time."""
+"""The consequences of failures: of hosts, processes and links, and of processes that are late."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import takewhile
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from distrun.contract.elastic import messages
 from distrun.runner.decisions import events
 from distrun.runner.decisions.elastic import wording
-from distrun.runner.decisions.elastic.actions import EndProcesses, Say
-from distrun.runner.decisions.elastic.decisions import Decisions
+from distrun.runner.decisions.elastic.actions import Say
+from distrun.runner.decisions.elastic.failure_record import FailureRecord, is_by_itself
+from distrun.runner.decisions.elastic.generation import CurrentGeneration, Finish
+from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.decisions.elastic.processes import Process, Role
-from distrun.runner.decisions.elastic.regrouping import is_by_itself
+from distrun.runner.decisions.elastic.workforce import SPARE_SLOT, Workforce
 from distrun.runner.decisions.failure import Failure
-from distrun.runner.decisions.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
+from distrun.runner.decisions.policy import ROOT_CAUSE_TIMEOUT, State
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
 if TYPE_CHECKING:
-    from distrun.runner.decisions.actions import Action
+    from distrun.runner.decisions.elastic.generation import Step
 
-_Key = TypeVar("_Key", str, int)
+GATHER_TIME = 0.01  # seconds that a regroup waits, so that deaths that are reported together become one regroup
+_WORKING = (State.RUNNING, State.SETTLING)
 
-UNKNOWN_TIMEOUT = 30.0  # seconds after which an agent without keepalives has surely noticed that its connection is cut
 
+@dataclass(eq=False)
+class Failures:
+    """Decides what a failure means: nothing, the end of the present generation, or the end of the job."""
 
-class Failures(Decisions):
-    """Notes failures, and draws their consequences."""
+    options: ElasticOptions
+    grace: float
+    """Seconds between SIGTERM and SIGKILL."""
+    current: CurrentGeneration
+    workforce: Workforce
+    record: FailureRecord
 
-    def _refused(self, host: str, reason: str, now: float, is_final: bool = False) -> list[Action]:
-        said = (self._places.over, self._places.away[host].reason if host in self._places.away else "")
+    # --- hosts
+
+    def host_refused(self, host: str, reason: str, now: float, is_final: bool = False) -> list[Step]:
+        """Note that a host cannot be used, and report it, once for the same reason."""
+        hosts = self.workforce.hosts
+        said = (hosts.over, hosts.away[host].reason if host in hosts.away else "")
         if is_final:
-            self._places.over = reason
-        retry = self._places.refused(host, reason, now)
-        self._changed = True
-        if reason in said or (self.state is State.CONNECTING and not self._options.discovers):
-            return []  # the second: either it is why the job ends, or it is told when the job begins without the host
+            hosts.over = reason
+        retry = hosts.refused(host, reason, now)
+        self.workforce.has_changed = True
+        if reason in said or (self.current.state is State.CONNECTING and not self.options.discovers):
+            # At the start the reason becomes part of the job's failure, or is reported when it begins without the host.
+            return []
         if is_final:
             return [Say(f"no host can be used any more: {reason}")]
         return [Say(f"host {host} cannot be used now: {reason} (next try in {retry - now:g} s)")]
 
-    def _host_lost(self, event: events.AgentLost, now: float) -> list[Action]:
-        """Give up the processes of a host. Until it is certain that they are dead, there is no new generation."""
-        host = event.host
-        if host not in self._places.ready and host not in self._places.connecting:
+    def host_lost(self, event: events.AgentLost, now: float) -> list[Step]:
+        """Give up the processes of a host. No generation begins until it is certain that they are dead."""
+        host, hosts, number = event.host, self.workforce.hosts, self.current.plan.number
+        if host not in hosts.ready and host not in hosts.connecting:
             return []
-        was_released = host in self._places.releasing
-        processes = [self._processes.gone(number) for number in list(self._processes.on_host[host])]
-        members = [process for process in processes if process and process.generation == self._generation.number > 0]
-        timeout = self._options.keepalive
-        # The agent kills its ranks after `keepalive` seconds without us; what it heard last may be younger than what we
-        # know of.
-        margin = UNKNOWN_TIMEOUT if timeout is None else timeout + timeout / PER_TIMEOUT + 0.5
-        self._places.lost(host, event.reason, now + margin if processes and not event.was_silent else now, now)
-        self._changed = True
+        was_released = host in hosts.releasing
+        members = [process for process in self.workforce.host_lost(event, now) if process.generation == number > 0]
         if was_released:
             return []
-        self._workforce.barring.failed(host, None, now)
+        self.workforce.barring.failed(host, None, now)
         if members:
-            self._rounds.failed(None)
-            self._unswept.add(host)
-            failure = Failure(None, event.status, event.reason)
-            return self._broken(failure, event.reason, members, now)
-        self._history.add(event.reason, self._generation.number, now)
-        return [] if self.state is State.CONNECTING else [Say(event.reason)]
+            self.record.rounds.failed(None)
+            self.current.unswept.add(host)
+            return self._break(Failure(None, event.status, event.reason), event.reason, members, now)
+        self.record.history.add(event.reason, number, now)
+        return [] if self.current.state is State.CONNECTING else [Say(event.reason)]
 
-    def _gone(self, number: int, failure: Failure, lost_peer: bool, now: float) -> list[Action]:
-        process = self._processes.gone(number)
-        self._changed |= not self._processes.leaving  # of thousands that are ended, the last one counts
-        return [] if process is None else self._failed(process, process.role, failure, lost_peer, now)
+    # --- processes
 
-    def _failed(self, process: Process, role: Role, failure: Failure, lost_peer: bool, now: float) -> list[Action]:
-        """Draw the consequences of the end of a process that had this role."""
-        if role is Role.LEAVING:
-            # Some end well before they hear that they are to end, for a rank that was lost when the work was done.
-            has_ended_well = failure.exit is not None and failure.exit.unasked and failure.status == 0
-            is_recent = process.generation == self._generation.number and self.state is State.REGROUPING
-            return self._ended_well(process, now) if has_ended_well and is_recent else []
-        sentence = f"{wording.described(process)} {failure.what}"
-        if role is Role.MEMBER:
-            return self._member_gone(process, failure, lost_peer, sentence, now)
-        slot = self._workforce.SPARE_SLOT if process.slot is None else process.slot
-        self._workforce.barring.failed(process.host, slot, now, at_start=True)
-        self._history.add(sentence, self._generation.number, now)
-        if role is Role.NEWCOMER and self.state is State.REGROUPING:
-            return self._charged(failure, sentence, [process], now)
-        return [Say(sentence)]
+    def not_started(self, event: events.RankNotStarted, now: float) -> list[Step]:
+        """End the job if its first ranks cannot be started: others would fail, too. Later it is a process's failure."""
+        failure = Failure(event.rank, event.status, f"was not started: {event.reason}")
+        process = self.workforce.processes.alive.get(event.rank)
+        if process is not None and process.generation == 1:
+            return [failure]
+        return self._gone(failure, False, now)
 
-    def _member_gone(
-        self, process: Process, failure: Failure, lost_peer: bool, sentence: str, now: float
-    ) -> list[Action]:
-        if failure.status == 0:
-            return self._ended_well(process, now)
-        if lost_peer and self.state in (State.RUNNING, State.SETTLING):
-            self._lost_peer = self._lost_peer or failure
-            self._complain(process, sentence, now)
+    def exited(self, event: events.RankExited, now: float) -> list[Step]:
+        """Note the exit of a process, and decide what it means."""
+        failure = Failure(event.rank, event.exit.status, str(event.exit), event.exit)
+        return self._gone(failure, event.lost_peer, now)
+
+    def too_late(self, number: int, what: str, now: float) -> list[Step]:
+        """End a process that is late, and treat it as one that failed."""
+        if (process := self.workforce.processes.alive.get(number)) is None:
             return []
-        if not lost_peer:
-            assert process.slot is not None
-            self._rounds.failed(failure.place if is_by_itself(failure) else None)
-            self._workforce.barring.failed(process.host, process.slot, now)
-        return self._broken(failure, sentence, [process], now)
+        role = process.role
+        ended = self.workforce.end({number}, 0.0, now)
+        return [*ended, *self._failed(process, role, Failure(number, 1, what), False, now)] if ended else []
 
-    def _raised(self, process: Process, ending: messages.Ending, now: float) -> list[Action]:
-        """Go on without a member whose script has raised an exception, before it has exited.
+    def raised(self, process: Process, ending: messages.Ending, now: float) -> list[Step]:
+        """Go on without a member whose script has raised an exception, although it has not exited yet.
 
-        Where the job would end by that, the exit is waited for: until then the process may save what it has.
+        If no restart is left, its exit is awaited first, so that the process can save what it has.
         """
         at = f" at {ending.site}" if ending.site else ""
         place = f"{ending.error.partition(':')[0]}{at}, after {wording.count(ending.step, 'step')}" if at else ""
         failure = Failure(process.number, 1, f"raised {ending.error}{at}", RankExit(1), place)
-        sentence = f"{wording.described(process)} {failure.what}"
-        if self._budget.left(now) > 0:
-            self._processes.fail(process.number, now + self._grace)
-            return self._member_gone(process, failure, False, sentence, now)
-        if self.state in (State.RUNNING, State.SETTLING):
-            self._lost_peer = failure
-            self._complain(process, sentence, now)
-            self._settle_by = now + self._grace
+        if self.record.budget.left(now) > 0:
+            self.workforce.processes.fail(process.number, now + self.grace)
+            return self._member_gone(process, failure, False, now)
+        if self.current.state in _WORKING:
+            self.current.lost_peer = failure
+            self.left(process, f"{process.description} {failure.what}", now)
+            self.current.settle_by = now + self.grace
         return []
 
-    def _complain(self, process: Process, why: str, now: float) -> None:
-        """Note that a member has left, and wait for a while to learn whose failure it was."""
+    def left(self, process: Process, why: str, now: float) -> None:
+        """Note why a member has left, and wait a while for the failure that explains it."""
+        if self.current.state not in _WORKING:
+            return
         assert process.rank is not None
-        self._complaints.setdefault(process.rank, why)
-        if self.state is State.RUNNING:
-            self.state, self._settle_by = State.SETTLING, now + ROOT_CAUSE_TIMEOUT
-            # We may notice that a host is cut off two keepalives later than its peers do.
-            if self._options.keepalive is not None and len(self._places.ready) > 1:
-                self._settle_by += 2 * self._options.keepalive / PER_TIMEOUT
+        self.current.complaints.setdefault(process.rank, why)
+        if self.current.state is State.RUNNING:
+            self.current.state, self.current.settle_by = State.SETTLING, now + ROOT_CAUSE_TIMEOUT
+            # The launcher may notice that a host is cut off two keepalives later than the host's peers do.
+            if self.options.keepalive is not None and len(self.workforce.hosts.ready) > 1:
+                self.current.settle_by += 2 * self.options.keepalive / PER_TIMEOUT
 
-    def _ended_well(self, process: Process, now: float) -> list[Action]:
-        """End the job as any job ends: a rank that has done its work is never replaced. Others must not wait for it."""
-        if self.state in (State.RUNNING, State.PREPARING) and not self._processes.waiting:
-            return self._close(now)
-        if self._cause is not None:
-            return self._at_the_end_already(process, now)
+    def ended_well(self, process: Process) -> list[Step]:
+        """End the job as any job ends, since a rank that has done its work is not replaced."""
+        if self.current.state in (State.RUNNING, State.PREPARING) and not self.workforce.processes.waiting:
+            return [Finish(None)]
+        if self.current.cause is not None:
+            return [self.current.nothing_again(process)]
         why = "has ended well, while others wait for the next generation"
-        failure = self._lost_peer or Failure(process.number, 1, why)
-        if self.state is State.SETTLING:
-            return self._close(now, failure)
-        return self._failed_as_a_whole(failure, now)
+        failure = self.current.lost_peer or Failure(process.number, 1, why)
+        return [Finish(failure) if self.current.state is State.SETTLING else failure]
 
-    def _give_up_on_the_late(self, now: float) -> list[Action]:
-        places, processes = self._places, self._processes
-        actions: list[Action] = []
-        for host in [host for host, until in places.uncertain.items() if until <= now]:
-            places.certain(host, now)
-            self._changed = True
-        for host in _late(places.connecting, now):
-            step, limit = places.steps.get(host, "connecting"), f"the {self._start_timeout:g} s of --start-timeout"
-            actions += self._refused(host, f"{step} took longer than {limit}", now)
-        for number in _late(processes.failing, now):
-            del processes.failing[number]
-            processes.leaving[number] = now + self._grace + KILL_TIMEOUT
-            actions.append(EndProcesses(frozenset({number}), self._grace))
-        for number in _late(processes.leaving, now):
-            del processes.leaving[number]
-            actions.append(Say(f"{wording.described(processes.alive[number])} does not end, not even by SIGKILL"))
-        for number in _late(processes.starting, now):
-            del processes.starting[number]
-            actions += self._too_late(number, f"did not start within {self._start_timeout:g} s", now)
-        timeout = self._options.elastic_timeout
-        for number in _late({number: p.born + timeout for number, p in processes.arriving.items()}, now):
-            where = f"did not come to distrun.init() or elastic.run within the {timeout:g} s of --elastic-timeout"
-            actions += self._too_late(number, where, now)
-        return actions
+    # --- links
 
-    def _too_late(self, number: int, what: str, now: float) -> list[Action]:
-        """End a process that is late, and treat it as one that failed."""
-        if self._ends_as_any_job or (process := self._processes.alive.get(number)) is None:
+    def blame_link(self, now: float) -> list[Step]:
+        """Regroup as after the failure of a link, since no process has failed."""
+        suspect, again = self.record.suspect(self.current)
+        rank, complaint = next(iter(self.current.complaints.items()))
+        host = self.current.plan.members[rank].host
+        sentence = complaint if self.current.lost_peer else f"rank {rank} on {host} has lost its peers: {complaint}"
+        steps = self._break(self.current.lost_peer or Failure(None, 1, sentence), sentence, [], now)
+        processes = self.workforce.processes
+        self.record.link_failed(suspect, processes.members.keys() - processes.waiting)
+        if suspect is None or not again or any(isinstance(step, Failure) for step in steps):
+            return steps
+        ended = self.workforce.bar(suspect, now)
+        text = f"host {suspect} is barred for a while: its links have failed twice in a row"
+        return steps if ended is None else [*steps, Say(text), *ended]
+
+    # --- the consequences
+
+    def _gone(self, failure: Failure, lost_peer: bool, now: float) -> list[Step]:
+        assert failure.rank is not None
+        process = self.workforce.processes.gone(failure.rank)
+        # Staffing takes long with thousands of processes. If they are being ended, it is done after the last one.
+        self.workforce.has_changed |= not self.workforce.processes.leaving
+        return [] if process is None else self._failed(process, process.role, failure, lost_peer, now)
+
+    def _failed(self, process: Process, role: Role, failure: Failure, lost_peer: bool, now: float) -> list[Step]:
+        """Decide what the end of a process means that had this role."""
+        is_regrouping = self.current.state is State.REGROUPING
+        if role is Role.LEAVING:
+            # A rank that ended well before the request to end arrived had done its work: the job was at its end.
+            has_ended_well = failure.exit is not None and failure.exit.unasked and failure.status == 0
+            is_recent = process.generation == self.current.plan.number and is_regrouping
+            return self.ended_well(process) if has_ended_well and is_recent else []
+        if role is Role.MEMBER:
+            return self._member_gone(process, failure, lost_peer, now)
+        sentence = f"{process.description} {failure.what}"
+        slot = SPARE_SLOT if process.slot is None else process.slot
+        self.workforce.barring.failed(process.host, slot, now, at_start=True)
+        self.record.history.add(sentence, self.current.plan.number, now)
+        charged = self._charge(failure, [process], now) if role is Role.NEWCOMER and is_regrouping else []
+        return charged or [Say(sentence)]
+
+    def _member_gone(self, process: Process, failure: Failure, lost_peer: bool, now: float) -> list[Step]:
+        if failure.status == 0:
+            return self.ended_well(process)
+        sentence = f"{process.description} {failure.what}"
+        if lost_peer and self.current.state in _WORKING:
+            self.current.lost_peer = self.current.lost_peer or failure
+            self.left(process, sentence, now)
             return []
-        role = process.role
-        ended = self._end_processes({number}, 0.0, now)
-        return [*ended, *self._failed(process, role, Failure(number, 1, what), False, now)] if ended else []
+        if not lost_peer:
+            assert process.slot is not None
+            self.record.rounds.failed(failure.place if is_by_itself(failure) else None)
+            self.workforce.barring.failed(process.host, process.slot, now)
+        return self._break(failure, sentence, [process], now)
 
+    def _break(self, failure: Failure, sentence: str, dead: Collection[Process], now: float) -> list[Step]:
+        """End the present generation because of a failure, or the job if no restart is left.
 
-def _late(deadlines: Mapping[_Key, float], now: float) -> list[_Key]:
-    """Return those whose deadlines have passed; the deadlines are in order."""
-    return [key for key, _ in takewhile(lambda item: item[1] <= now, deadlines.items())]
+        Args:
+            failure: the job's failure if it ends.
+            sentence: what has happened, for the user.
+            dead: the members that have failed. Empty: a link has failed.
+            now: the time.
+        """
+        record, processes, was_broken = self.record, self.workforce.processes, self.current.state is State.REGROUPING
+        record.note(sentence, dead, self.current.plan.number, now)
+        self.workforce.has_changed = True
+        self.current.regroup_at = now + GATHER_TIME
+        if was_broken and not record.explains(dead):
+            return self._charge(failure, dead, now) or [Say(sentence)]
+        if not was_broken and (why := record.futility(failure, self.current, now)):
+            return [failure.explained(why)]
+        self.current.leave(State.REGROUPING, sentence, failure)
+        if (steps := self._charge(failure, dead, now)) or was_broken:
+            return steps
+        if is_by_itself(failure) and failure.rank is not None and processes.known[failure.rank].is_ending:
+            processes.ending.clear()  # a script that ends itself with a status does so on all ranks
+        return [*self.workforce.end(processes.unenrolled - processes.ending, self.grace, now)]
+
+    def _charge(self, failure: Failure, dead: Collection[Process], now: float) -> list[Step]:
+        """Count a failure, and end the job if it is one too many."""
+        why = self.record.charge(dead, now)
+        return [failure.explained(why)] if why else []

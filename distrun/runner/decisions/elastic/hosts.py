@@ -1,59 +1,62 @@
-"""The hosts of an elastic job: which are listed, which have an agent, and when to try the others again."""
+"""The hosts of an elastic job or a sweep: which are listed, which have an agent, and when to try the others again."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-RETRY_FIRST, RETRY_LONGEST = 10.0, 60.0  # seconds until a host that could not be reached is tried again; they double
+from distrun.runner.decisions.backoff import backoff
+
+RETRY = (10.0, 60.0)  # seconds until a host that cannot be used is tried again: the first time, and at most
 
 
 @dataclass
 class Away:
-    """A host that has failed, and has no agent now."""
+    """The last failure of a host that has not worked since."""
 
     reason: str
     failures: int
     """In a row."""
     retry: float | None
-    """The time at which it is to be tried again; None = not before it is certain that nothing of the job is left there.
-    """
+    """The time of the next try. None = not before it is certain that nothing of the job is left there."""
 
 
 class Hosts:
-    """All that is known of each host but its processes, which are the business of `Processes`."""
+    """The state of each host, except its processes, which `Processes` has."""
 
-    def __init__(self, slots: Mapping[str, int], start_timeout: float) -> None:
+    def __init__(self, slots: Mapping[str, int], start_timeout: float, retry: tuple[float, float] = RETRY) -> None:
         """
         Args:
-            slots: host -> slots, in the order in which they are to be used.
-            start_timeout: seconds in which a host must be ready.
+            slots: host -> slots. The first hosts are used first.
+            start_timeout: seconds until a host must be ready.
+            retry: seconds until a host is tried again: the first time, and at most. They double each time.
         """
         self.slots = dict(slots)
         """host -> slots, of the hosts that are listed, in their order"""
         self.has_shrunk = False
-        """Whether there were ever more slots on some host, so that there may be processes that have none now."""
+        """Whether a host ever had more slots than now, so that processes may be in slots that are not listed."""
         self.ready: dict[str, None] = {}
         """The hosts that have an agent, listed or not."""
         self.connecting: dict[str, float] = {}
-        """host -> by when it must be ready; in this order"""
+        """host -> the deadline for it to be ready, in this order"""
         self.steps: dict[str, str] = {}
-        """host -> the step that the connection has come to"""
+        """host -> the step that the connection has reached"""
         self.away: dict[str, Away] = {}
         self.uncertain: dict[str, float] = {}
-        """Hosts whose agent is lost, where something of the job may still run -> until when at most."""
+        """host whose agent is lost -> the time until which something of the job may still run there"""
         self.over = ""
-        """Why no host can ever be connected to again; empty = they can."""
+        """The reason why no host can ever be connected to again. Empty = hosts can."""
         self.releasing: set[str] = set()
-        """The hosts whose agents have been told to leave, and have not left yet."""
+        """The hosts whose agents were asked to leave and have not left yet."""
         self._start_timeout = start_timeout
+        self._retry = retry
 
     def is_usable(self, host: str) -> bool:
         """Whether processes may be started there."""
         return host in self.ready and host in self.slots and host not in self.releasing
 
     def found(self, slots: Mapping[str, int]) -> bool:
-        """Note the hosts that are listed now; return whether that is a change."""
+        """Note the slots of the hosts that are listed now, and return whether they have changed."""
         if self.slots == slots:
             return False
         for host in slots.keys() - self.slots.keys():
@@ -63,11 +66,11 @@ class Hosts:
         self.slots = dict(slots)
         return True
 
-    def to_connect(self, slots: int, now: float) -> list[str]:
-        """Return the hosts that are to be connected to, so that there are so many slots, and note it.
+    def to_connect(self, slots: float, now: float) -> list[str]:
+        """Return the hosts to connect to now, so that there are `slots` slots, and note that they are connected to.
 
-        Those that never failed are taken first. Those that did do not count until they are ready: others are tried
-        beside them.
+        Hosts that never failed come first. A host that has failed counts only when it is ready, so that others are
+        tried meanwhile.
         """
         if self.over:
             return []
@@ -89,7 +92,7 @@ class Hosts:
         return chosen
 
     def next_retry(self, now: float) -> float | None:
-        """Return the time after `now` at which the next host may be tried again, None if there is none."""
+        """Return the earliest time after `now` when a host may be tried again, None if no host waits."""
         times = (away.retry for host, away in self.away.items() if host in self.slots)
         return min((time for time in times if time is not None and time > now), default=None)
 
@@ -103,32 +106,31 @@ class Hosts:
         self.ready[host] = None
 
     def refused(self, host: str, reason: str, now: float) -> float:
-        """Note that a host cannot be used now; return when it is to be tried again."""
+        """Note that a host cannot be used now, and return the time of the next try."""
         self.connecting.pop(host, None)
         self.left(host)
         failures = self._failures(host) + 1
-        retry = now + min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** min(failures - 1, 10))
+        retry = now + backoff(*self._retry, failures)
         self.away[host] = Away(reason, failures, retry)
         return retry
 
     def works(self, host: str) -> None:
-        """Note that processes run well on a host, so that earlier failures to reach it count no more."""
+        """Note that processes work on a host, so that earlier failures to reach it are forgotten."""
         self.away.pop(host, None)
 
     def lost(self, host: str, reason: str, until: float, now: float) -> None:
-        """Note that a host's agent is lost, and that something may still run there, until a time at most."""
+        """Note that a host's agent is lost, and that processes may still run there until the time `until`."""
         self.refused(host, reason, now)
         self.uncertain[host] = until
         self.away[host].retry = None
 
     def certain(self, host: str, now: float) -> None:
-        """Note that nothing of the job runs any more on a host whose agent was lost."""
+        """Note that nothing of the job is left on a host whose agent was lost."""
         self.uncertain.pop(host, None)
         away = self.away.get(host)
         if away is not None and away.retry is None:
-            away.retry = (
-                now if away.failures == 1 else now + min(RETRY_LONGEST, RETRY_FIRST * 2.0 ** (away.failures - 2))
-            )
+            # The first loss in a row is retried at once: waiting for certainty has taken some time already.
+            away.retry = now + (0.0 if away.failures == 1 else backoff(*self._retry, away.failures - 1))
 
     def left(self, host: str) -> None:
         """Note that a host's agent has left."""

@@ -16,22 +16,22 @@ class ElasticOptions:
     min_np: int
     """The number of ranks without which the job waits."""
     max_np: int
-    """The number of ranks beyond which it does not grow, however many slots there are."""
+    """The most ranks that the job has, however many slots there are."""
     spares: int = 0
     """The number of spares on each host."""
     max_restarts: int = 10
-    """The number of failures that are made good within the window; planned changes are free unless `counts_changes`."""
+    """The number of failures that the job survives within the window. Planned changes count if `counts_changes`."""
     counts_changes: bool = False
     """Whether planned changes count as failures do, as with Horovod's --reset-limit."""
     gives_up_early: bool = True
-    """Whether a script that fails again and again before any rank has joined ends the job while restarts are left."""
+    """Whether a script that fails repeatedly before any rank has joined ends the job while restarts are left."""
     restart_window: float | None = 3600.0
-    """Seconds after which a failure is forgotten; None = never."""
+    """Seconds after which a failure is forgotten. None = never."""
     elastic_timeout: float = 600.0
-    """Seconds that the job waits while it has fewer than `min_np` ranks, and in which a newcomer must arrive."""
+    """Seconds that the job waits while it has fewer than `min_np` ranks, and that a newcomer has to arrive."""
     discovers: bool = False
     """Whether a script of the user's lists the hosts, so that others may come."""
     keepalive: float | None = 15.0
-    """Seconds of silence after which an agent gives up; None = never."""
+    """Seconds without a message after which an agent or the launcher gives up the connection. None = never."""
     cooldown: tuple[float, float] = (10.0, 3600.0)
-    """Seconds for which what fails again and again is barred: the first time, and at most."""
+    """The seconds that slots and hosts are barred if they fail repeatedly: the first time, and at most."""

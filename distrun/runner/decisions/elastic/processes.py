@@ -1,15 +1,19 @@
-"""The processes of an elastic job: what each is, where it is, and which of them are waited for."""
+"""The processes of an elastic job: the role and place of each, and what each is expected to do next."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
+from typing import TypeVar
+
+_Key = TypeVar("_Key", str, int)
 
 
 class Role(Enum):
-    """The part of a process in the job; `distrun.contract.elastic.messages` has the order of its life."""
+    """The role of a process. `distrun.contract.elastic.messages` describes them in the order of its life."""
 
     SPARE = "spare"
     NEWCOMER = "newcomer"
@@ -20,7 +24,7 @@ class Role(Enum):
 
 @dataclass(eq=False)
 class Process:
-    """One process, from its start on."""
+    """One process that was started."""
 
     number: int
     host: str
@@ -28,12 +32,12 @@ class Process:
     """None in a spare, which has no GPU yet."""
     role: Role
     born: float
-    """The time at which it was started, or activated."""
+    """The time when it was started, or activated."""
     pid: int | None = None
     rank: int | None = None
-    """In the latest generation that it was in."""
+    """Its rank in the latest generation that it was in."""
     generation: int = 0
-    """The latest that it was assigned to."""
+    """The latest generation that it was assigned to."""
     is_warm: bool = False
     """Whether it is a spare that has imported everything."""
     is_ending: bool = False
@@ -45,36 +49,45 @@ class Process:
             return f"rank {self.rank} on {self.host}"
         return f"a {'spare' if self.slot is None else 'newcomer'} on {self.host}"
 
+    @property
+    def description(self) -> str:
+        """A text such as `rank 1 on h2 (pid 4711)`."""
+        return str(self) if self.pid is None else f"{self} (pid {self.pid})"
+
 
 class Processes:
-    """All processes that are alive, by role; the sets of those that something is awaited of."""
+    """All processes that are alive, by role and by what is expected of them next."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
+        """Args: the time."""
+        self.met_at = now
+        """When the last member of a generation met the others."""
+        self.have_state = False
+        """Whether some member has, or has had, a state that survives the end of a generation."""
         self.known: dict[int, Process] = {}
-        """All that there ever were, for their names."""
+        """All processes that ever were, for their names."""
         self.alive: dict[int, Process] = {}
         self.members: dict[int, Process] = {}
         """The processes of the present generation that are alive and not being ended."""
         self.arriving: dict[int, Process] = {}
-        """Newcomers that are not yet where they wait for a place, in the order in which they were started."""
+        """Newcomers that have not reached `init` or `elastic.run` yet, in the order of their starts."""
         self.arrived: dict[int, Process] = {}
-        """Newcomers that wait for a place."""
+        """Newcomers that wait there to be assigned a rank."""
         self.waiting: set[int] = set()
         """Members that have left the present generation and wait for the next."""
         self.unjoined: set[int] = set()
         """Members that have not yet met the others of the present generation."""
         self.enrolled: set[int] = set()
         self.unenrolled: set[int] = set()
-        """Members that would not survive the end of the generation."""
+        """Members that would not survive the end of the generation, since they are not in `elastic.run` yet."""
         self.ending: set[int] = set()
         """Members whose script has come to its end."""
         self.starting: dict[int, float] = {}
-        """process -> by when it must be reported as started; in this order."""
+        """process -> the deadline for it to be reported as started, in this order."""
         self.leaving: dict[int, float] = {}
-        """Members of the present generation that are being ended -> when they are given up; in this order."""
+        """Members of the present generation that are being ended -> the time when they are given up, in this order."""
         self.failing: dict[int, float] = {}
-        """Members whose script has raised an exception and that have not exited -> when they are ended; in this order.
-        """
+        """Members that have not exited after an exception in the script -> the time to end them, in this order."""
         self.spares: defaultdict[str, dict[int, Process]] = defaultdict(dict)
         """host -> its spares"""
         self.on_host: defaultdict[str, dict[int, Process]] = defaultdict(dict)
@@ -115,22 +128,29 @@ class Processes:
         return process
 
     def arrive(self, number: int) -> None:
-        """Note that a newcomer waits for a place."""
+        """Note that a newcomer waits to be assigned a rank."""
         if number in self.arriving:
             self.arrived[number] = self.arriving.pop(number)
 
+    def join(self, number: int, now: float) -> None:
+        """Note that a member has met the others of its generation."""
+        self.unjoined.discard(number)
+        self.met_at = now
+
     def enroll(self, number: int) -> None:
-        """Note that a process survives the end of its generation from now on."""
+        """Note that a process is in `elastic.run`, so that it survives the end of its generation."""
+        self.have_state = True
         if self.alive[number].role in (Role.NEWCOMER, Role.MEMBER):
             self.enrolled.add(number)
             self.unenrolled.discard(number)
 
     def begin(self, generation: int, members: Iterable[Process]) -> None:
-        """Make these, in rank order, the members of a generation. Who was one and is not among them is being ended."""
+        """Make `members`, in rank order, the members of `generation`. Other previous members are being ended."""
         before = self.members
         self.members = {process.number: process for process in members}
         for number in before.keys() - self.members.keys():
             self._dismiss(before[number])
+        self.have_state &= not before.keys().isdisjoint(self.members)
         for rank, process in enumerate(self.members.values()):
             process.rank, process.generation, process.role = rank, generation, Role.MEMBER
             self.arriving.pop(process.number, None)
@@ -141,7 +161,12 @@ class Processes:
         self.unenrolled = set(self.members) - self.enrolled
 
     def end(self, numbers: Iterable[int], give_up: float) -> frozenset[int]:
-        """Note that these are being ended; return those that were not yet."""
+        """Note that processes are being ended, and return those that were not being ended before.
+
+        Args:
+            numbers: the processes.
+            give_up: the time when members are no longer waited for.
+        """
         ended = []
         for number in list(numbers):
             process = self.alive[number]
@@ -154,12 +179,12 @@ class Processes:
         return frozenset(ended)
 
     def fail(self, number: int, end_by: float) -> None:
-        """Note that the script of a member has failed: it takes part in nothing any more, and exits by itself."""
+        """Note that the script of a member has failed, so that the process leaves all roles and exits by itself."""
         self._dismiss(self.alive[number])
         self.failing[number] = end_by
 
     def gone(self, number: int) -> Process | None:
-        """Note that a process is dead; return it, None if it was dead already."""
+        """Note that a process is dead, and return it with the role that it had, None if it was dead already."""
         process = self.alive.pop(number, None)
         if process is None:
             return None
@@ -187,3 +212,8 @@ class Processes:
             processes.pop(number, None)
         for numbers in (self.waiting, self.unjoined, self.enrolled, self.unenrolled, self.ending):
             numbers.discard(number)
+
+
+def late(deadlines: Mapping[_Key, float], now: float) -> list[_Key]:
+    """Return the keys whose deadlines have passed. The deadlines must be in order."""
+    return [key for key, _ in takewhile(lambda item: item[1] <= now, deadlines.items())]

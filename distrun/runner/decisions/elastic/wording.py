@@ -1,11 +1,11 @@
-"""The words in which the user of an elastic job is told of it."""
+"""The texts that the user of an elastic job reads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from distrun.host.ranks import list_ranks
-from distrun.runner.decisions.elastic.actions import Member
+from distrun.runner.decisions.elastic.actions import Generation, Member
 from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.decisions.elastic.processes import Process
 from distrun.runner.decisions.elastic.workforce import Workforce
@@ -16,16 +16,20 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def described(process: Process) -> str:
-    """Return a text such as `rank 1 on h2 (pid 4711)`."""
-    return str(process) if process.pid is None else f"{process} (pid {process.pid})"
-
-
 def holders(members: Sequence[Member]) -> str:
     """Return a text such as `ranks 0-3 on a and b`."""
     hosts = list(dict.fromkeys(member.host for member in members))
     where = f"{', '.join(hosts[:-1])} and {hosts[-1]}" if len(hosts) > 1 else hosts[0]
     return f"{list_ranks([member.rank for member in members])} on {where}"
+
+
+def begun(generation: Generation, has_survivors: bool, lost: Sequence[Member]) -> str:
+    """Return how a job continues, and that the training state of the members `lost` is lost, if there are any."""
+    ranks = count(len(generation.members), "rank")
+    if has_survivors:
+        return f"generation {generation.number} goes on with {ranks}"
+    text = f"{ranks} {'starts' if len(generation.members) == 1 else 'start'} anew"
+    return f"{text}: the training state is lost with {holders(lost)}" if lost else text
 
 
 def change(joining: int, leavers: Iterable[Process]) -> str:
@@ -41,16 +45,16 @@ def change(joining: int, leavers: Iterable[Process]) -> str:
 
 
 def no_boundary(late: Sequence[Process], reason: str, seconds: float) -> str:
-    """Return that a planned change waits, for whom, and what the user can do."""
+    """Return a text that says which members a planned change waits for, and what the user can do."""
     others = f" and {count(len(late) - 1, 'other')}" if len(late) > 1 else ""
     return (
-        f"{reason}: waiting for {described(late[0])}{others}, without a step boundary for {seconds:g} s; so that ranks "
-        "can come and go, have the training function call state.advance() after each step"
+        f"{reason}: waiting for {late[0].description}{others}, without a step boundary for {seconds:g} s; so that "
+        "ranks can come and go, have the training function call state.advance() after each step"
     )
 
 
 def lack(have: int, options: ElasticOptions, workforce: Workforce, now: float) -> str:
-    """Return why a job ends that had too few ranks for too long, with a line for whatever was missing."""
+    """Return why a job ends that had too few ranks for too long, with a line for each thing that was missing."""
     hosts = workforce.hosts
     lines = [
         f"the job had {have} of the {options.min_np} ranks of --min-np for the {options.elastic_timeout:g} s of "
@@ -58,7 +62,7 @@ def lack(have: int, options: ElasticOptions, workforce: Workforce, now: float) -
     ]
     lines += [f"    host {host}: {reason}" for host, reason in hosts.missing().items()]
     lines += [f"    host {host} is still being connected to" for host in hosts.connecting if host not in hosts.away]
-    lines += [f"    {described(newcomer)} has not arrived" for newcomer in workforce.processes.arriving.values()]
+    lines += [f"    {newcomer.description} has not arrived" for newcomer in workforce.processes.arriving.values()]
     lines += [
         f"    host {host}: {count(slots, 'slot')} barred after failures"
         for host, slots in workforce.barred(now).items()

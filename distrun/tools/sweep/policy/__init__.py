@@ -1,8 +1,8 @@
-"""The decisions of a sweep, all of them pure: events go in, and actions come out.
+"""The decisions of a sweep, without any effect: events go in, and actions come out.
 
-`policy` is the one decider. `trials` has what is known of a trial and its ranks; `upcoming` are the trials to come,
-`running` those that run, with what the end of one rank means for the others, and `failures` says whether one has
-failed. `hosts` are the hosts with their free slots, `placement` says which slots a trial gets, `spares` which processes
-wait for the next one, `halving` which trials are pruned, and `limits` are the user's choices. `actions` are what
-`tools.sweep` executes, besides those of every job.
+`policy` is the state machine. `trials` has the state of a trial and its ranks. `upcoming` returns the next trial,
+`running` has the running ones, and decides what the end of one rank means for the others, and `failures` decides
+whether a trial or the sweep has failed. `hosts` has the hosts with their free slots, `placement` chooses the slots of a
+trial, `spares` keeps processes that wait for the next one, `halving` prunes trials, and `limits` are the user's
+options. `actions` are what `tools.sweep` executes, besides the actions of every job.
 """

@@ -1,4 +1,4 @@
-"""The actions of a sweep, as plain data, besides those of every job."""
+"""The actions of a sweep, as plain data. Elastic jobs have some of them, too."""
 
 from __future__ import annotations
 
@@ -7,67 +7,45 @@ from dataclasses import dataclass
 
 from distrun.contract.elastic.messages import Verdict
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
+from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.tools.sweep.policy.trials import Trial
 
 
 @dataclass(frozen=True)
-class ConnectHosts:
-    """Start agents on these hosts."""
-
-    hosts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class StartTrial:
-    """Start or activate the processes of a trial's members."""
+    """Action: start or activate the processes of a trial's members."""
 
     trial: Trial
 
 
 @dataclass(frozen=True)
 class StartSpares:
-    """Start processes that import what the script imports, and wait."""
+    """Action: start processes that import what the script imports, and then wait."""
 
     hosts: Mapping[int, str]
-    """The host of each, by its number."""
+    """process -> host"""
 
 
 @dataclass(frozen=True)
 class Tell:
-    """Tell processes of a trial whether it goes on."""
+    """Action: send processes of a trial the verdict whether it continues."""
 
     processes: tuple[int, ...]
     verdict: Verdict
 
 
 @dataclass(frozen=True)
-class EndProcesses:
-    """End processes, by SIGKILL after the grace."""
-
-    processes: tuple[int, ...]
-    grace: float
-    """Seconds."""
-
-
-@dataclass(frozen=True)
 class ReleaseProcesses:
-    """End what dead processes have left behind, and forget them."""
+    """Action: end what dead processes have left behind, and forget them."""
 
     processes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class TrialEnded:
-    """Record the end of a trial and tell the user; it is waiting again if a host was lost."""
+    """Action: record the end of a trial and report it."""
 
     trial: Trial
-
-
-@dataclass(frozen=True)
-class Say:
-    """Tell the user."""
-
-    text: str
 
 
 Action = (

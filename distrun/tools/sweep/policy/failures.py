@@ -1,4 +1,4 @@
-"""Failures: whether a trial has failed, and after how many a sweep is given up."""
+"""Failures: whether a trial has failed, and whether a sweep ends because too many have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from distrun.runner.decisions.failure import Failure
 from distrun.tools.sweep.policy.trials import State, Trial
 
-_SAME_FAILURES = 3  # trials which, if they are the first to end and end alike, show that the command is wrong
+_SAME_FAILURES = 3  # trials: if the first ones to end all fail alike, the command is wrong
 _NO_VALUE = (
     "reported no value: call distrun.report(value) in the script, or name what it prints by --metric, as in --metric "
     "loss for loss=0.123"
@@ -15,11 +15,11 @@ _NO_VALUE = (
 
 
 def judge(trial: Trial, needs_value: bool) -> None:
-    """Say how a trial has ended of which no rank is left.
+    """Set the final state of a trial without ranks.
 
     Args:
         trial: gets its state and, if it has failed, its failure.
-        needs_value: whether it has failed without a value.
+        needs_value: whether a trial without a value has failed.
     """
     if trial.is_pruned:
         trial.state, trial.failure = State.PRUNED, None
@@ -30,12 +30,12 @@ def judge(trial: Trial, needs_value: bool) -> None:
 
 
 def too_many(trials: Iterable[Trial], ended: int, most: int | None) -> str | None:
-    """Return why a sweep is to be given up; None: it is not.
+    """Return why a sweep ends early because of failures. None: it does not.
 
     Args:
         trials: all trials.
-        ended: the number of those that have ended in this run.
-        most: the number of failed trials that the user has allowed; None: a few, if they are the first and fail alike.
+        ended: the number of trials that have ended in this run.
+        most: the number of failed trials that the user allows. None: any, unless the first few all fail alike.
     """
     failed = [trial for trial in trials if trial.state is State.FAILED]
     if most is not None:

@@ -1,7 +1,7 @@
-"""Pruning by asynchronous successive halving: at each rung, only the best part of the trials goes on.
+"""Pruning by asynchronous successive halving: at each rung, only the best part of the trials continues.
 
-L. Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020; as in Optuna, nobody waits at a rung:
-a trial is compared with those that have come to it before.
+L. Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020. As in Optuna, no trial waits at a rung:
+it is compared with the trials that have reached the rung before.
 
 Optuna's pruners are not used. So grids can be pruned too, and the answer to a report waits for no sampler. Optuna is
 given the reports of pruned trials.
@@ -14,14 +14,14 @@ from collections.abc import Iterable
 
 
 class Halving:
-    """Remembers the values at the rungs, and judges who goes on."""
+    """The values at the rungs, and the decisions which trials continue."""
 
     def __init__(self, minimizes: bool, factor: int = 3, first: int = 2) -> None:
         """
         Args:
             minimizes: whether small values are good.
-            factor: one of so many goes on at each rung.
-            first: the number of reports at the first rung; each next one is at `factor` times as many.
+            factor: one of this many trials continues at each rung.
+            first: the number of reports at the first rung. Each rung has `factor` times as many as the previous one.
         """
         self._sign = 1.0 if minimizes else -1.0
         self._factor = factor
@@ -29,9 +29,12 @@ class Halving:
         self._rungs: dict[int, dict[int, float]] = {}  # reports -> trial -> loss
 
     def judge(self, trial: int, reports: int, value: float) -> bool:
-        """Return whether a trial goes on after so many reports, of which this is the last.
+        """Return whether a trial continues.
 
-        A value that is no number, or infinite, is worse than all others: such a trial ends at once.
+        Args:
+            trial: the number of the trial.
+            reports: the number of its reports so far.
+            value: the value of the last report. If it is NaN or infinite, the trial ends at once.
         """
         if not math.isfinite(value):
             return False
@@ -44,12 +47,12 @@ class Halving:
         return better < max(1, len(rung) // self._factor)
 
     def forget(self, trial: int) -> None:
-        """Forget a trial that is tried again from the beginning."""
+        """Forget a trial that starts again from the beginning."""
         for rung in self._rungs.values():
             rung.pop(trial, None)
 
     def remember(self, trial: int, values: Iterable[float]) -> None:
-        """Note the values of a trial of an earlier run."""
+        """Note the reported values of a trial of an earlier run."""
         for reports, value in enumerate(values, start=1):
             self.judge(trial, reports, value)
 

@@ -1,71 +1,51 @@
-"""The hosts of a sweep: their free slots, and when one that was lost is tried again."""
+"""The hosts of a sweep: as in an elastic job, and with their free slots."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
+from distrun.runner.decisions.elastic import hosts
 from distrun.tools.sweep.policy.placement import Slots
 
-_AGAIN = (1.0, 600.0)  # seconds until a host is tried again: the first time, and at most
+_RETRY = (1.0, 600.0)  # seconds until a host is tried again: the first time, and at most
 
 
-class Hosts:
-    """All hosts that the user has listed. Each is being connected to, usable, or away until it is tried again."""
+class Hosts(hosts.Hosts):
+    """All hosts that the user has listed. Each is being connected to, ready, or away until it is tried again."""
 
     def __init__(self, slots: Mapping[str, int]) -> None:
         """Args: the number of slots of each host."""
-        self.slots = dict(slots)
-        self.connecting = set(slots)
+        super().__init__(slots, math.inf, _RETRY)
         self.free: dict[str, set[int]] = {}
-        """The free slots of the hosts that can be used."""
-        self.refusals: dict[str, str] = {}
-        """Why hosts cannot be used, in sentences that do not name them."""
-        self._again: dict[str, float] = {}
-        self._delays: dict[str, float] = {}
+        """The free slots of the hosts that are ready."""
 
     @property
     def usable(self) -> int:
-        """The number of slots of all hosts that can be used, free or not."""
+        """The number of slots of all hosts that are ready, free or not."""
         return sum(self.slots[host] for host in self.free)
 
     @property
     def free_slots(self) -> dict[str, list[int]]:
-        """The free slots, in the order in which the user lists the hosts."""
+        """The free slots, with the hosts in the user's order."""
         return {host: sorted(self.free[host]) for host in self.slots if host in self.free}
 
     @property
     def next_try(self) -> float | None:
-        """When a host is tried again."""
-        return min(self._again.values(), default=None)
+        """The time when the next host is tried again. None: no host waits."""
+        waiting = (away for host, away in self.away.items() if host not in self.ready and host not in self.connecting)
+        return min((away.retry for away in waiting if away.retry is not None), default=None)
 
-    def ready(self, host: str) -> None:
-        """Note that a host can be used."""
-        self.connecting.discard(host)
-        self.refusals.pop(host, None)
+    def is_ready(self, host: str) -> None:
+        """Note that a host has an agent, so that all its slots are free."""
+        super().is_ready(host)
         self.free[host] = set(range(self.slots[host]))
 
-    def away(self, host: str, reason: str, now: float) -> float:
-        """Note that a host cannot be used at present; return the seconds until it is tried again."""
-        self.connecting.discard(host)
-        self.free.pop(host, None)
-        self.refusals[host] = reason
-        delay = self._delays.get(host, _AGAIN[0])
-        self._delays[host] = min(2 * delay, _AGAIN[1])
-        self._again[host] = now + delay
-        return delay
-
-    def proved(self, hosts: Iterable[str]) -> None:
-        """Note that a trial came to its end on hosts: one that is lost later is tried again soon."""
-        for host in hosts:
-            self._delays.pop(host, None)
-
-    def due(self, now: float) -> tuple[str, ...]:
-        """Return the hosts to try again now."""
-        due = tuple(host for host, again in self._again.items() if now >= again)
-        for host in due:
-            del self._again[host]
-        self.connecting.update(due)
-        return due
+    def left(self, host: str) -> None:
+        """Note that a host has no agent."""
+        super().left(host)
+        if self.free.pop(host, None) is not None and host in self.away:
+            self.away[host] = self.away.pop(host)  # messages list the hosts that were lost last at the end
 
     def take(self, places: Slots) -> None:
         """Take slots for a trial."""
@@ -73,7 +53,7 @@ class Hosts:
             self.free[host].discard(slot)
 
     def give_back(self, places: Iterable[tuple[str, int]]) -> None:
-        """Note that slots are free again, as far as their hosts are still there."""
+        """Note that slots are free again, except on hosts that are lost."""
         for host, slot in places:
             if host in self.free:
                 self.free[host].add(slot)

@@ -1,8 +1,17 @@
-"""The state machine of a sweep. Pure: it knows no clock, no process and no agent, only events, times and actions."""
+"""The state machine of a sweep, without any effect: events and the time go in, actions come out.
+
+The phases of a sweep:
+
+    RUNNING   -> FINISHING  all trials have ended, too many failed, no host can be used, a signal came, or time is up
+    FINISHING -> OVER       every agent is gone, or did not leave in time
+
+A trial whose host is lost goes back to the trials to come, `_ATTEMPTS` times at most.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 import signal
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -10,14 +19,12 @@ from enum import Enum
 from distrun.contract.elastic.messages import Activated, Report
 from distrun.runner.decisions import events
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
+from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.protocol.exits import RankExit
 from distrun.tools.sweep.policy.actions import (
     Action,
-    ConnectHosts,
-    EndProcesses,
     ReleaseProcesses,
-    Say,
     StartSpares,
     StartTrial,
     TrialEnded,
@@ -33,8 +40,8 @@ from distrun.tools.sweep.policy.trials import Member, State, Trial
 from distrun.tools.sweep.policy.upcoming import Upcoming
 from distrun.tools.sweep.search.source import Source
 
-_LEAVE = 5.0  # seconds in which agents leave when everything below them has been killed
-_ATTEMPTS = 3  # of a trial whose hosts are lost
+_LEAVE_TIMEOUT = 5.0  # seconds that agents have to leave when everything below them has been killed
+_ATTEMPTS = 3  # to run a trial whose hosts are lost
 _NOT_PRUNED = (
     "trial {} has ended without a call of distrun.report, so --prune could not end it early: what is printed does not "
     "count for that"
@@ -46,12 +53,12 @@ class Phase(Enum):
 
     RUNNING = "running"
     FINISHING = "finishing"
-    """All is over, and the agents end what is left and leave."""
+    """No trial begins. The agents end what is left, and leave."""
     OVER = "over"
 
 
 class Policy:
-    """Decides. Feed it events with `handle` and the passing of time with `tick`; `begin` comes first."""
+    """The state machine of one sweep. Call `begin` first, then `handle` with events and `tick` as time passes."""
 
     def __init__(
         self,
@@ -64,18 +71,18 @@ class Policy:
         """
         Args:
             slots: the slots of each host.
-            limits: the user's choices.
-            source: chooses what trials try.
-            halving: prunes trials; None: none is pruned.
+            limits: the user's options.
+            source: chooses the values of trials.
+            halving: prunes trials. None: no trial is pruned.
             earlier: the trials that an earlier run of the sweep has finished.
         """
         self.phase = Phase.RUNNING
         self._upcoming = Upcoming(source, earlier)
         self.trials: Mapping[int, Trial] = self._upcoming.trials
         self.failure: str | None = None
-        """Why the sweep was given up, a sentence; None: it was not."""
+        """Why the sweep ended early, a sentence. None: it did not."""
         self.status = 0
-        """The exit status, once it is over."""
+        """The exit status, when the sweep is over."""
         self.interrupted_by: int | None = None
         self._limits = limits
         self._source = source
@@ -86,8 +93,8 @@ class Policy:
         self._spares = Spares(limits.spares, self._new_process)
         self._running = Running(limits.grace, halving)
         self._stranded_at: float | None = None
-        self._ended = 0
-        self._has_begun = False  # any trial, in this run
+        self._ended = 0  # trials, in this run
+        self._has_begun = False  # whether any trial has, in this run
         self._has_said_not_pruned = False
         self._leave_by: float | None = None
 
@@ -95,7 +102,7 @@ class Policy:
 
     @property
     def deadline(self) -> float | None:
-        """The time at which `tick` is to be called if nothing else happens before; None = never."""
+        """The time to call `tick` if no event comes before. None = never."""
         if self.phase is not Phase.RUNNING:
             return self._leave_by
         stranded = None if self._stranded_at is None else self._stranded_at + self._limits.start_timeout
@@ -104,10 +111,10 @@ class Policy:
 
     def begin(self, now: float) -> list[Action]:
         """Begin: connect to all hosts."""
-        return [ConnectHosts(tuple(self._hosts.slots))]
+        return [ConnectHosts(frozenset(self._hosts.to_connect(math.inf, now)))]
 
     def handle(self, event: events.Event, now: float) -> list[Action]:
-        """Note an event; return what is to be done."""
+        """Note an event, and return what to do."""
         match event:
             case events.HostReady(host):
                 return self._host_ready(host, now)
@@ -137,19 +144,19 @@ class Policy:
                 return []
 
     def tick(self, now: float) -> list[Action]:
-        """Note the time; return what is due."""
+        """Note the time, and return what is due."""
         if self.phase is Phase.FINISHING and self._leave_by is not None and now >= self._leave_by:
             self.phase = Phase.OVER
             return [KillAgents()]
         if self.phase is not Phase.RUNNING:
             return []
         actions = self._running.due(now)
-        if again := self._hosts.due(now):
-            actions.append(ConnectHosts(again))
+        if again := self._hosts.to_connect(math.inf, now):
+            actions.append(ConnectHosts(frozenset(again)))
         if begun := self._spares.start(now, self._hosts.free):
             actions.append(StartSpares(begun))
         if self._stranded_at is not None and now >= self._stranded_at + self._limits.start_timeout:
-            reasons = "; ".join(f"{host}: {reason}" for host, reason in self._hosts.refusals.items())
+            reasons = "; ".join(f"{host}: {reason}" for host, reason in self._hosts.missing().items())
             actions += self._give_up(f"there are not enough hosts left for a trial: {reasons}", now)
         return actions
 
@@ -159,16 +166,16 @@ class Policy:
         self._agents.add(host)
         if self.phase is not Phase.RUNNING:
             return [FinishAgents(0.0)]
-        self._hosts.ready(host)
+        self._hosts.is_ready(host)
         return self._fill(now)
 
     def _host_refused(self, host: str, reason: str, now: float) -> list[Action]:
         self._agents.discard(host)
-        delay = self._hosts.away(host, reason, now)
+        delay = self._hosts.refused(host, reason, now) - now
         if self.phase is not Phase.RUNNING:
             return self._agents_left()
         if not self._hosts.free and not self._hosts.connecting and not self._has_begun:
-            reasons = "".join(f"\n    {name}: {why}" for name, why in self._hosts.refusals.items())
+            reasons = "".join(f"\n    {name}: {why}" for name, why in self._hosts.missing().items())
             return self._give_up(f"no host can be used, so no trial was started:{reasons}", now, status=2)
         said = Say(f"host {host} cannot be used and is tried again in {delay:g} s: {reason}")
         return [said, *self._fill(now)]
@@ -177,12 +184,16 @@ class Policy:
         self._agents.discard(host)
         if self.phase is not Phase.RUNNING:
             return self._agents_left()
-        delay = self._hosts.away(host, reason, now)
+        delay = self._hosts.refused(host, reason, now) - now
         self._spares.host_lost(host)
-        struck = self._running.host_lost(host, reason)
-        also = f"; its trials are tried again: {', '.join(str(trial.number) for trial in struck)}" if struck else ""
+        lost_trials = self._running.host_lost(host, reason)
+        also = (
+            f"; its trials are tried again: {', '.join(str(trial.number) for trial in lost_trials)}"
+            if lost_trials
+            else ""
+        )
         actions: list[Action] = [Say(f"host {host} is lost and is tried again in {delay:g} s: {reason}{also}")]
-        for trial in struck:
+        for trial in lost_trials:
             actions += [end_ranks(trial, 0.0)] if trial.alive else self._conclude(trial, now)
         return [*actions, *self._fill(now)]
 
@@ -194,15 +205,15 @@ class Policy:
             return [ReleaseProcesses((process,))]
         trial, member = found
         is_expected = trial.failure or trial.lost or trial.is_pruned or self.phase is not Phase.RUNNING
-        if process in trial.unheard and not is_expected:
+        if process in trial.unconfirmed and not is_expected:
             actions = self._had_died(trial, member)
         else:
             actions = self._running.rank_ended(trial, member, failure, lost_peer, now)
         return actions if trial.alive else [*actions, *self._conclude(trial, now), *self._fill(now)]
 
     def _had_died(self, trial: Trial, spare: Member) -> list[Action]:
-        """Begin to start a trial again that has never run: a spare died before it heard that it is a rank."""
-        self._spares.died_unseen(spare.host)
+        """Start a trial again that never ran, because a spare had died before it became a rank. It costs no attempt."""
+        self._spares.count_death(spare.host)
         trial.attempts -= 1
         trial.needs_new_processes = True
         trial.lost = f"the process on {spare.host} that waited for it had died"
@@ -218,7 +229,7 @@ class Policy:
         return self._running.reported(trial, report)
 
     def _conclude(self, trial: Trial, now: float) -> list[Action]:
-        """End a trial of which no rank is left."""
+        """End a trial without ranks: it is tried again, or its result is recorded."""
         self._running.remove(trial)
         trial.seconds = now - trial.began
         trial.end_at = None
@@ -240,13 +251,14 @@ class Policy:
         self._source.tell(trial.result)
         self._ended += 1
         if not trial.lost:
-            self._hosts.proved(trial.hosts)
+            for host in trial.hosts:
+                self._hosts.works(host)
         done += [TrialEnded(trial), *self._not_pruned(trial)]
         problem = too_many(self.trials.values(), self._ended, self._limits.max_failures)
         return done if problem is None else [*done, *self._give_up(problem, now)]
 
     def _not_pruned(self, trial: Trial) -> list[Action]:
-        """Say, once, that trials cannot be pruned that report nothing."""
+        """Report, once, that trials without reports cannot be pruned."""
         if self._halving is None or self._has_said_not_pruned or trial.state is not State.COMPLETE or trial.reports:
             return []
         self._has_said_not_pruned = True
@@ -255,7 +267,7 @@ class Policy:
     # --- starting trials
 
     def _fill(self, now: float) -> list[Action]:
-        """Start as many trials as there is room for; finish if there are none left."""
+        """Start as many trials as there is room for. Finish if none is left."""
         actions: list[Action] = []
         while self.phase is Phase.RUNNING and (places := place(self._hosts.free_slots, self._limits.ranks)):
             trial = self._upcoming.next()
@@ -282,7 +294,7 @@ class Policy:
         hosts = {host for host, _ in places}
         members = []
         for rank, (host, slot) in enumerate(places):
-            # Over several hosts, a rank needs variables by which other frameworks find the network.
+            # On several hosts, ranks need variables for other frameworks' networks, which a spare started without.
             spare = self._spares.take(host) if len(hosts) == 1 and not trial.needs_new_processes else None
             process = self._new_process() if spare is None else spare
             members.append(Member(rank, process, host, slot, spare is not None))
@@ -310,7 +322,7 @@ class Policy:
         grace = self._limits.grace if grace is None else grace
         if self.phase is not Phase.RUNNING:
             return []
-        self.phase, self._leave_by = Phase.FINISHING, now + grace + _LEAVE
+        self.phase, self._leave_by = Phase.FINISHING, now + grace + _LEAVE_TIMEOUT
         ends = [trial.state in (State.COMPLETE, State.PRUNED) for trial in self.trials.values()]
         if not self.status and not any(ends):
             self.status = 1

@@ -1,27 +1,28 @@
-"""The trials that run: what the ends and the words of single ranks mean for their trials."""
+"""The running trials: what the end, or a message, of one rank means for its trial."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from distrun.contract.elastic.messages import Report, Verdict
+from distrun.runner.decisions.elastic.actions import EndProcesses
 from distrun.runner.decisions.failure import Failure
-from distrun.tools.sweep.policy.actions import Action, EndProcesses, Tell
+from distrun.tools.sweep.policy.actions import Action, Tell
 from distrun.tools.sweep.policy.halving import Halving
 from distrun.tools.sweep.policy.trials import Member, Trial
 
-_ROOT_CAUSE = 2.0  # seconds in which the failure may show of which a rank that lost a peer is a consequence
-_LAST = 1 << 30  # the number of a report that there will never be
+_ROOT_CAUSE = 2.0  # seconds to wait for the failure of the peer when a rank has lost one
+_LAST = 1 << 30  # a number that no report reaches, so that no rank waits for another verdict
 
 
 class Running:
-    """The trials that run, found by the processes of their ranks."""
+    """The running trials, also by the processes of their ranks."""
 
     def __init__(self, grace: float, halving: Halving | None) -> None:
         """
         Args:
             grace: seconds between SIGTERM and SIGKILL.
-            halving: prunes trials; None: none is pruned.
+            halving: prunes trials. None: no trial is pruned.
         """
         self._grace = grace
         self._halving = halving
@@ -38,7 +39,7 @@ class Running:
 
     @property
     def deadline(self) -> float | None:
-        """When `due` has something to do next."""
+        """The time when `due` has something to do next. None: it has not."""
         return min((trial.end_at for trial in self if trial.end_at is not None), default=None)
 
     def add(self, trial: Trial) -> None:
@@ -47,11 +48,11 @@ class Running:
         self._of_process |= {member.process: (trial, member) for member in trial.members}
 
     def remove(self, trial: Trial) -> None:
-        """Note that no rank of a trial is left."""
+        """Remove a trial, since none of its ranks is left."""
         del self._trials[trial.number]
 
     def due(self, now: float) -> list[Action]:
-        """Return what is to be done about ranks that have had their time to end."""
+        """Return the actions that end ranks that have had their time to end by themselves."""
         actions: list[Action] = []
         for trial in self:
             if trial.end_at is not None and now >= trial.end_at:
@@ -60,18 +61,18 @@ class Running:
         return actions
 
     def host_lost(self, host: str, reason: str) -> list[Trial]:
-        """Note that the ranks on a host are lost; return their trials."""
-        struck = [trial for trial in self if host in trial.hosts]
-        for trial in struck:
+        """Note that the ranks on a host are lost, and return their trials."""
+        lost_trials = [trial for trial in self if host in trial.hosts]
+        for trial in lost_trials:
             trial.lost = reason
             trial.lost_hosts.add(host)
             for member in trial.members:
                 if member.host == host:
                     self.pop(member.process)
-        return struck
+        return lost_trials
 
     def pop(self, process: int) -> tuple[Trial, Member] | None:
-        """Note that a process is gone; return its trial, and its place there; None: it is no rank."""
+        """Note that a process is dead, and return its trial and its rank there. None: it is not a rank."""
         found = self._of_process.pop(process, None)
         if found is not None:
             found[0].alive.discard(process)
@@ -80,21 +81,21 @@ class Running:
     def activated(self, process: int) -> None:
         """Note that a process that was a spare runs the script."""
         if process in self._of_process:
-            self._of_process[process][0].unheard.discard(process)
+            self._of_process[process][0].unconfirmed.discard(process)
 
     def led_by(self, process: int) -> Trial | None:
-        """Return the trial whose rank 0 a process is."""
+        """Return the trial that has this process as rank 0. None: there is none."""
         trial, member = self._of_process.get(process, (None, None))
         return trial if member is not None and member.rank == 0 else None
 
     def rank_ended(
         self, trial: Trial, member: Member, failure: Failure | None, lost_peer: bool, now: float
     ) -> list[Action]:
-        """Return what the end of a rank means for the others of its trial.
+        """Return the actions that the end of a rank leads to, on the other ranks of its trial.
 
         Args:
             trial, member: the rank.
-            failure: its failure; None: it has not failed.
+            failure: its failure. None: it has not failed.
             lost_peer: whether it merely lost a peer.
             now: the time.
         """
@@ -110,15 +111,15 @@ class Running:
         if trial.is_pruned and trial.alive and trial.end_at is None:
             trial.end_at = now + self._grace
         if member.rank == 0 and trial.alive and self._halving is not None and not trial.is_pruned:
-            actions.append(_tell(trial, Verdict(_LAST, True)))  # there are no more reports
+            actions.append(_tell(trial, Verdict(_LAST, True)))  # without rank 0, the others must not wait for verdicts
         return actions
 
     def reported(self, trial: Trial, report: Report) -> list[Action]:
-        """Note a value of a trial, and judge whether it goes on."""
+        """Note a value of a trial, and decide whether it continues."""
         if not report.number:
             trial.printed = report.value
             return []
-        if trial.is_pruned:  # a script that catches the end, and goes on reporting
+        if trial.is_pruned:  # a script that catches the exception, and reports again
             return [_tell(trial, Verdict(report.number, False))]
         trial.reports.append((report.step, report.value))
         if self._halving is None:
@@ -130,7 +131,7 @@ class Running:
 
 def end_ranks(trial: Trial, grace: float) -> EndProcesses:
     """Return the action that ends the ranks of a trial that are left."""
-    return EndProcesses(tuple(sorted(trial.alive)), grace)
+    return EndProcesses(frozenset(trial.alive), grace)
 
 
 def _tell(trial: Trial, verdict: Verdict) -> Tell:

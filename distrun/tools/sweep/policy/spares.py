@@ -1,54 +1,54 @@
-"""Which hosts have spares: processes that have imported what the script imports, for the next trial."""
+"""Spares: processes on each host that have imported what the script imports, for the next trial."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-_QUIET = 3.0  # seconds that the first trial of a host has for its own imports, before spares compete with it
-_MOST_DEATHS = 3  # of spares of one host, after which there are none there: the command may not suit them
+_IMPORT_TIME = 3.0  # seconds that the first trial on a host has for its own imports, before spares compete with it
+_MOST_DEATHS = 3  # of spares on one host, which then gets no others: the command may not work with spares
 
 
 class Spares:
-    """Keeps some spares on each host while there are more trials to come."""
+    """Keeps spares on each host while trials are to come."""
 
     def __init__(self, per_host: int, new_process: Callable[[], int]) -> None:
         """
         Args:
-            per_host: their number.
+            per_host: the number of spares on each host.
             new_process: returns the number of a new process.
         """
         self._per_host = per_host
         self._new_process = new_process
-        self._waiting: dict[str, list[int]] = {}
-        self._hosts: dict[int, str] = {}
-        self._begin: dict[str, float] = {}
-        self._settle_at: dict[str, float] = {}
-        self._deaths: dict[str, int] = {}
+        self._waiting: dict[str, list[int]] = {}  # host -> its spares
+        self._hosts: dict[int, str] = {}  # spare -> its host
+        self._start_at: dict[str, float] = {}  # host -> when to start the spares that it lacks
+        self._imported_at: dict[str, float] = {}  # host -> when its first trial has done its imports
+        self._deaths: dict[str, int] = {}  # host -> dead spares
 
     @property
     def deadline(self) -> float | None:
-        """When `start` has something to do next."""
-        return min(self._begin.values(), default=None)
+        """The time when `start` has something to do next. None: it has not."""
+        return min(self._start_at.values(), default=None)
 
     def trial_began(self, hosts: Iterable[str], now: float) -> None:
-        """Note that a trial has begun on hosts."""
+        """Note that a trial has begun on these hosts."""
         if self._per_host:
             for host in hosts:
                 self._waiting.setdefault(host, [])
-                self._begin[host] = max(now, self._settle_at.setdefault(host, now + _QUIET))
+                self._start_at[host] = max(now, self._imported_at.setdefault(host, now + _IMPORT_TIME))
 
     def trial_advanced(self, hosts: Iterable[str], now: float) -> None:
-        """Note that a trial on hosts has done its imports: it has reported something, or ended."""
+        """Note that a trial on these hosts has done its imports: it has reported something, or ended."""
         for host in hosts:
-            self._settle_at[host] = now
-            if host in self._begin:
-                self._begin[host] = now
+            self._imported_at[host] = now
+            if host in self._start_at:
+                self._start_at[host] = now
 
     def start(self, now: float, usable: Iterable[str]) -> dict[int, str]:
-        """Return the hosts of the spares to start now, by their new numbers."""
+        """Return the spares to start now: their new numbers -> hosts, which are among `usable`."""
         begun: dict[int, str] = {}
-        for host in [host for host, begin in self._begin.items() if now >= begin]:
-            del self._begin[host]
+        for host in [host for host, start_at in self._start_at.items() if now >= start_at]:
+            del self._start_at[host]
             if host not in set(usable) or self._deaths.get(host, 0) >= _MOST_DEATHS:
                 continue
             for _ in range(self._per_host - len(self._waiting[host])):
@@ -58,7 +58,7 @@ class Spares:
         return begun
 
     def take(self, host: str) -> int | None:
-        """Return a spare of a host that becomes a rank; None: there is none."""
+        """Remove a spare of a host, which becomes a rank, and return it. None: there is none."""
         waiting = self._waiting.get(host)
         if not waiting:
             return None
@@ -67,30 +67,30 @@ class Spares:
         return number
 
     def died(self, process: int) -> bool:
-        """Note that a process has died; return whether it was a spare."""
+        """Note that a process has died, and return whether it was a spare."""
         host = self._hosts.pop(process, None)
         if host is None:
             return False
         self._waiting[host].remove(process)
-        self.died_unseen(host)
+        self.count_death(host)
         return True
 
-    def died_unseen(self, host: str) -> None:
-        """Note that a spare of a host had died when it was taken."""
+    def count_death(self, host: str) -> None:
+        """Count the death of a spare on a host, which may show only when the spare is taken."""
         self._deaths[host] = self._deaths.get(host, 0) + 1
 
     def host_lost(self, host: str) -> None:
-        """Forget the spares of a host that is gone."""
-        self._begin.pop(host, None)
-        self._settle_at.pop(host, None)
+        """Forget the spares of a lost host."""
+        self._start_at.pop(host, None)
+        self._imported_at.pop(host, None)
         for process in self._waiting.pop(host, []):
             del self._hosts[process]
 
-    def dismiss(self) -> tuple[int, ...]:
-        """Return all spares, which are not needed any more: there is no trial to come."""
+    def dismiss(self) -> frozenset[int]:
+        """Remove and return all spares, since no trial is to come."""
         self._per_host = 0
-        self._begin.clear()
-        left = tuple(self._hosts)
+        self._start_at.clear()
+        left = frozenset(self._hosts)
         self._hosts.clear()
         self._waiting.clear()
         return left

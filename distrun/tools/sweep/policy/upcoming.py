@@ -1,4 +1,4 @@
-"""The trials to come: those that are tried again, and new ones, whose values the source chooses."""
+"""The next trials: trials that are tried again, and new ones, whose values the source chooses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distrun.tools.sweep.search.source import Source
 
 
 class Upcoming:
-    """Returns one trial after the other, and knows all that it has returned."""
+    """Returns one trial after another, and keeps all of them."""
 
     def __init__(self, source: Source, earlier: Sequence[Trial]) -> None:
         """
@@ -27,11 +27,11 @@ class Upcoming:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is none to come, as far as is known; one that runs may have to be tried again."""
+        """Whether no trial is waiting and the source has no more. One that runs may still have to be tried again."""
         return self._is_exhausted and not self._again
 
     def next(self) -> Trial | None:
-        """Return the next trial; None: there is none at present."""
+        """Return the next trial. None: there is none at present."""
         if self._again:
             return self._again.pop(0)
         if self._is_exhausted:
@@ -45,6 +45,6 @@ class Upcoming:
         return trial
 
     def put_back(self, trial: Trial) -> None:
-        """Note that a trial is to be tried again, before new ones."""
+        """Let a trial be tried again, before new ones."""
         trial.state = State.WAITING
         self._again.append(trial)

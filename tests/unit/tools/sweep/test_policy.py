@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 from distrun.contract.elastic.messages import Activated, Report, Verdict
 from distrun.runner.decisions import events
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, KillAgents
+from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses, Say
 from distrun.runner.protocol.exits import RankExit
 from distrun.tools.sweep.policy import actions
 from distrun.tools.sweep.policy.halving import Halving
@@ -68,7 +69,7 @@ def of_kind(found, kind):
 
 def test_trials_fill_the_slots_and_each_end_begins_the_next_until_all_is_over():
     sweep = Driven({"a": 2, "b": 1}, trials=5)
-    assert sweep.begun == [actions.ConnectHosts(("a", "b"))]
+    assert sweep.begun == [ConnectHosts(frozenset("ab"))]
     assert len(of_kind(sweep.ready("a"), actions.StartTrial)) == 2  # b is not waited for
     assert len(of_kind(sweep.ready("b"), actions.StartTrial)) == 1
     done = sweep.end(sweep.running[0])
@@ -111,7 +112,7 @@ def test_a_rank_that_fails_ends_the_others_of_its_trial_and_no_other_trial():
     sweep.ready("a")
     first, second = sweep.running
     (ended,) = sweep(events.RankExited(first.members[1].process, RankExit(3)))
-    assert ended == actions.EndProcesses((first.members[0].process,), 5.0)
+    assert ended == EndProcesses(frozenset({first.members[0].process}), 5.0)
     done = sweep.end(first, -15)
     assert (first.state, first.failure.rank, first.failure.status) == (State.FAILED, first.members[1].process, 3)
     assert of_kind(done, actions.TrialEnded)
@@ -132,7 +133,7 @@ def test_the_failure_of_a_rank_that_merely_lost_a_peer_waits_for_the_cause():
     (trial,) = sweep.running
     sweep(events.RankExited(trial.members[0].process, RankExit(1), lost_peer=True))
     assert sweep.policy.deadline == 2
-    assert sweep.tick(2) == [actions.EndProcesses((trial.members[1].process,), 5.0)]
+    assert sweep.tick(2) == [EndProcesses(frozenset({trial.members[1].process}), 5.0)]
 
 
 def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
@@ -144,7 +145,7 @@ def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
     assert sweep.report(bad, 1, 2.0) == [actions.Tell(everybody, Verdict(1, False))]
     assert sweep(events.RankExited(everybody[0], RankExit(0))) == []
     # Rank 1, which may not call report, has the grace.
-    assert sweep.tick(5.0) == [actions.EndProcesses(everybody[1:], 5.0)]
+    assert sweep.tick(5.0) == [EndProcesses(frozenset(everybody[1:]), 5.0)]
     sweep(events.RankExited(everybody[1], RankExit(-15)))
     assert bad.state is State.PRUNED
     assert (sweep.told[0].value, sweep.told[0].is_pruned) == (2.0, True)
@@ -199,7 +200,7 @@ def test_the_trials_of_a_lost_host_are_tried_again_elsewhere_and_it_comes_back()
     assert done[0] == CleanUpAfter("a")
     assert of_kind(done, actions.StartTrial) == [actions.StartTrial(lost)]
     assert (lost.attempts, lost.hosts) == (2, ["b"])
-    assert sweep.tick(1.0) == [actions.ConnectHosts(("a",))]
+    assert sweep.tick(1.0) == [ConnectHosts(frozenset("a"))]
     sweep.ready("a")
     assert sweep.told == []
 
@@ -210,7 +211,7 @@ def test_ranks_on_other_hosts_of_a_trial_whose_host_is_lost_are_ended_before_it_
     (trial,) = sweep.running
     gone, left = trial.members
     done = sweep(events.AgentLost(gone.host, "it burns"))
-    assert actions.EndProcesses((left.process,), 0.0) in done
+    assert EndProcesses(frozenset({left.process}), 0.0) in done
     done = sweep(events.RankExited(left.process, RankExit(-9)))
     assert of_kind(done, actions.StartTrial)
     assert gone.host not in trial.hosts
@@ -254,7 +255,7 @@ def test_a_host_on_which_a_trial_came_to_its_end_is_tried_again_as_soon_as_at_fi
     sweep.ready("a", "b")
 
     def lose():
-        said = of_kind(sweep(events.AgentLost("a", "it burns")), actions.Say)[0].text
+        said = of_kind(sweep(events.AgentLost("a", "it burns")), Say)[0].text
         sweep.tick(700)
         sweep.ready("a")
         return said.partition("again in ")[2].partition(":")[0]
@@ -269,11 +270,11 @@ def test_it_is_said_once_that_trials_that_report_nothing_cannot_be_pruned():
     sweep = Driven({"a": 1}, trials=4, prune=True)
     sweep.ready("a")
     sweep.report(sweep.running[0], 1, 1.0)
-    assert of_kind(sweep.end(sweep.running[0]), actions.Say) == []
+    assert of_kind(sweep.end(sweep.running[0]), Say) == []
     sweep.report(sweep.running[0], 0, 1.0)  # it is printed
-    (said,) = of_kind(sweep.end(sweep.running[0]), actions.Say)
+    (said,) = of_kind(sweep.end(sweep.running[0]), Say)
     assert "--prune" in said.text
-    assert of_kind(sweep.end(sweep.running[0]), actions.Say) == []
+    assert of_kind(sweep.end(sweep.running[0]), Say) == []
 
 
 @pytest.mark.parametrize(("most", "ends_after"), [(None, 3), (0, 1), (4, 5)])
@@ -350,7 +351,7 @@ def with_spares(ranks):
 def test_a_trial_that_began_in_a_spare_that_had_died_is_started_again_without_one():
     sweep, trial = with_spares(ranks=1)
     done = sweep(events.RankExited(trial.members[0].process, RankExit(-9)))
-    assert actions.Say("trial 1 is started again: the process on a that waited for it had died") in done
+    assert Say("trial 1 is started again: the process on a that waited for it had died") in done
     (begun,) = of_kind(done, actions.StartTrial)
     assert begun.trial is trial
     assert [(member.was_spare, trial.attempts) for member in trial.members] == [(False, 1)]
@@ -364,7 +365,7 @@ def test_the_other_ranks_of_a_trial_whose_spare_had_died_are_ended_first():
     dead, other = (member.process for member in trial.members)
     sweep(events.ProcessSaid(other, Activated()))
     done = sweep(events.RankExited(dead, RankExit(0)))
-    assert done[1:] == [actions.EndProcesses((other,), 0.0)]
+    assert done[1:] == [EndProcesses(frozenset({other}), 0.0)]
     done = sweep(events.RankExited(other, RankExit(-9)))
     assert of_kind(done, actions.StartTrial) == [actions.StartTrial(trial)]
     assert not any(member.was_spare for member in trial.members)
@@ -381,7 +382,7 @@ def test_a_script_that_fails_in_a_spare_has_failed():
 def test_a_spare_that_ends_with_the_sweep_is_not_said_to_have_died():
     sweep, trial = with_spares(ranks=1)
     sweep(events.SignalReceived(signal.SIGINT))
-    assert not of_kind(sweep(events.RankExited(trial.members[0].process, RankExit(-15))), actions.Say)
+    assert not of_kind(sweep(events.RankExited(trial.members[0].process, RankExit(-15))), Say)
     assert trial.state is State.WAITING
 
 
@@ -392,7 +393,7 @@ def test_spares_are_dismissed_when_no_trial_is_to_come():
     sweep.end(sweep.running[0])  # trial 2 takes it
     (more,) = sweep.tick(0.0)
     done = sweep.end(sweep.running[0])
-    assert actions.EndProcesses(tuple(more.hosts), 0.0) in done
+    assert EndProcesses(frozenset(more.hosts), 0.0) in done
     assert len(spares) == 1
 
 
@@ -428,8 +429,8 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
         assert len(taken) == len(set(taken))
         running = sweep.running
         kinds = ["end"] * bool(running) + ["ready"] * bool(coming) + ["report"] * bool(running) + ["tick"]
-        unheard = [process for trial in running for process in sorted(trial.unheard & trial.alive)]
-        kinds += ["lose"] * bool(up) + ["spare had died"] * bool(unheard)
+        unconfirmed = [process for trial in running for process in sorted(trial.unconfirmed & trial.alive)]
+        kinds += ["lose"] * bool(up) + ["spare had died"] * bool(unconfirmed)
         match data.draw(st.sampled_from(kinds)):
             case "end":
                 trial = data.draw(st.sampled_from(running))
@@ -437,7 +438,7 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
             case "spare had died":
                 sweep(
                     events.RankExited(
-                        data.draw(st.sampled_from(unheard)), RankExit(data.draw(st.sampled_from([0, -9])))
+                        data.draw(st.sampled_from(unconfirmed)), RankExit(data.draw(st.sampled_from([0, -9])))
                     )
                 )
             case "ready":
@@ -451,7 +452,7 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
                 up.remove(host := data.draw(st.sampled_from(sorted(up))))
                 sweep(events.AgentLost(host, "gone"))
             case "tick":
-                for action in of_kind(sweep.tick(data.draw(st.floats(0, 700))), actions.ConnectHosts):
+                for action in of_kind(sweep.tick(data.draw(st.floats(0, 700))), ConnectHosts):
                     coming.update(action.hosts)
     while sweep.policy.phase is Phase.RUNNING and sweep.running:
         sweep.end(sweep.running[0])

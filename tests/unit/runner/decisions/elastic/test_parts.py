@@ -7,10 +7,11 @@ from hypothesis import given
 
 from distrun.runner.decisions.elastic.barring import WINDOW, Barring
 from distrun.runner.decisions.elastic.budget import INCIDENT, Budget
-from distrun.runner.decisions.elastic.failure_history import KEPT, FailureHistory
-from distrun.runner.decisions.elastic.hosts import RETRY_FIRST, RETRY_LONGEST, Hosts
-from distrun.runner.decisions.elastic.links import suspected_host
-from distrun.runner.decisions.elastic.ranks import in_rank_order
+from distrun.runner.decisions.elastic.failure_record import KEPT, FailureHistory, suspected_host
+from distrun.runner.decisions.elastic.generation import in_rank_order
+from distrun.runner.decisions.elastic.hosts import RETRY, Hosts
+
+RETRY_FIRST, RETRY_LONGEST = RETRY
 
 # --- ranks
 

@@ -10,7 +10,6 @@ from histories.elastic import GRACE, START_TIMEOUT, History, running
 from distrun.contract.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, SignalRanks, TellDeparture
 from distrun.runner.decisions.elastic.actions import (
-    ActivateSpares,
     BeginGeneration,
     ConnectHosts,
     EndProcesses,
@@ -19,9 +18,12 @@ from distrun.runner.decisions.elastic.actions import (
     StartNewcomers,
     StartSpares,
 )
-from distrun.runner.decisions.elastic.decisions import REMINDER, SETTLE_TIMEOUT, SPARES_TIMEOUT
-from distrun.runner.decisions.elastic.failures import UNKNOWN_TIMEOUT
-from distrun.runner.decisions.elastic.regrouping import FUTILE_TIME, GATHER_TIME
+from distrun.runner.decisions.elastic.failure_record import FUTILE_TIME
+from distrun.runner.decisions.elastic.failures import GATHER_TIME
+from distrun.runner.decisions.elastic.policy import REMINDER
+from distrun.runner.decisions.elastic.regrouping import BATCH_TIMEOUT
+from distrun.runner.decisions.elastic.staffing import SPARES_TIMEOUT
+from distrun.runner.decisions.elastic.workforce import UNKNOWN_TIMEOUT
 from distrun.runner.decisions.events import (
     AgentGone,
     AgentLost,
@@ -124,7 +126,7 @@ def test_a_job_whose_hosts_are_found_waits_for_them():
     job = History("", 3, min_np=2, max_np=8, discovers=True)
     assert job.at(0) == []
     assert job.said == [], "it has hardly begun"
-    job.at(SETTLE_TIMEOUT)
+    job.at(BATCH_TIMEOUT)
     assert job.said == ["waiting for 3 more ranks"]
     assert job.hear(HostsFound({"a": 2})) == [ConnectHosts(frozenset("a"))]
     assert job.hear(HostReady("a")) == [], "two would do, three are asked for"
@@ -139,7 +141,7 @@ def test_a_job_whose_hosts_are_not_found_begins_with_what_it_has_or_ends():
         job.at(0)
         job.hear(HostsFound({"a": slots}))
         job.hear(HostReady("a"))
-        job.at(SETTLE_TIMEOUT)
+        job.at(BATCH_TIMEOUT)
         assert job.policy.deadline == 600
         actions = job.at(600)
         if ranks is None:
@@ -667,8 +669,8 @@ def test_a_newcomer_is_not_kept_waiting_for_another_for_long():
     job.now = 10
     assert job.arrive(3) == []
     job.hear(RankStarted(2, 102))
-    assert job.policy.deadline == 10 + SETTLE_TIMEOUT
-    assert job.at(10 + SETTLE_TIMEOUT) == [PrepareMembers(1, frozenset({0, 1}), "1 rank joins")]
+    assert job.policy.deadline == 10 + BATCH_TIMEOUT
+    assert job.at(10 + BATCH_TIMEOUT) == [PrepareMembers(1, frozenset({0, 1}), "1 rank joins")]
 
 
 def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy():
@@ -678,7 +680,7 @@ def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy(
     job.arrive(2)
     assert job.policy.state is State.PREPARING
     said = len(job.said)
-    assert job.at(SETTLE_TIMEOUT) == []
+    assert job.at(BATCH_TIMEOUT) == []
     assert (len(job.said), job.policy.deadline) == (said, REMINDER)
     assert job.at(REMINDER) == []
     assert job.policy.deadline is None
@@ -783,7 +785,7 @@ def test_a_death_while_members_leave_is_a_regroup_of_those_that_are_left():
     job.kill(1)
     assert job.begun(job.at(11)) == [0, 3, 2], "the host is released by the next planned change"
     job.meet()
-    assert [type(action) for action in job.at(11 + SETTLE_TIMEOUT)] == [PrepareMembers]
+    assert [type(action) for action in job.at(11 + BATCH_TIMEOUT)] == [PrepareMembers]
 
 
 def test_newcomers_for_whom_there_is_no_room_any_more_are_ended():
@@ -805,7 +807,7 @@ def test_spares_are_kept_activated_and_replaced():
     for spare in (4, 5):
         job.hear(ProcessSaid(spare, Warm()))
     (activate,) = job.kill(3)
-    assert isinstance(activate, ActivateSpares)
+    assert isinstance(activate, StartNewcomers)
     assert activate.processes == {5}
     assert activate.expected.members[3].host == "b"
     job.at(1)

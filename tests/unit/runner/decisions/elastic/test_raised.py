@@ -8,7 +8,7 @@ from histories.elastic import GRACE, running
 from distrun.contract.elastic.messages import Joined
 from distrun.runner.decisions.actions import SignalRanks
 from distrun.runner.decisions.elastic.actions import BeginGeneration, EndProcesses, StartNewcomers
-from distrun.runner.decisions.elastic.regrouping import GATHER_TIME
+from distrun.runner.decisions.elastic.failures import GATHER_TIME
 from distrun.runner.decisions.events import AgentLost, HostCleaned, ProcessSaid
 from distrun.runner.decisions.policy import KILL_TIMEOUT, ROOT_CAUSE_TIMEOUT, State
 
