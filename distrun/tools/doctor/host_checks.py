@@ -57,7 +57,7 @@ class HostChecks:
         self._refusal: HostError | None = None
         self._steps: list[HostCheck] = []
         self.probe: ProbeClient | None = None
-        """The probe, until this object is closed; None before it has started and after a step has failed."""
+        """The probe, until this object is closed, or None before it has started and after a step has failed."""
         self.machine: MachineFacts | None = None
         self._gpus_found: Gpus | None = None
 

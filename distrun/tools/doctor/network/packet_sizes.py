@@ -33,7 +33,7 @@ class PacketSizes:
     full: int
     """The largest that are sent."""
     passing: int
-    """The largest that arrive, give or take a few; 0 if not even small ones do."""
+    """The largest that arrive, give or take a few, or 0 if not even small ones do."""
 
 
 def search(passing: Passing, most: int) -> int | None:

@@ -140,7 +140,7 @@ class _Pair:
 
 
 def _trouble(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> str | None:
-    """Return what happens when one host connects to an address of the other; None if all is well."""
+    """Return what happens when one host connects to an address of the other, or None if all is well."""
     try:
         with _Listening(server, address) as there:
             client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)

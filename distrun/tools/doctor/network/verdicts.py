@@ -18,7 +18,7 @@ _PACE, _FASTEST, _SLOWEST = 4, 100e6 / 8, 8e6 / 8  # a steady pace: a quarter of
 
 
 def steady_pace(transfer: Traffic) -> int:
-    """Return the bytes per second at which to send once more, to see why packets were lost; 0 if hardly any were.
+    """Return the bytes per second at which to send once more, to see why packets were lost, or 0 if hardly any were.
 
     TCP sends ever faster until a queue on the way is full, so any slow link loses some. At a pace that it can carry, a
     sound one loses none.

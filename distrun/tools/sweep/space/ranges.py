@@ -39,7 +39,7 @@ class Integers:
     is_log: bool = False
 
     def listed(self) -> Sequence[Value] | None:
-        """Return all values; None if the range is logarithmic, which has no even steps."""
+        """Return all values, or None if the range is logarithmic, which has no even steps."""
         return None if self.is_log else range(self.low, self.high + 1, self.step)
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Floats:
     is_log: bool = False
 
     def listed(self) -> Sequence[Value] | None:
-        """Return all values; None if there is no step."""
+        """Return all values, or None if there is no step."""
         if self.step is None:
             return None
         count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
