@@ -32,8 +32,8 @@ def main(wdir: str | None, requirements: list[str] | None) -> NoReturn:
     """Put on the search path what was brought, and become `distrun` with the arguments of this process.
 
     Args:
-        wdir: the directory to work in; None = the present one.
-        requirements: those of an environment to make, which sees the image's packages; None = there is none to make.
+        wdir: the directory to work in. None = the present one.
+        requirements: those of an environment to make, which sees the image's packages. None = there is none to make.
     """
     package = sys.path[0]
     path = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]

@@ -62,9 +62,9 @@ class Bundle:
     trees: tuple[tuple[str, str], ...] = ()
     """The folders that are shipped: their paths here, and in pods."""
     wdir: str | None = None
-    """The working directory in pods; None = the image's."""
+    """The working directory in pods. None = the image's."""
     requirements: tuple[str, ...] | None = None
-    """The requirements of the environment that ranks run in; None = they run in the image's."""
+    """The requirements of the environment that ranks run in. None = they run in the image's."""
 
     @property
     def digest(self) -> str:
@@ -98,8 +98,8 @@ def pack(ships: Sequence[str], bootstrap: str | None, wdir: str | None) -> Bundl
 
     Args:
         ships: the values of `--ship`.
-        bootstrap: the value of `--bootstrap`; None = without it.
-        wdir: the working directory, here or in the image; None = the present one if it is shipped, or the first
+        bootstrap: the value of `--bootstrap`. None = without it.
+        wdir: the working directory, here or in the image. None = the present one if it is shipped, or the first
             folder that is.
 
     Raises:

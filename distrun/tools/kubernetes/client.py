@@ -38,8 +38,8 @@ class Client:
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         """
         Args:
-            context: of the kubeconfig; None = the current one, or the cluster that this process runs in.
-            namespace: the namespace; None = that of the context.
+            context: of the kubeconfig. None = the current one, or the cluster that this process runs in.
+            namespace: the namespace. None = that of the context.
 
         Raises:
             UsageError: the package is missing, or nothing says which cluster is meant.

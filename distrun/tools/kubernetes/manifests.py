@@ -40,12 +40,12 @@ class PodJob:
     hosts: int = 1
     gpus: int = 0
     slots: int | None = None
-    """The number of ranks of each pod; None = one per GPU, or one."""
+    """The number of ranks of each pod. None = one per GPU, or one."""
     cpus: str | None = None
     memory: str | None = None
     namespace: str | None = None
     secret: str | None = None
-    """The name of a Secret that there is already, with the key `key`; None = one is made."""
+    """The name of a Secret that there is already, with the key `key`. None = one is made."""
     exports: tuple[str, ...] = ()
     """The values of -x: `NAME=VALUE`."""
     wdir: str | None = None
@@ -57,7 +57,7 @@ class PodJob:
     agent_options: tuple[str, ...] = ()
     """Further options of `distrun agent`."""
     bundle: Bundle | None = None
-    """The files that are brought into the pods; None = the image has distrun and the command in it."""
+    """The files that are brought into the pods. None = the image has distrun and the command in it."""
     python: str = "python3"
     """The image's Python, if something is brought."""
 

@@ -49,7 +49,7 @@ class Sweep:
             options: how to do it.
             stdout, stderr: where to print.
             make_view: returns the view, given what tells the user and the time.
-            make_starter: returns what starts agents on some other hosts; None = the usual.
+            make_starter: returns what starts agents on some other hosts. None = the usual.
         """
         self._plan = plan
         self._options = options
@@ -142,7 +142,7 @@ class Sweep:
             self._reporter.view.see(policy.trials, now)
 
     def _next_event(self, deadline: float) -> events.Event | None:
-        """Return the next event; None when the deadline comes first."""
+        """Return the next event, or None when the deadline comes first."""
         try:
             timeout = None if deadline == float("inf") else max(0.0, deadline - self._suspension.now())
             return self._queue.get(timeout=timeout)

@@ -40,10 +40,10 @@ class Header:
     """`search` or `grid`."""
     minimizes: bool
     seeds: int = 0
-    """The number of seeds of each point of a grid; 0 = there are none."""
+    """The number of seeds of each point of a grid. 0 = there are none."""
     ranks: int = 1
     trials: int | None = None
-    """The number of trials that was asked for; None = none was."""
+    """The number of trials that was asked for. None = none was."""
     metric: str | None = None
     seed: int | None = None
     prune: bool = False

@@ -34,9 +34,9 @@ class OptunaSearch:
         """
         Args:
             parameters: the ranges.
-            total: the number of trials, those of an earlier run included; None = no end.
+            total: the number of trials, those of an earlier run included. None = no end.
             minimizes: whether small values are good.
-            seed: makes the choices the same each time, if trials end in the same order; None = they differ.
+            seed: makes the choices the same each time, if trials end in the same order. None = they differ.
             finished: the trials of an earlier run.
             again: the values of those that were running when it ended, which are tried first.
 

@@ -37,7 +37,7 @@ class Source(Protocol):
     needs_values: bool
     """Whether a trial without a value is of no use."""
     total: int | None
-    """The number of trials that there are to be, those of an earlier run included; None = no end."""
+    """The number of trials that there are to be, those of an earlier run included. None = no end."""
 
     def ask(self, number: int) -> Values | None:
         """Return the values of the trial of this number; None: there are no more."""
