@@ -12,11 +12,11 @@ from distrun.tools.sweep.space.command_line import SEED
 from distrun.tools.sweep.space.ranges import shown
 
 _ORDER = (State.COMPLETE, State.PRUNED, State.FAILED, State.RUNNING, State.WAITING)
-_MOST_GROUPS = 20  # of trials that differ in the seed only, at the end of a sweep
+_MOST_GROUPS = 20  # listed at the end of a sweep: groups of trials that differ only in the seed
 
 
 def parameters(values: Values) -> str:
-    """Return the values: `lr=0.01 width=32`."""
+    """Return values as text: `lr=0.01 width=32`."""
     return " ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
@@ -41,7 +41,7 @@ def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
 
 
 def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:
-    """Return the sentences at the end of a sweep, without its failures; `where` says where the results are."""
+    """Return the sentences at the end of a sweep. `where` is a clause about where the results are."""
     lines = [f"{counts(trials)}; {where}"]
     if any(SEED in trial.values for trial in trials):
         for group in groups(trials, minimizes)[:_MOST_GROUPS]:
@@ -63,5 +63,5 @@ def best_lines(trial: Trial, command: Sequence[str], ranks: int) -> list[str]:
 
 
 def run_line(command: Sequence[str], ranks: int) -> str:
-    """Return a command line that runs one trial by itself."""
+    """Return the command line that runs the command of one trial without a sweep."""
     return shlex.join(["distrun", "-np", str(ranks), *command])
