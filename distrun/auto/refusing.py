@@ -50,13 +50,13 @@ def refuse(reason: str, lines: Sequence[str] = ()) -> NoReturn:
         os._exit(1)  # the ranks will refuse it themselves
     if not distrun.is_initialized() or distrun.rank() == 0:
         output.tell(text_of(reason, lines))
-        _meet()
-    elif not _meet():
+        _await_others()
+    elif not _await_others():
         output.tell(text_of(reason, lines))
     raise Refusal(reason, lines)
 
 
-def _meet() -> bool:
+def _await_others() -> bool:
     """Wait until all ranks refuse, so that none ends the job before rank 0 has printed. Return whether they do."""
     if not distrun.is_initialized() or distrun.size() == 1:
         return True

@@ -116,7 +116,7 @@ def _is_exclusive() -> bool:
     """Whether nvidia-smi reports a GPU that only one process may use."""
     command = ("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader")
     try:
-        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
+        output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return any(mode.strip() not in ("", "Default") for mode in told.splitlines())
+    return any(mode.strip() not in ("", "Default") for mode in output.splitlines())

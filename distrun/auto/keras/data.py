@@ -85,7 +85,7 @@ class Cut(DataAdapter):
         return self._iterate(self._whole.get_jax_iterator)
 
     def get_torch_dataloader(self) -> Any:
-        return _Anew(lambda: self._iterate(self._whole.get_torch_dataloader))
+        return _Reiterable(lambda: self._iterate(self._whole.get_torch_dataloader))
 
     def get_tf_dataset(self) -> Any:
         with _own_shuffles(self._whole):
@@ -138,7 +138,7 @@ def cut(batch: Any, part: Part) -> Any:
     return tree.map_structure(lambda leaf: leaf if leaf is None else leaf[part.start : part.stop], batch)
 
 
-class _Anew:
+class _Reiterable:
     """An iterable that calls `begin` for a new iterator each time."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:

@@ -157,14 +157,14 @@ def _tensorflow(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Call
 
     @functools.wraps(plain)
     def train(iterator: Any) -> Any:
-        result = plain(iterator if isinstance(iterator, tf.data.Iterator) else _told(iterator))
+        result = plain(iterator if isinstance(iterator, tf.data.Iterator) else _as_cut_batches(iterator))
         trial.end_tensorflow()
         return result
 
     return train
 
 
-def _told(batches: Iterator[Any]) -> Iterator[Any]:
+def _as_cut_batches(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield the batches of `train_on_batch` in the form that a cut dataset yields."""
     import tensorflow as tf
 

@@ -27,7 +27,7 @@ _LINES = (
 )
 
 _untried: list[tuple[Any, Any, Any]] = []  # the script's own metrics, with the shapes and dtypes of a batch
-_looked_at: weakref.WeakSet[Any] = weakref.WeakSet()  # the `CompileMetrics` whose metrics have been noted
+_noted: weakref.WeakSet[Any] = weakref.WeakSet()  # the `CompileMetrics` whose metrics have been noted
 
 
 def install() -> None:
@@ -43,8 +43,8 @@ def install() -> None:
     @functools.wraps(compiled)
     def update_compiled(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         result = compiled(self, y_true, y_pred, sample_weight)
-        if steps.current() is not None and self not in _looked_at:
-            _looked_at.add(self)
+        if steps.current() is not None and self not in _noted:
+            _noted.add(self)
             for group in (self._flat_metrics, self._flat_weighted_metrics):
                 for each, true, predicted in zip(group, self._flatten_y(y_true), self._flatten_y(y_pred), strict=False):
                     note(each.metrics if each else (), true, predicted)

@@ -131,7 +131,7 @@ class StepTrial:
         """Return five numbers for each gradient, as `verdict` expects them."""
         first, second, both = halves
         try:
-            with _without_chance(), _attributes_kept(self._model):
+            with _without_randomness(), _attributes_kept(self._model):
                 made = [_gradients(step, batch) for batch in (first, second, first, both)]
         except Exception as error:
             refuse(
@@ -255,7 +255,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _without_chance() -> Iterator[None]:
+def _without_randomness() -> Iterator[None]:
     """A context in which random floats are 0.5 and random integers 0, so that all rows get the same."""
     backend = keras.src.backend.random
     instead: list[tuple[Any, str, Any]] = [

@@ -100,7 +100,7 @@ def _weigh(root: Tensor, part: Part) -> None:
             ("loss.mean().backward()",),
         )
     loss = _known(losses.weighted(root, part, session.backwards_in_batch, trial.divisors_of_batch))
-    for reduction, factor in zip(loss.parts.reductions, loss.factors, strict=True):
+    for reduction, factor in zip(loss.decomposition.reductions, loss.factors, strict=True):
         marks = reduction.node.metadata
         if factor != 1 and _MARK not in marks:  # a second backward() through the same graph finds the first one's
             marks[_MARK] = factor
@@ -206,7 +206,7 @@ def _is_of_batch(root: Tensor, part: Part, by_weights: bool) -> bool:
     """
     if root.grad_fn is None or root.numel() != 1 or root.dim() > 1:
         return False
-    taken = graph.parts(root.grad_fn)
+    taken = graph.decompose(root.grad_fn)
     if any(each.node.name() in _OF_ONE for each in taken.reductions):
         return False
     is_sum = all(name in _PLAIN_SUMS for name in taken.signature)  # the divisor of a mean may be 1, too
@@ -224,7 +224,7 @@ def _shares(root: Tensor, part: Part, place: int) -> list[Any]:
     size = len(part.sizes)
     return [
         reduction.node.register_prehook(_multiplied((1.0 if _MARK in reduction.node.metadata else factor) / size))
-        for reduction, factor in zip(loss.parts.reductions, loss.factors, strict=True)
+        for reduction, factor in zip(loss.decomposition.reductions, loss.factors, strict=True)
     ]
 
 

@@ -67,7 +67,7 @@ class _Open(NamedTuple):
 
 
 @dataclass
-class Parts:
+class Decomposition:
     """A loss as a combination of reductions."""
 
     reductions: list[TracedReduction] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Parts:
         return tuple(name if kind is None else f"{name} {kind}" for name, kind in kinds)
 
 
-def parts(loss: Node | None) -> Parts:
+def decompose(loss: Node | None) -> Decomposition:
     """Return the reductions that a loss consists of.
 
     Factors that are numbers or tensors without a gradient, and the loss function's own, go into the divisors.
@@ -102,7 +102,7 @@ def parts(loss: Node | None) -> Parts:
     Args:
         loss: the node of a tensor of one element, or None if that is a parameter itself.
     """
-    found = Parts()
+    found = Decomposition()
     if loss is None:
         return found
     scalars: tuple[Shape, ...] = ((), (1,)) if shape_of(loss) else ((),)

@@ -48,7 +48,7 @@ _by_kind: dict[graph.Signature, tuple[int, set[tuple[CombiningRule, ...]]]] = {}
 class Weighted:
     """A loss of this rank's part, with the weight of each of its reductions."""
 
-    parts: graph.Parts
+    decomposition: graph.Decomposition
     rules: tuple[CombiningRule, ...]
     """The rule of each reduction."""
     of_ranks: tuple[tuple[float, ...], ...]
@@ -85,10 +85,10 @@ class Weighted:
         yielded as its node, the position of the latter among the node's inputs, and the weight, which is None if the
         terms of the former have different weights.
         """
-        index = {each.node: which for which, each in enumerate(self.parts.reductions)}
-        for node in self.parts.products:
+        index = {each.node: which for which, each in enumerate(self.decomposition.reductions)}
+        for node in self.decomposition.products:
             for place, (factor, _) in enumerate(node.next_functions):
-                taken = graph.parts(factor)
+                taken = graph.decompose(factor)
                 which = [index[each.node] for each in taken.reductions]
                 rules = {self.rules[each] for each in which} - {ONCE}
                 if rules:
@@ -127,7 +127,7 @@ def weighted(
         divisors_of_batch: returns, given a loss's signature, the divisors of the reductions in the loss of the whole
             batch, where the step is tried.
     """
-    taken = graph.parts(loss.grad_fn)
+    taken = graph.decompose(loss.grad_fn)
     if place is not None:
         for node in taken.numbers:
             node.metadata[_PART] = part
@@ -146,7 +146,7 @@ def weighted(
 
 
 def _rules(
-    loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
+    loss: Tensor, taken: graph.Decomposition, part: Part, place: int | None, whole: Sequence[float] | None
 ) -> tuple[CombiningRule, ...] | None:
     kind = taken.signature
     is_compared = session.is_first_batch or (job.current.is_tried and part.is_uneven)
@@ -167,7 +167,7 @@ def _kinds(kind: graph.Signature) -> set[tuple[CombiningRule, ...]]:
 
 
 def _agree(
-    loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
+    loss: Tensor, taken: graph.Decomposition, part: Part, place: int | None, whole: Sequence[float] | None
 ) -> tuple[CombiningRule, ...] | None:
     """Return the rules of a loss by comparing its graphs on all ranks.
 
@@ -200,7 +200,7 @@ def _agree(
     for number, of_term in zip(
         taken.numbers, agreement.rules_of_terms(ranks, part.sizes, session.is_padded, rules), strict=True
     ):  # its terms may be read one by one
-        kind = graph.parts(number).signature
+        kind = graph.decompose(number).signature
         iteration, kinds = _by_kind.get(kind, (0, set()))
         if iteration != session.iteration:
             _by_kind[kind] = session.iteration, (kinds := set())
@@ -208,7 +208,7 @@ def _agree(
     return rules
 
 
-def _facts(loss: Tensor, taken: graph.Parts) -> agreement.LossFacts:
+def _facts(loss: Tensor, taken: graph.Decomposition) -> agreement.LossFacts:
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
     index = {each.node: which for which, each in enumerate(taken.reductions)}
@@ -223,7 +223,7 @@ def _facts(loss: Tensor, taken: graph.Parts) -> agreement.LossFacts:
         graph.across(nodes),
         tuple(place for place, node in enumerate(nodes) if graph.is_opaque(node)),
         tuple(
-            tuple((index[each.node], each.divisor) for each in graph.parts(number).reductions)
+            tuple((index[each.node], each.divisor) for each in graph.decompose(number).reductions)
             for number in taken.numbers
         ),
         session.other_parts() != [],
@@ -249,7 +249,7 @@ def _known_with_others(
 
 
 def _counted(
-    taken: graph.Parts, rules: tuple[CombiningRule, ...], part: Part, place: int | None
+    taken: graph.Decomposition, rules: tuple[CombiningRule, ...], part: Part, place: int | None
 ) -> dict[int, tuple[float, ...]]:
     """Return all ranks' factors of the reductions whose divisors are counted or given by the script, by index.
 
@@ -296,7 +296,7 @@ def _check_counted(reduction: tuple[graph.Signature, int, int], divisors: Sequen
         )
 
 
-def _check(taken: graph.Parts, rules: tuple[CombiningRule, ...], part: Part) -> None:
+def _check(taken: graph.Decomposition, rules: tuple[CombiningRule, ...], part: Part) -> None:
     """Refuse a loss in which a mean over the samples is now a mean over something else."""
     for reduction, rule in zip(taken.reductions, rules, strict=True):
         if reduction.is_scaled:  # `_counted` has compared the divisors

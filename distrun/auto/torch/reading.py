@@ -26,7 +26,7 @@ _TESTS = ("isnan", "isinf", "isfinite")  # methods of tensors, and functions of 
 _READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach", *_TESTS)
 _NUMBERS = ("item", "__float__")
 _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
-_is_told = False
+_has_warned = False
 
 
 def of_all(tensor: Tensor) -> float | None:
@@ -39,7 +39,7 @@ def of_all(tensor: Tensor) -> float | None:
         return None
     loss = losses.weighted(tensor, part, divisors_of_batch=trial.divisors_of_like)
     if loss is None or loss.factor is None:
-        _tell_once()
+        _warn_once()
         return _first_of(float(_plain_item(tensor)))
     if all(rule is losses.ONCE for rule in loss.rules):
         return None
@@ -66,10 +66,10 @@ def loss_of_all(loss: Any) -> Any:
     return _detached(loss) if _is_loss(loss) else loss
 
 
-def _tell_once() -> None:
-    global _is_told
-    if not _is_told and distrun.rank() == 0:
-        _is_told = True
+def _warn_once() -> None:
+    global _has_warned
+    if not _has_warned and distrun.rank() == 0:
+        _has_warned = True
         tell(
             "distrun --auto: a loss whose terms are sums and means, or that does not appear in the first batches of an "
             "epoch, is read: the number is that of rank 0's part"

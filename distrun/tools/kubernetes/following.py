@@ -130,7 +130,7 @@ class Follower:
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self._name = name
-        self._told: set[str] = set()
+        self._printed: set[str] = set()
         self._shown: dict[str, PodLog] = {}  # by the uid of the pod
         self._pods: dict[str, Manifest] = {}  # the last state seen, by uid: a failing job's pods are deleted
 
@@ -203,8 +203,8 @@ class Follower:
 
     def _tell(self, text: str) -> None:
         """Print a sentence, unless it has been printed before."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._printed:
+            self._printed.add(text)
             _say(text)
 
 

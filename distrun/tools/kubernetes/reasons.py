@@ -83,8 +83,8 @@ def status_of(pods: Sequence[dict[str, Any]]) -> int:
     """Return the exit status of a failed job: pod 0's, or another failed pod's if pod 0 has none of its own."""
     of_first = [code for pod in pods if _is_first(pod) and (code := exit_code(pod))]
     of_failed = [code for pod in pods if _has_failed(pod) and (code := exit_code(pod))]
-    told = [code for code in of_first if code != MAY_BE_TRIED_AGAIN]
-    return (told[-1:] or of_failed or of_first or [1])[0]
+    of_its_own = [code for code in of_first if code != MAY_BE_TRIED_AGAIN]
+    return (of_its_own[-1:] or of_failed or of_first or [1])[0]
 
 
 def _is_first(pod: dict[str, Any]) -> bool:

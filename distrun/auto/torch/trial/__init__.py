@@ -157,15 +157,15 @@ def _begin_step(found: copying.CopyFindings | None, part: Part) -> None:
         part: this rank's part.
     """
     global _running
-    told = distrun.broadcast_object(None if found is None else (found.draws, found.losses), _judge(), "auto.trial.copy")
-    if told is None:
+    sent = distrun.broadcast_object(None if found is None else (found.draws, found.losses), _judge(), "auto.trial.copy")
+    if sent is None:
         generators.of_torch.use(own=True)
         return
     _stepped.clear()
     generators.of_torch.use(own=False)
     compiling.run_eagerly(is_eager=True)
-    mode = drawing.Replaying(told[0], part, lambda: generators.of_torch.use(own=True))
-    _running = _Running(found, mode, told[1])
+    mode = drawing.Replaying(sent[0], part, lambda: generators.of_torch.use(own=True))
+    _running = _Running(found, mode, sent[1])
     job.current.is_tried = True
     mode.begin()
 
@@ -240,7 +240,7 @@ def before_backward(losses: Iterable[Tensor]) -> None:
     _end_copy_that_has_left()
     if _copy is not None:
         for loss in losses:
-            taken = graph.parts(loss.grad_fn)
+            taken = graph.decompose(loss.grad_fn)
             _copy.found.losses.append((taken.signature, tuple(each.divisor for each in taken.reductions)))
     elif _running is not None:
         _agree("calls backward()")

@@ -68,13 +68,13 @@ def exchange(peer: socket.socket, sizes: Sequence[int], is_sent: bool) -> int:
     return count
 
 
-def serve(peer: socket.socket, silence: float) -> None:
-    """Answer messages until the client disconnects, or nothing comes for `silence` seconds."""
-    while len(head := read(peer, _MESSAGE.size, time.monotonic() + silence)) == _MESSAGE.size:
+def serve(peer: socket.socket, timeout: float) -> None:
+    """Answer messages until the client disconnects, or nothing comes for `timeout` seconds."""
+    while len(head := read(peer, _MESSAGE.size, time.monotonic() + timeout)) == _MESSAGE.size:
         size, answered = _MESSAGE.unpack(head)
         if max(size, answered) > _LARGEST:
             return
-        read(peer, size - _MESSAGE.size, time.monotonic() + silence)
+        read(peer, size - _MESSAGE.size, time.monotonic() + timeout)
         peer.sendall(bytes(answered))
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from distrun.tools.sweep.policy.trials import Trial
 from distrun.tools.sweep.results.best import write_best
+from distrun.tools.sweep.results.ranking import best
 from distrun.tools.sweep.results.sentences import best_lines, summary
-from distrun.tools.sweep.results.standing import best
 from distrun.tools.sweep.results.study import write_study
 from distrun.tools.sweep.space.command_line import Template
 

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.results.standing import best, groups
+from distrun.tools.sweep.results.ranking import best, groups
 from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import SEED
 from distrun.tools.sweep.space.ranges import shown
@@ -31,13 +31,13 @@ def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
     value = "" if trial.value is None else f": {trial.value:.6g}"
     at = "" if trial.step is None else f" at step {trial.step:g}"
     first = best(trials, minimizes)
-    standing = ""
+    comparison = ""
     if first is trial:
-        standing = "; it is the best"
+        comparison = "; it is the best"
     elif first is not None and first.value is not None:
-        standing = f"; the best is trial {first.number} with {first.value:.6g}"
+        comparison = f"; the best is trial {first.number} with {first.value:.6g}"
     tried = f" ({parameters(trial.values)})" if trial.values else ""
-    return f"trial {trial.number} {trial.state.value}{value}{at}{tried}, {trial.seconds:.3g} s{standing}"
+    return f"trial {trial.number} {trial.state.value}{value}{at}{tried}, {trial.seconds:.3g} s{comparison}"
 
 
 def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:

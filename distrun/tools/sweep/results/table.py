@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from distrun.tools.sweep.policy.trials import State, Trial
+from distrun.tools.sweep.results.ranking import ranked
 from distrun.tools.sweep.results.sentences import counts, ended
-from distrun.tools.sweep.results.standing import ranked
 from distrun.tools.sweep.space.ranges import shown
 
 if TYPE_CHECKING:
