@@ -1,6 +1,6 @@
 """A rank of a job in zero-line mode: `python -m distrun.auto MODE script.py args`.
 
-MODE is `global`, `scale` or `explain`; see `distrun.auto.job` and `distrun.auto.explaining`.
+MODE is `global`, `scale` or `explain`: see `distrun.auto.job` and `distrun.auto.explaining`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NoReturn
 
 from distrun.errors import DistrunError, UsageError
 
-_STALL_TIMEOUT = "600"  # seconds that ranks wait for one that does something else, unless the user says how long
+_STALL_TIMEOUT = "600"  # seconds that ranks wait for one that does something else, unless the user has set it
 _USAGE = "usage: distrun --auto[=global|scale|explain] [OPTIONS] python script.py [ARGS] (or python -m module [ARGS])"
 
 
 def main(arguments: list[str]) -> int:
-    """Run the program that the arguments name; return the exit status."""
+    """Run the program that the arguments name, and return the exit status."""
     if len(arguments) < 2 or arguments[0] not in ("global", "scale", "explain"):
         print(f"distrun.auto: {_USAGE}", file=sys.stderr)
         return 2
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     except Exception as error:
         if job.current.has_failed(error.__traceback__) and not isinstance(error, DistrunError):
             _refuse_step(error)
-        # as the interpreter does it, but without our own frames in the traceback
+        # as the interpreter does it, but without distrun's frames in the traceback
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, running.__file__, "<frozen runpy>"):
             trace = trace.tb_next
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _begin(program: list[str]) -> None:
-    """Join the job, and prepare this process for the program; or do so as a process that rehearses it."""
+    """Join the job and prepare this process for the program, or prepare it to rehearse the program."""
     import distrun
     from distrun.auto import files, frameworks, job, output, randomness, rehearsal, source
 
@@ -79,7 +79,7 @@ def _begin(program: list[str]) -> None:
 
 
 def _refuse_step(error: Exception) -> NoReturn:
-    """Refuse a script because of an error that it has raised on a part of a batch, and not on the whole one."""
+    """Refuse a script because of an error that it has raised on a part of a batch, but not on the whole batch."""
     from distrun.auto.refusing import refuse
 
     frames = traceback.extract_tb(error.__traceback__)
@@ -105,7 +105,7 @@ def _run(program: list[str]) -> None:
         if job.current.end_copy is not None:
             job.current.end_copy()
     finally:
-        if job.current.is_copy:  # the step that it tries has failed, or was never begun
+        if job.current.is_copy:  # the tried step has failed, or was never begun
             os._exit(1)
         if job.current.rehearsal is not None:
             job.current.rehearsal.end()

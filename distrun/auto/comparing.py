@@ -1,8 +1,7 @@
-"""Comparing the ranks: their weights, which must be the same to the last bit, their places in the training loop, and
-which steps are tried.
+"""Comparisons of the ranks: their weights, to the last bit, their places in the loop, and the schedule of trials.
 
-No clock decides about trials. Ranks draw other random numbers in a step that is tried, so a script that is run again
-with the same seeds must have the same steps tried to end with the same weights.
+The schedule uses no clock. Ranks draw other random numbers in a step that is tried, so to end with the same weights, a
+script that is run again with the same seeds must get trials in the same steps.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ def compare(
     why: str = _WHY,
     lines: Sequence[str] = (),
 ) -> None:
-    """End the job if a parameter is not the same on all ranks.
+    """End the job if any parameter differs between the ranks.
 
     Args:
-        values: returns the names of the parameters, in the same order on all ranks, and a number for each that depends
-            on all its bits, as a signed 64-bit integer.
-        step: the number of steps so far, for the text.
-        what: the name of what is compared, for the text.
-        why: a sentence that says how they may have come to differ.
+        values: returns the names of the parameters, in the same order on all ranks, each with a signed 64-bit integer
+            that depends on all its bits.
+        step: the number of steps so far, for the message.
+        what: the name of what is compared, for the message.
+        why: a sentence about the possible cause of a difference.
         lines: lines of code that the user may write instead.
     """
     names, rows = _of_all_ranks(values)
@@ -74,14 +73,14 @@ def _of_all_ranks(
 
 
 class LoopPosition(NamedTuple):
-    """A place in a training loop; all numbers count from 1."""
+    """A place in a training loop. All numbers count from 1."""
 
     iteration: int
-    """The iteration over a `DataLoader` that is divided."""
+    """The number of the iteration over a divided `DataLoader`."""
     batch: int
-    """0 at the end of the iteration."""
+    """The number of the batch in the iteration. 0 at the end of the iteration."""
     call: int
-    """The call of `backward()` or `torch.autograd.grad` on the batch; 0 before the first."""
+    """The number of the call of `backward()` or `torch.autograd.grad` on the batch. 0 before the first."""
 
     def __str__(self) -> str:
         batch = f"batch {self.batch}" if self.batch else "the end"
@@ -90,10 +89,10 @@ class LoopPosition(NamedTuple):
 
 
 def announce(place: LoopPosition) -> Callable[[], None]:
-    """Tell the other ranks where this one is.
+    """Send the other ranks this one's place.
 
     Returns:
-        A function that waits for the others' places, and ends the job if one of them is elsewhere.
+        A function that waits for the other ranks' places, and ends the job if any of them differs.
     """
     handle = distrun.allgather_async(np.array([place], np.int64), name="auto.place")
 
@@ -108,13 +107,14 @@ def announce(place: LoopPosition) -> Callable[[], None]:
 
 # Which steps are tried ------------------------------------------------------------------------------------------------
 
-_CLOSE = 16  # batches, of which the 1st, 2nd, 4th, 8th and 16th are tried on any number of ranks
-_SHORTEST, _LONGEST = 10, 100  # times the number of ranks: distances after these, as a trial takes a step for each rank
-_FARTHEST = 2000  # batches; distances may double to this even on few ranks
+_CLOSE = 16  # batches: the 1st, 2nd, 4th, 8th and 16th are tried, on any number of ranks
+# Distances after that, times the number of ranks, because a trial takes as long as a step of each rank:
+_SHORTEST, _LONGEST = 10, 100
+_FARTHEST = 2000  # batches: distances may double up to this even on few ranks
 
 
 class TrialSchedule:
-    """Counts the batches of a training loop, and says which of them are tried."""
+    """Counts the batches of a training loop, and decides which of them are tried."""
 
     def __init__(self) -> None:
         self._batches = 0
@@ -123,20 +123,20 @@ class TrialSchedule:
 
     @property
     def is_due_next(self) -> bool:
-        """Whether the step on the next batch will be tried, whether or not there is a new optimizer then."""
+        """Whether the step on the next batch will be tried even without a new optimizer."""
         return self._batches + 1 == self._next
 
     def bring_forward(self) -> None:
-        """Have the next step tried, as something is new in this one; at most 16 times."""
+        """Schedule a trial of the next step, because this one had something new. At most 16 calls have an effect."""
         if self._brought_forward < _CLOSE:
             self._brought_forward += 1
             self._next = self._batches + 1
 
     def advance(self, is_new: bool, size: int) -> bool:
-        """Count a batch; return whether its step is to be tried.
+        """Count a batch, and return whether its step is tried.
 
         Args:
-            is_new: whether an optimizer is new since the last batch: the counting begins again.
+            is_new: whether an optimizer is new since the last batch, which restarts the schedule.
             size: the number of ranks.
         """
         if is_new:

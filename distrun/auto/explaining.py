@@ -1,4 +1,4 @@
-"""The text of `distrun --auto=explain`: what would be changed in a script, and what can be seen that is refused."""
+"""The text of `distrun --auto=explain`: what would be changed in a script, and what its source shows to be refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CHANGES: Mapping[str, tuple[tuple[str, str], ...]] = {
 
 
 def explain(program: Sequence[str]) -> int:
-    """Print what a program's source shows, without running it; return the exit status, 2 if it would be refused."""
+    """Print what a program's source shows, without running it. Return the exit status, 2 if it would be refused."""
     path = running.source_of(program)
     if path is None or not path.is_file():
         print(f"distrun --auto=explain: {program[-1]!r} has no source that could be read", file=sys.stderr)
@@ -61,7 +61,7 @@ def explain(program: Sequence[str]) -> int:
 
 
 def _changes(tree: ast.AST, path: Path) -> list[str]:
-    """Return a line for each function that will do something else, with the places where it is called or defined."""
+    """Return a line for each function whose behaviour would change, with the lines where it is called or defined."""
     imported = {part for node in ast.walk(tree) for part in _packages(node)}
     places: dict[str, list[int]] = {}
     for node in ast.walk(tree):

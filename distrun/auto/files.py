@@ -1,9 +1,9 @@
 """Files on the ranks that do not write: what the script itself writes there stays in the process's memory.
 
-The script of rank 0 writes its files as ever. On another rank `open(path, "w")` in the script opens a private file,
-and `open(path)` finds it again; nothing is left of it when the process ends, however that comes. Making, moving and
-removing files and folders does nothing. Only calls from the script's own code are changed: libraries keep their caches,
-and reading stays as it is.
+The script of rank 0 writes its files as usual. On another rank `open(path, "w")` in the script opens a private file in
+memory, and `open(path)` finds it again. Nothing of it is left when the process ends, in whatever way. Creating, moving
+and removing files and folders does nothing. Only calls from the script's own code are changed: libraries keep their
+caches, and reading other files works as usual.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _UNDONE: tuple[tuple[ModuleType, tuple[str, ...]], ...] = (
 )
 
 _private: dict[str, int] = {}  # path -> descriptor of a file in memory
-_KEPT = 200  # of those, the latest; to read another one finds rank 0's
+_KEPT = 200  # the latest of these are kept: reading an older one finds rank 0's file
 
 
 def keep_private() -> None:
-    """Keep what the script writes in this process to itself."""
+    """Keep the files that the script writes in this process in memory."""
     builtins.open = io.open = _opening(io.open)
     for module, names in (*_UNDONE, (numpy, ("save", "savez", "savez_compressed", "savetxt"))):
         for name in names:
@@ -44,7 +44,7 @@ def keep_private() -> None:
 
 
 def is_called_by_script() -> bool:
-    """Whether the caller's caller is code of the script's own, perhaps through pathlib, and no library's."""
+    """Whether the caller's caller is the script's own code, perhaps through pathlib and the like, not a library's."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PASSED):
         frame = frame.f_back
@@ -66,7 +66,7 @@ def _opening(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _place(path: str, mode: str, writes: bool) -> tuple[str, str]:
-    """Return where a file is for this rank, and how to open it; one that is about to be changed is copied first."""
+    """Return the path and the mode for opening a file on this rank. A file that may be changed is copied first."""
     if path not in _private:
         if not writes or path.startswith(("/dev/", "/proc/")):
             return path, mode

@@ -1,4 +1,4 @@
-"""Noticing that the script imports a framework, so that the framework's room can change it before the script uses it.
+"""A hook on the import of a framework, so that the framework's room can change it before the script uses it.
 
 A script may import torch or Keras anywhere, or through another library. So the import itself is watched: as soon as the
 framework's module has been executed, `install()` of its room is called, once.
@@ -15,13 +15,13 @@ from types import ModuleType
 from typing import Any
 
 ROOMS: Mapping[str, str] = {"torch": "distrun.auto.torch", "keras": "distrun.auto.keras"}
-"""The module that a script imports, and the room whose `install` is called then."""
+"""Modules that a script may import, and the room whose `install` is then called for each."""
 
 _actions: dict[str, list[Callable[[ModuleType], None]]] = {}
 
 
 def watch() -> None:
-    """Have `install` of a framework's room called when the framework is imported, or now if it is already."""
+    """Call `install` of a framework's room when the framework is imported, or now if it is already."""
     for name, room in ROOMS.items():
         after_import(name, lambda _, room=room: importlib.import_module(room).install())  # type: ignore[misc]
 
@@ -43,7 +43,7 @@ def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds nothing itself: it lets the others find, and adds the actions to what executes the module."""
+    """A finder that delegates to the others, and wraps `exec_module` of the loader that they find."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""The job that a script runs in without knowing it: the script, and the mode."""
+"""The job that a script runs in without knowing it: the script, the mode, and whether this process is a copy."""
 
 from __future__ import annotations
 
@@ -12,47 +12,46 @@ import distrun
 from distrun.auto.rehearsal import Rehearsal, RehearsingProcess
 
 MODES = ("global", "scale")
-"""`global`: each batch of the script is divided among the ranks. `scale`: each rank takes a batch of the script's
-size."""
+"""`global`: each batch of the script is divided among the ranks. `scale`: each rank takes a batch of that size."""
 
 
 @dataclass
 class AutoJob:
-    """The facts that all frameworks need; there is one per process, `current`."""
+    """The facts that all frameworks need. There is one object per process, `current`."""
 
     mode: str = "global"
     script: str = ""
     """The script's path, or the module's name."""
     is_announced: bool = False
-    """Whether rank 0 has said what was changed."""
+    """Whether rank 0 has printed what was changed."""
     is_in_keras: bool = False
-    """Whether Keras is training: on its torch backend, the room of torch then leaves torch as it is."""
+    """Whether Keras is training. With its torch backend, the changes in torch are then inactive."""
 
     is_copy: bool = False
-    """Whether this process is a copy of a rank that tries a step alone, and ends after it."""
+    """Whether this process is a copy of a rank. It tries a step alone, and ends after it."""
     end_copy: Callable[[], NoReturn] | None = None
-    """Ends a copy that has come to the end of the script, and leaves what it has found."""
+    """Ends this copy at the end of the script, and hands over its findings."""
     rehearsal: Rehearsal | None = None
-    """The rehearsal that this rank hands the first batch to, until it has."""
+    """The rehearsal that will get the first batch from this rank. None after that."""
     rehearsing: RehearsingProcess | None = None
-    """This process, if it is one that rehearses."""
+    """This process's side of a rehearsal, if this is the process that rehearses."""
     is_tried: bool = False
-    """Whether this rank works on its part of a batch with which such a copy has come to the end of the step."""
+    """Whether this rank works on its part of a batch on which a copy has reached the end of the step."""
     places: frozenset[tuple[CodeType, int]] = frozenset()
-    """The code, and the places in it, where the script left its loop in such a step."""
+    """The code objects and instructions of all frames at the moment when the script left its loop in such a step."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether there are several ranks; a world of one runs the script as it is."""
+        """Whether there are several ranks. A single rank runs the script as it is."""
         return not self.is_copy and distrun.is_initialized() and distrun.size() > 1
 
     @property
     def is_silent(self) -> bool:
-        """Whether this process prints nothing and writes no files: rank 0 does."""
+        """Whether this process prints nothing and writes no files, because rank 0 does."""
         return self.is_copy or distrun.rank() > 0
 
     def leave_loop(self) -> None:
-        """The script leaves its loop where this is called, perhaps as an exception unwinds its frame."""
+        """Note the frames where the script leaves its loop. This may be called while an exception unwinds them."""
         frame: FrameType | None = sys._getframe(1)
         places = set()
         while frame is not None and self.is_tried:
@@ -61,7 +60,7 @@ class AutoJob:
         self.places = frozenset(places)
 
     def has_failed(self, trace: TracebackType | None) -> bool:
-        """Whether an error with this traceback was raised in a step that such a copy has come to the end of."""
+        """Whether an error with this traceback was raised in a step that a copy has finished without an error."""
         while trace is not None:
             if self.is_tried or (trace.tb_frame.f_code, trace.tb_lasti) in self.places:
                 return True

@@ -1,5 +1,7 @@
-"""Output on rank 0 only: what the other ranks print is dropped, but for how they fail. After the first training step
-rank 0 prints what was changed."""
+"""Output on rank 0 only: what the other ranks print is dropped, except their errors.
+
+After the first training step rank 0 prints what was changed.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ from typing import TextIO
 import distrun
 from distrun.auto import job
 
-_real_stderr: TextIO | None = None  # of a silenced rank
+_real_stderr: TextIO | None = None  # of a muted rank
 
 
 def mute() -> None:
-    """Drop what this process prints from now on. What C libraries print to the standard error stays: they report
-    crashes there."""
+    """Drop what this process prints after this call.
+
+    What C libraries print to the standard error is kept, because they report crashes there.
+    """
     global _real_stderr
     if _real_stderr is not None:
         return
@@ -29,24 +33,24 @@ def mute() -> None:
 
 
 def speak() -> None:
-    """Let this process print to the standard error again: it fails, and its reason must be seen."""
+    """Let this process print to the standard error again, because it fails and its reason must be seen."""
     global _real_stderr
     if _real_stderr is not None:
         sys.stderr, _real_stderr = _real_stderr, None
 
 
 def tell(text: str) -> None:
-    """Print a text of ours to the standard error, from any rank."""
+    """Print a text of distrun's own to the standard error, also on a muted rank."""
     stream = _real_stderr or sys.stderr
     stream.write(text + "\n")
     stream.flush()
 
 
 def announce(sizes: Sequence[int] | None, of_numbers: str) -> None:
-    """Say once, on rank 0, how the first batch was divided.
+    """Print once, on rank 0, how the first batch was divided.
 
     Args:
-        sizes: the samples of each rank; None if they are not known.
+        sizes: the number of samples of each rank, or None if they are not known.
         of_numbers: a sentence about the numbers that the script prints: which are of all ranks, which of rank 0 alone.
     """
     if distrun.rank() or job.current.is_announced:

@@ -1,13 +1,13 @@
-"""Numbers of a training loop that are of rank 0's part where the script means the batch, found in its source.
+"""Numbers in a training loop that describe rank 0's part where the script means the batch, found in its source.
 
-A loss that is read is that of the whole batch; what a loop counts by `len(x)`, `x.size(0)` or sums over the samples is
-of the part. So what is wrong is found where these are printed, or divided by one another:
+A loss that the script reads is the loss of the whole batch, but what a loop counts by `len(x)`, `x.size(0)` or sums
+over the samples describes the part. So wrong numbers are found where these are printed, or divided by one another:
 
-- what was counted, by what is not counted there: `correct / len(dataset)`;
-- a loss, by the size of the part: `loss.item() / len(x)`, or by what was counted: `total_loss / seen`;
-- what was counted, or the size of the part, alone: `print(correct)`.
+- a count divided by something that is not counted in the loop: `correct / len(dataset)`;
+- a loss divided by the size of the part, `loss.item() / len(x)`, or by a count, `total_loss / seen`;
+- a count, or the size of the part, printed alone: `print(correct)`.
 
-A script that decides by what was counted, other than whether to print, cannot be right on several ranks.
+A script that uses a count for a decision, other than whether to print, cannot be right on several ranks.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.operator, ast
 
 @dataclass
 class _Names:
-    """The names of the training loops of a scope, by what they hold."""
+    """The names in the training loops of a scope, by what they hold."""
 
     bound: set[str] = field(default_factory=set)
     """Names that are bound in a loop."""
     sizes: set[str] = field(default_factory=set)
     """Names bound in a loop to the size of a part."""
     counted: set[str] = field(default_factory=set)
-    """Names to which something is added that depends on the size of a part."""
+    """Names that add up something that depends on the size of a part."""
     losses: set[str] = field(default_factory=set)
-    """Losses whose gradients are computed, and their terms."""
+    """Names of losses that `backward` is called on, and of their terms."""
     read: set[str] = field(default_factory=set)
-    """Names that hold, or add up, what was read from a loss."""
+    """Names that hold, or add up, numbers read from a loss."""
 
 
 def partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the lines where a number of rank 0's part is taken for one of the batch, and what is done there; a line
-    once."""
+    """Yield each line where a number of rank 0's part is mistaken for one of the batch, and a clause about it."""
     found: dict[int, str] = {}
     for nodes, loops in _scopes(tree):
         names = _names_of(loops)
@@ -51,7 +50,7 @@ def partial_numbers(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def partial_decisions(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the lines where something is decided by what was counted in a part, and the condition."""
+    """Yield the lines where the script decides by a count in a part, each with the condition."""
     for nodes, loops in _scopes(tree):
         counted = _names_of(loops).counted
         for node in nodes:
@@ -77,7 +76,7 @@ def _is_printing(statement: ast.stmt) -> bool:
 
 
 def called(call: ast.Call) -> str:
-    """Return the last part of the name that a call calls, such as `backward`; empty if it has none."""
+    """Return the last part of the name of the called function, such as `backward`, or empty if it has none."""
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
@@ -148,7 +147,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _losses(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return the names of what `backward` is called of, and of what is added up to it."""
+    """Return the names in calls of `backward`, and the names that these are computed from by arithmetic alone."""
     of_calls = [node for node in nodes if isinstance(node, ast.Call) and called(node) == "backward"]
     found = {name for call in of_calls for name in _ids(call)}
     for name, value in reversed(list(_assignments(nodes))):
@@ -179,7 +178,7 @@ def _holds_size(value: ast.AST, names: _Names) -> bool:
 
 
 def _is_read(value: ast.AST, names: _Names) -> bool:
-    """Whether an expression holds what was read from a loss, such as `loss.item()`."""
+    """Whether an expression contains a number read from a loss, such as `loss.item()`."""
     for node in ast.walk(value):
         if isinstance(node, ast.Name) and node.id in names.read:
             return True
@@ -191,9 +190,9 @@ def _is_read(value: ast.AST, names: _Names) -> bool:
 
 
 def _depends_on_size(value: ast.AST, names: _Names) -> bool:
-    """Whether an expression holds the number of samples, or a sum over them: `len(x)`, `x.size(0)`, `x.sum()`.
+    """Whether an expression contains the number of samples or a sum over them: `len(x)`, `x.size(0)`, `x.sum()`.
 
-    A loss that is divided by the size does not: it is found as a division.
+    A loss divided by the size does not count: `_divisions` finds it.
     """
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div) and _is_read(value.left, names):
         return False
@@ -202,7 +201,7 @@ def _depends_on_size(value: ast.AST, names: _Names) -> bool:
 
 
 def _is_innermost(loop: ast.For | ast.While) -> bool:
-    """Whether a loop calls `backward`, and no loop in it does."""
+    """Whether a loop calls `backward`, but no loop inside it does."""
     calls = [node for node in _own_nodes(loop) if isinstance(node, ast.Call) and called(node) == "backward"]
     inner = [node for node in _own_nodes(loop) if isinstance(node, (ast.For, ast.While))]
     return bool(calls) and not any(node in calls for each in inner for node in _own_nodes(each))
@@ -213,7 +212,7 @@ def _has_division(value: ast.AST) -> bool:
 
 
 def _own_nodes(scope: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope without those of the functions in it."""
+    """Yield the nodes of a scope, except those inside its functions and classes."""
     for child in ast.iter_child_nodes(scope):
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             yield child

@@ -1,8 +1,8 @@
-"""One start for the random numbers of all ranks.
+"""A common seed for the random numbers of all ranks.
 
-A script that sets no seed gets another one in each process. The ranks must agree on much that scripts draw by chance: a
-split of the data, the order of the samples, a decision in the training loop. So before the script begins, Python's and
-numpy's generators get one seed on all ranks; `distrun.auto.torch` does the same for torch's.
+A script that sets no seed gets a different one in each process. But the ranks must agree on much that scripts draw at
+random: a split of the data, the order of the samples, a decision in the training loop. So before the script begins,
+Python's and numpy's generators get the same seed on all ranks. `distrun.auto.torch` does the same for torch's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _seed = 0
 
 
 def common_seed() -> int:
-    """Return the number that all ranks of this job begin with, another one in each job."""
+    """Return the seed that all ranks of this job begin with. It differs from job to job."""
     return _seed
 
 
 def begin(seed: int | None = None) -> None:
-    """Seed Python's and numpy's generators. Called once; by all ranks, which agree on a seed, if none is given."""
+    """Seed Python's and numpy's generators. Without a seed, all ranks must call this, and agree on a random one."""
     global _seed
     import numpy as np
 

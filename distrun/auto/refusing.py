@@ -1,4 +1,4 @@
-"""Ending a job whose script cannot be distributed as it stands: all ranks end, and one of them says why."""
+"""Ending a job whose script cannot be distributed as it stands: all ranks end, and one of them prints the reason."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distrun.auto import job, output
 from distrun.errors import DistrunError
 
 STATUS = 2
-"""The exit status of a refused script, that of other wrong usage."""
-_TIMEOUT = 10.0  # seconds in which all ranks should come to the same refusal
+"""The exit status of a refused script, the same as for other wrong usage."""
+_TIMEOUT = 10.0  # seconds: how long a rank waits for the others to refuse as well
 
 
 class Refusal(SystemExit):
-    """A script is refused. It is no `Exception`, so that a script's own handlers do not take it for one of theirs."""
+    """A script is refused. This is not an `Exception`, so that the script's own handlers do not catch it."""
 
     def __init__(self, reason: str, lines: Sequence[str] = ()) -> None:
         super().__init__(STATUS)
@@ -29,35 +29,35 @@ class Refusal(SystemExit):
 
 
 def text_of(reason: str, lines: Sequence[str] = ()) -> str:
-    """Return the text of a refusal: the reason in a sentence, and the lines to write instead."""
+    """Return the message of a refusal: the reason, and the lines to write instead."""
     head = textwrap.fill(f"distrun --auto: refused: {reason}", 120, subsequent_indent="  ", break_long_words=False)
     return "\n".join([head, *(["Write instead:"] if lines else []), *(f"    {line}" for line in lines)])
 
 
 def refuse(reason: str, lines: Sequence[str] = ()) -> NoReturn:
-    """End the job: this script cannot be right on several ranks.
+    """End the job, because this script cannot be right on several ranks.
 
-    Rank 0 prints. Another rank prints only if it is alone with the refusal.
+    Rank 0 prints the reason. Another rank prints it only if not all ranks refuse.
 
     Args:
-        reason: a clause that goes on after "refused:", with the place or the value that is to blame.
+        reason: a clause after "refused:", with the line or the value that is the cause.
         lines: lines of code that the user may write instead.
 
     Raises:
-        Refusal: always; the process ends with status 2.
+        Refusal: always. The process ends with status 2.
     """
     if job.current.is_copy:
-        os._exit(1)  # the ranks see for themselves
+        os._exit(1)  # the ranks will refuse it themselves
     if not distrun.is_initialized() or distrun.rank() == 0:
         output.tell(text_of(reason, lines))
-        _meet()
-    elif not _meet():
+        _await_others()
+    elif not _await_others():
         output.tell(text_of(reason, lines))
     raise Refusal(reason, lines)
 
 
-def _meet() -> bool:
-    """Wait until all ranks refuse, so that none is ended before rank 0 has printed; return whether they do."""
+def _await_others() -> bool:
+    """Wait until all ranks refuse, so that none ends the job before rank 0 has printed. Return whether they do."""
     if not distrun.is_initialized() or distrun.size() == 1:
         return True
     try:

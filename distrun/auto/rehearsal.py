@@ -1,9 +1,9 @@
 """A rehearsal: one process makes the first step of the script on a whole batch before the ranks make it on parts.
 
-A process that uses a GPU cannot be forked. So where there are GPUs the last rank is forked before anything asks for
-one. The fork runs the script as one process would, silently and without writing files, up to the training loop. There
-it waits for the ranks' first batch, makes the step on it, leaves what it has found, and ends. The ranks wait for that,
-and compare; see `distrun.auto.torch.trial`.
+A process that uses a GPU cannot be forked. So where there are GPUs, the last rank is forked before anything uses one.
+The fork runs the script as a single process would, silently and without writing files, up to the training loop. There
+it waits for the ranks' first batch, makes the step on it, hands over its findings, and ends. The ranks wait for these,
+and compare: see `distrun.auto.torch.trial`.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from distrun.errors import UsageError
 from distrun.host.forks import Fork
 from distrun.host.gpus import visible_gpus
 
-_TIMEOUT = 180.0  # seconds until the step must have been made
+_TIMEOUT = 180.0  # seconds from the batch to the findings
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """The facts that a rehearsal begins with."""
+    """The facts that the rank sends to the rehearsal before the script begins."""
 
     seed: int
     gpu: int | None
-    """The number of the GPU that it shares with the last rank."""
+    """The index of the GPU that it shares with the last rank."""
 
 
 class Rehearsal:
-    """A rehearsal, as the rank sees it that was forked."""
+    """The rank's side of a rehearsal, in the parent process."""
 
     def __init__(self, fork: Fork, connection: Connection, given: int) -> None:
-        """`given` is the descriptor of a file in memory that both processes have."""
+        """`given` is the descriptor of a file in memory that both processes share."""
         self._fork, self._connection, self._given = fork, connection, given
 
     def begin(self, beginning: Beginning) -> None:
-        """Have the script run up to its training loop."""
-        with suppress(OSError):  # it has ended: `found` will say so
+        """Let the rehearsal run the script up to its training loop."""
+        with suppress(OSError):  # it has ended, and `found` will return nothing
             self._connection.send(beginning)
 
     def found(self, given: bytes) -> bytes:
-        """Hand something over, wait for the end of the process, and return its findings; empty: it has none."""
+        """Hand over `given`, wait for the process to end, and return its findings, or empty if it has none."""
         with open(self._given, "wb", closefd=False) as file:
             file.write(given)
         with suppress(OSError):
@@ -52,7 +52,7 @@ class Rehearsal:
         return self._fork.result(_TIMEOUT)
 
     def end(self) -> None:
-        """End the process, if that was not done before."""
+        """End the process, unless it has ended."""
         self._fork.end()
         if not self._connection.closed:
             self._connection.close()
@@ -60,17 +60,17 @@ class Rehearsal:
 
 
 class RehearsingProcess:
-    """A rehearsal, as the process sees it that makes it."""
+    """The forked process's side of a rehearsal."""
 
     def __init__(self, fork: Fork, connection: Connection, given: int) -> None:
         """`given` is as in `Rehearsal`."""
         self._connection, self._given = connection, given
         self.leave = fork.leave
         self.gpu: int | None = None
-        """The number of the GPU that it works on; None: there is none, or it has not begun."""
+        """The index of the GPU that it works on, or None without one, or before `beginning`."""
 
     def beginning(self) -> Beginning:
-        """Wait until the rank has joined its job; the process ends if there is nothing to rehearse."""
+        """Wait until the rank has joined its job. End the process if there is nothing to rehearse."""
         if _is_exclusive():
             os._exit(1)
         try:
@@ -81,7 +81,7 @@ class RehearsingProcess:
         return beginning
 
     def given(self) -> bytes:
-        """Wait for what the rank hands over, and return it; the process ends if there is nothing."""
+        """Wait for the data that the rank hands over. End the process if there is none."""
         try:
             self._connection.recv_bytes()
         except EOFError:
@@ -96,12 +96,12 @@ def is_needed() -> bool:
     try:
         contract = LaunchContract.from_environ(os.environ)
     except UsageError:
-        return False  # it is started by mpirun or srun, which tell us its rank when it joins the job
+        return False  # mpirun or srun has started it, and its rank is known only when it joins the job
     return contract.rank == contract.size - 1 > 0 and visible_gpus(os.environ) > 0
 
 
 def fork() -> Rehearsal | RehearsingProcess:
-    """Fork this process, which must not have asked for a GPU yet; return the rehearsal, and in the fork its side."""
+    """Fork this process, which must not have used a GPU. Return, in each process, its side of the rehearsal."""
     mine, others = Pipe()
     given = os.memfd_create("distrun-given")
     forked = Fork()
@@ -113,10 +113,10 @@ def fork() -> Rehearsal | RehearsingProcess:
 
 
 def _is_exclusive() -> bool:
-    """Whether a GPU lets only one process use it, as far as the driver's program tells."""
+    """Whether nvidia-smi reports a GPU that only one process may use."""
     command = ("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader")
     try:
-        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
+        output = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10).stdout
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return any(mode.strip() not in ("", "Default") for mode in told.splitlines())
+    return any(mode.strip() not in ("", "Default") for mode in output.splitlines())

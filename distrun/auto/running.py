@@ -1,4 +1,4 @@
-"""Running a program as the interpreter would: `script args` or `-m module args`, in a module `__main__` of its own."""
+"""Running a program as the interpreter would: `script args` or `-m module args`, in its own module `__main__`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from types import ModuleType
 
 
 def run(program: Sequence[str]) -> None:
-    """Run a program; what it raises comes out.
+    """Run a program. Its exceptions are passed to the caller.
 
-    `sys.argv`, `__main__`, `__file__` and the search path are what the program finds when the interpreter runs it.
+    `sys.argv`, `__main__`, `__file__` and the search path are the same as when the interpreter runs the program.
 
     Args:
         program: `script args` or `-m module args`.
@@ -27,7 +27,7 @@ def run(program: Sequence[str]) -> None:
     vars(module).update(__builtins__=builtins, __spec__=None, __doc__=None)
     sys.modules["__main__"] = module
     if program[0] == "-m":
-        sys.argv[:] = ["-m", *program[2:]]  # the folder where we were started is in front of the path already
+        sys.argv[:] = ["-m", *program[2:]]  # the current folder is at the front of the path already
         runpy._run_module_as_main(program[1], alter_argv=True)  # type: ignore[attr-defined]  # what -m itself calls
         return
     script = os.path.abspath(program[0])
@@ -39,7 +39,7 @@ def run(program: Sequence[str]) -> None:
 
 
 def source_of(program: Sequence[str]) -> Path | None:
-    """Return the file of a program's source; None if it has none that can be found without running something."""
+    """Return the path of a program's source, or None if it cannot be found without running the program."""
     if program[0] != "-m":
         return Path(program[0])
     try:

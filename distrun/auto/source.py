@@ -1,6 +1,6 @@
-"""Reading a script before it runs: what in it cannot be right on several ranks, and what will mean something else.
+"""Reading a script before it runs: what cannot be right on several ranks, and numbers that will differ.
 
-Only the script's own file is read. What it does through other files is noticed when it happens.
+Only the script's own file is read. What it does through other files is noticed at run time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DISTRIBUTING = {
     "fairscale": "fairscale distributes by itself",
     "jax": "there is nothing in a JAX program that could be changed while it runs",
 }
-"""Packages that a script of this mode does not import, and why."""
+"""Packages that a script must not import in this mode, and why."""
 _LINES = {
     "horovod": ("distrun --horovod -np N python script.py",),
     "jax": (
@@ -42,16 +42,16 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 
 @dataclass
 class ScriptFacts:
-    """The findings of one source file."""
+    """The findings from one source file."""
 
     refusals: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    """The reasons for which it is refused, and the lines to write instead."""
+    """The reasons to refuse it, each with the lines to write instead."""
     warnings: list[str] = field(default_factory=list)
-    """The numbers it prints that will be of one rank's part only."""
+    """Clauses about the numbers it prints that will describe one rank's part only."""
 
 
 def check(program: Sequence[str]) -> None:
-    """Refuse a program whose source shows that it cannot be right; warn of numbers that will be of one part only."""
+    """Refuse a program whose source shows that it cannot be right. Warn about numbers that describe one part only."""
     path = running.source_of(program)
     if path is None or not path.is_file():
         return
@@ -64,7 +64,7 @@ def check(program: Sequence[str]) -> None:
 
 
 def facts(path: Path) -> ScriptFacts:
-    """Return what a source file shows; nothing if it cannot be parsed, which Python will say itself."""
+    """Return the findings from a source file, or none if it cannot be parsed, as running it will show the error."""
     found = ScriptFacts()
     try:
         tree = ast.parse(path.read_bytes(), str(path))

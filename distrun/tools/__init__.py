@@ -1,5 +1,5 @@
-"""Commands that a job can do without.
+"""Commands that a job does not need.
 
-`doctor` examines hosts and the network between them, `sweep` runs many trials of one script, `kubernetes` makes and
-follows a job in a cluster, `top` shows running jobs, and `predict` tells how fast a job would be on more hosts.
+`doctor` examines hosts and the network between them, `sweep` runs many trials of one script, `kubernetes` creates and
+follows a job in a cluster, `top` shows running jobs, and `predict` estimates how fast a job would be on more hosts.
 """

@@ -1,4 +1,4 @@
-"""The callbacks of `fit`: what writes does so on rank 0 alone, what decides does so alike on all ranks."""
+"""The callbacks of `fit`: those that write run on rank 0 alone, and all ranks decide alike whether to stop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_NUMBERS = (
     "Losses and metrics at the end of an epoch are of all its samples; until then a progress bar shows those of rank "
     "0's part."
 )
-"""The sentence about the numbers that are printed."""
+"""A sentence about the numbers that are printed."""
 
 _WRITING = tuple(
     getattr(keras.callbacks, name)
@@ -39,11 +39,11 @@ _OF_KERAS = tuple(kind for kind in vars(keras.callbacks).values() if isinstance(
 
 
 class _Silent(keras.callbacks.ProgbarLogger):
-    """A progress bar that shows nothing, so that Keras adds none."""
+    """A progress bar that shows nothing. While it is among the callbacks, Keras does not add one."""
 
 
 class _Alone(keras.callbacks.Callback):
-    """A callback of rank 0."""
+    """A wrapper of a callback that runs on rank 0 alone, so that nothing in it starts a collective."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ for _name in ("set_params", "set_model"):
 
 
 class _First(keras.callbacks.Callback):
-    """Before all other callbacks: what they are told, or may save, is made that of all ranks."""
+    """The callback before all others: before they use logs and accumulators, it averages these over the ranks."""
 
     def __init__(self, watch: Comparison, decides_in_steps: bool) -> None:
         super().__init__()
@@ -91,7 +91,10 @@ class _First(keras.callbacks.Callback):
 
 
 class _Start(keras.callbacks.Callback):
-    """After all other callbacks have begun: one start. One of them may have restored a state on rank 0."""
+    """The callback after all others: it gives all ranks the same start, which another one may have restored on rank 0.
+
+    It also compares the ranks every 100 steps and at the end of an epoch, and makes them stop together.
+    """
 
     def __init__(self, watch: Comparison, decides_in_steps: bool) -> None:
         super().__init__()
@@ -130,7 +133,7 @@ class _Start(keras.callbacks.Callback):
 
     def _check(self) -> None:
         self._watch.check()
-        if not self._has_begun:  # the first step has made the weights
+        if not self._has_begun:  # the first step has created the weights
             self._has_begun = True
             start(self.model)
 
@@ -140,7 +143,7 @@ class _Start(keras.callbacks.Callback):
 
 
 def distributed_callbacks(given: Any, watch: Comparison) -> Any:
-    """Return the callbacks of `fit`, as they were given to it, for this rank."""
+    """Return the callbacks for this rank, in the form in which they were given to `fit`."""
     if isinstance(given, keras.callbacks.CallbackList):
         given.callbacks[:] = _of_all(given.callbacks, watch)
         for made in (given.callbacks[0], given.callbacks[-1]):
@@ -151,7 +154,7 @@ def distributed_callbacks(given: Any, watch: Comparison) -> Any:
 
 
 def tree_flatten(given: Any) -> list[Any]:
-    """Return callbacks given as None, one of them or a list."""
+    """Return a list of callbacks, given as None, a single callback, or a nest of them."""
     return keras.tree.flatten(given) if given else []
 
 
@@ -169,7 +172,7 @@ def _of_all(callbacks: list[Any], watch: Comparison) -> list[Any]:
 
 
 def _decides_in_steps(callback: Any) -> bool:
-    """Whether a callback may end the training after a batch, by what the rank knows of it alone."""
+    """Whether a callback may end the training after a batch, by numbers that differ between the ranks."""
     if type(callback) in _OF_KERAS:
         return isinstance(callback, (keras.callbacks.TerminateOnNaN, keras.callbacks.LambdaCallback))
     base = keras.callbacks.Callback

@@ -1,5 +1,7 @@
-"""Sums over the ranks inside a training step, on any backend, through which gradients flow; and where a rank is alone,
-so that there must be no collective."""
+"""Sums over the ranks inside a training step, on any backend, and a mark for code that runs on one rank only.
+
+Gradients flow through the sums. Where a rank is alone, no collective may be called.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ _alone = 0
 
 
 def is_alone() -> bool:
-    """Whether something is being done, such as a callback, that is done on rank 0 only."""
+    """Whether code is running that only rank 0 runs, such as a callback that writes."""
     return _alone > 0
 
 
 @contextlib.contextmanager
 def on_one_rank() -> Iterator[None]:
-    """Do something that the other ranks do not."""
+    """A context for code that the other ranks do not run."""
     global _alone
     _alone += 1
     try:

@@ -1,7 +1,7 @@
-"""The rows of this rank, cut out of every batch that Keras takes from the script's data, whatever that is.
+"""The rows of this rank, cut out of every batch that Keras takes from the script's data of any kind.
 
-All ranks go through all of the data in the same order, for their random generators had the same start, and compare what
-they have seen: a digest of samples of each batch, which is counted on as batches are taken.
+All ranks iterate over all of the data in the same order, because their random generators had the same seed. They
+compare what they have seen: a digest of elements of each batch, which is updated as batches are taken.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from distrun.auto.keras.parts import Part, part_of
 from distrun.auto.refusing import refuse
 
 DATA, PART, SEEN = "distrun_data", "distrun_part", "distrun_seen"
-"""The keys of a batch of TensorFlow's, which carries its part with it."""
+"""The keys of a batch in TensorFlow, which is a dictionary with the data, its part and its digest."""
 _SAMPLES = 64  # elements of each array that go into a digest
 
 _ROWS = ("model.fit(dataset.batch(32))  # batches, whose first dimension counts the samples",)
 
 
 class BatchRecord:
-    """The parts that the data has yielded, and a digest of the batches."""
+    """The parts of the batches that the data has yielded, and a digest of the batches."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
         self.rows: int | None = None
-        """The rows of a whole batch of all ranks; None if they are not known beforehand."""
+        """The number of rows of a whole batch, or None if it is not known beforehand."""
         self.digest = 0
         self._parts: list[tuple[Part, int]] = []
         self._last = Part(0, size, size)
 
     @property
     def last(self) -> Part:
-        """The part of the last step; before the first one, as if all ranks had as many rows."""
+        """The part of the last step. Before the first one, a part as if every rank had all rows."""
         in_graph = Part(*last_in_graph().numpy().tolist()) if "tensorflow" in sys.modules else self._last
         return in_graph if in_graph.total else self._last
 
     def begin(self) -> None:
-        """Forget batches that nobody took: another iteration begins."""
+        """Forget batches that were not taken, as another iteration begins."""
         self._parts.clear()
 
     def note(self, part: Part, digest: int) -> None:
-        """Enter a batch."""
+        """Add the part of a batch, and the batch's digest."""
         self._parts.append((part, digest))
 
     def take(self) -> Part:
-        """Return the part of the batch that comes next."""
+        """Return the part of the next batch, and add the batch to the digest."""
         self._last, digest = self._parts.pop(0)
         self.digest = zlib.crc32(digest.to_bytes(8, "little"), self.digest)
         return self._last
@@ -68,10 +68,10 @@ class BatchRecord:
 
 
 class Cut(DataAdapter):
-    """Another adapter's batches, cut."""
+    """An adapter that cuts another adapter's batches."""
 
     def __init__(self, whole: Any, record: BatchRecord, batches: int = 1) -> None:
-        """`batches`: how many of its batches make up one of all ranks."""
+        """`batches` is the number of the other adapter's batches that are joined to one batch of all ranks."""
         self._whole = whole
         self._record = record
         self._batches = batches
@@ -85,7 +85,7 @@ class Cut(DataAdapter):
         return self._iterate(self._whole.get_jax_iterator)
 
     def get_torch_dataloader(self) -> Any:
-        return _Anew(lambda: self._iterate(self._whole.get_torch_dataloader))
+        return _Reiterable(lambda: self._iterate(self._whole.get_torch_dataloader))
 
     def get_tf_dataset(self) -> Any:
         with _own_shuffles(self._whole):
@@ -116,7 +116,7 @@ class Cut(DataAdapter):
         return self._whole.partial_batch_size
 
     def _iterate(self, source: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-        # At once, for random numbers may be drawn when the iterator is made.
+        # Not inside the generator, which starts later: random numbers may be drawn when the iterator is created.
         return self._cut_all(iter(source()))
 
     def _cut_all(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -125,21 +125,21 @@ class Cut(DataAdapter):
             yield self.cut(batch)
 
     def cut(self, batch: Any) -> Any:
-        """Return this rank's rows of a batch, and enter them."""
+        """Return this rank's rows of a batch, and add them to the record."""
         part = part_of(rows_of(batch), self._record.rank, self._record.size)
         self._record.note(part, digest_of(batch))
         return cut(batch, part)
 
 
 def cut(batch: Any, part: Part) -> Any:
-    """Return the rows of a part, of each array of a batch."""
+    """Return a batch with the rows of a part of each of its arrays."""
     if part.rows == part.total:
         return batch
     return tree.map_structure(lambda leaf: leaf if leaf is None else leaf[part.start : part.stop], batch)
 
 
-class _Anew:
-    """Something that is iterated over by a new iterator each time."""
+class _Reiterable:
+    """An iterable that calls `begin` for a new iterator each time."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
         self._begin = begin
@@ -153,7 +153,7 @@ def _leaves(batch: Any) -> list[Any]:
 
 
 def rows_of(batch: Any) -> int:
-    """Return how many samples a batch has.
+    """Return the number of samples in a batch.
 
     Raises:
         Refusal: its arrays do not have a common number of rows.
@@ -167,7 +167,7 @@ def rows_of(batch: Any) -> int:
 
 
 def digest_of(batch: Any) -> int:
-    """Return a checksum of samples of a batch, from all over its arrays."""
+    """Return a checksum of elements at equal distances in each array of a batch."""
     result = 0
     for leaf in _leaves(batch):
         flat = leaf.reshape(-1)
@@ -212,7 +212,7 @@ def cut_dataset(dataset: Any, record: BatchRecord, batches: int) -> Any:
     is_tuple = isinstance(dataset.element_spec, tuple)
     specs = tf.nest.flatten(dataset.element_spec)
     known = {spec.shape[0] for spec in specs if getattr(spec, "shape", None) and spec.shape.rank}
-    rows = known.pop() if len(known) == 1 else None  # the dimension stays static where it is
+    rows = known.pop() if len(known) == 1 else None  # a dimension that is static stays static
 
     def divide(*elements: Any) -> Any:
         element = elements if is_tuple else elements[0]
@@ -235,8 +235,10 @@ def cut_dataset(dataset: Any, record: BatchRecord, batches: int) -> Any:
 
 @functools.cache
 def digest_in_graph() -> Any:
-    """Return TensorFlow's variable with the digest of all batches that were taken there. There is one, for the steps
-    that assign to it are traced once, and used in each `fit` of the model."""
+    """Return the TensorFlow variable with the digest of all batches that were taken in its graphs.
+
+    There is only one, because the steps that assign to it are traced once and used in each `fit` of the model.
+    """
     import tensorflow as tf
 
     with tf.init_scope(), tf.device("CPU:0"):
@@ -245,8 +247,7 @@ def digest_in_graph() -> Any:
 
 @functools.cache
 def last_in_graph() -> Any:
-    """Return TensorFlow's variable with the part of the last step there, of which Python knows nothing: zeros before
-    the first."""
+    """Return the TensorFlow variable with the part of the last step, unknown to Python, or zeros before the first."""
     import tensorflow as tf
 
     with tf.init_scope(), tf.device("CPU:0"):
@@ -276,10 +277,10 @@ def _digest_in_graph(leaves: Sequence[Any]) -> Any:
 
 @contextlib.contextmanager
 def _own_shuffles(adapter: Any) -> Iterator[None]:
-    """Have Keras shuffle arrays by numpy where the script has not seeded TensorFlow.
+    """A context in which Keras shuffles arrays by numpy, if the script has not seeded TensorFlow.
 
-    Once TensorFlow is seeded, which it is for all ranks to have the same order, its own shuffle in there gives the same
-    order in every epoch.
+    `seed_all` has seeded TensorFlow, so that all ranks have the same order. But the shuffle of a seeded TensorFlow in
+    this adapter gives the same order in every epoch.
     """
     import tensorflow as tf
 
@@ -300,7 +301,7 @@ def _own_shuffles(adapter: Any) -> Iterator[None]:
 
 
 given_seed: int | None = None
-"""The seed that TensorFlow was given here, and not by the script."""
+"""The seed that TensorFlow got from this module, not from the script."""
 
 
 def tf_seed() -> int | None:
@@ -312,7 +313,7 @@ def tf_seed() -> int | None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed all random generators: those of Python, numpy, Keras and its backend."""
+    """Seed all random generators: Python's, numpy's, Keras's and its backend's."""
     import keras
 
     global given_seed

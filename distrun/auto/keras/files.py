@@ -1,4 +1,4 @@
-"""Files that models are saved to: rank 0 writes them, and the others wait until they are there."""
+"""Files that models are saved to: rank 0 writes them, and the others wait until they exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distrun.runtime.world import world
 
 
 def install() -> None:
-    """Have all models saved so from now on."""
+    """Change the functions that save models."""
     for owner, names in (
         (keras.Model, ("save", "save_weights", "export")),
         (keras.saving, ("save_model", "save_weights")),
@@ -31,7 +31,7 @@ def _on_rank_zero(plain: Any) -> Any:
         if world.rank() > 0 and not is_alone():
             collectives.barrier(name="auto.keras.files")
             return None
-        with on_one_rank():  # saving may save something else
+        with on_one_rank():  # a save may call another one of these functions
             result = plain(*args, **options)
         if not is_alone():
             collectives.barrier(name="auto.keras.files")

@@ -1,7 +1,7 @@
-"""The functions that Keras makes of a model's `train_step`, told of the part of the batch that they are given.
+"""The functions that Keras makes of a model's `train_step`, changed so that they know the part of the batch they get.
 
-A batch carries its part through what is traced: with TensorFlow in a dictionary, with JAX beside the arrays, where
-another part is another program. With torch nothing is traced.
+A batch carries its part into traced functions: with TensorFlow in a dictionary, with JAX as static metadata of the
+batch, so that each part has its own program. With torch nothing is traced.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _ANYTHING = tuple(
     for name in ("Lambda", "TorchModuleWrapper", "JaxLayer", "FlaxLayer", "TFSMLayer")
     if hasattr(keras.layers, name)
 )
-"""The layers of Keras that do what they are given."""
+"""The layers of Keras that run functions or modules of the script."""
 
 records: list[BatchRecord] = []
-"""The books of the data of each `fit` or `train_on_batch` under way; the last one is of the innermost."""
+"""The records of each running `fit` or `train_on_batch`. The last one belongs to the innermost call."""
 
 
 @dataclass
 class Marked:
-    """A batch of JAX and its part."""
+    """A batch in JAX and its part."""
 
     data: Any
     part: Part
 
 
 def install(trainer: Any) -> None:
-    """Have all models of a class make such functions from now on."""
+    """Change `make_train_function` of a class of models, so that it makes such functions."""
     if CHOSEN.BACKEND == "jax":
         import jax
 
@@ -68,7 +68,7 @@ def install(trainer: Any) -> None:
 
 
 def _is_of_keras(model: Any) -> bool:
-    """Whether all layers of a model are Keras's own, of which it is known that rows do not meet in them."""
+    """Whether all layers of a model are Keras's own. These are known not to mix rows."""
     for layer in model._flatten_layers():
         if not steps.are_of_keras(type(layer), getattr(layer, "activation", None)):
             return False
@@ -128,7 +128,7 @@ def _torch(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[
         kept = None
         if not counts(part, world.rank(), world.size()):
             kept = [(variable, variable.value.clone()) for variable in metrics.variables_of(model)]
-        # The step has a random generator of this rank's own, so that the others, which shuffle data, stay alike.
+        # The step uses this rank's own stream of random numbers. The common stream, which shuffles data, stays in step.
         outer = torch.get_rng_state()
         if state is None:
             torch.manual_seed(torch.initial_seed() + world.rank())
@@ -157,15 +157,15 @@ def _tensorflow(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Call
 
     @functools.wraps(plain)
     def train(iterator: Any) -> Any:
-        result = plain(iterator if isinstance(iterator, tf.data.Iterator) else _told(iterator))
+        result = plain(iterator if isinstance(iterator, tf.data.Iterator) else _as_cut_batches(iterator))
         trial.end_tensorflow()
         return result
 
     return train
 
 
-def _told(batches: Iterator[Any]) -> Iterator[Any]:
-    """The batches of `train_on_batch`, in the form of those of a dataset."""
+def _as_cut_batches(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of `train_on_batch` in the form that a cut dataset yields."""
     import tensorflow as tf
 
     for batch in batches:
@@ -180,7 +180,7 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: StepTrial) ->
     def train_step(given: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
         if not tf.executing_eagerly() and graph.seed is not None:
-            graph.seed += world.rank()  # random operations of the step are this rank's own
+            graph.seed += world.rank()  # so that random operations of the step differ between ranks
         part = Part(*given[PART])
         digest = digest_in_graph()
         digest.assign(digest * 31 + given[SEEN])
@@ -200,12 +200,12 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: StepTrial) ->
 
 
 def _keep(model: Any, kept: list[tuple[Any, Any]], is_counted: Any) -> None:
-    """Give metrics back the values that they had, if the step's part does not count."""
+    """Restore the metrics to the values in `kept`, if the step's part does not count."""
     import tensorflow as tf
 
     known = {id(variable): value for variable, value in kept}
     for variable in metrics.variables_of(model):
         before = known.get(id(variable))
-        if before is None:  # made in this step, which is the first one
+        if before is None:  # created in this step, which is the first one
             before = tf.zeros_like(variable.value)
         variable.assign(tf.where(is_counted, variable.value, before))

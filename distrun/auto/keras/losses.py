@@ -1,4 +1,4 @@
-"""Loss functions within a training step, made means over the rows of the rank's part: see `steps`."""
+"""Loss functions within a training step, turned into means over the rows of the rank's part: see `steps`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from distrun.auto.keras.collectives import total
 from distrun.auto.refusing import refuse
 from distrun.errors import in_one_line
 
-# Those that compare the rows of a batch if they are given no axis:
+# Losses that compare the rows of a batch unless they are given an axis:
 _OF_BATCH = tuple(getattr(keras.losses, name) for name in ("Dice", "Tversky", "Circle") if hasattr(keras.losses, name))
 _FUNCTIONS_OF_BATCH = tuple(
     getattr(keras.losses, name) for name in ("dice", "tversky", "circle") if hasattr(keras.losses, name)
 )
 
 _FUNCTION_LINES = ("def loss(y_true, y_pred): return keras.ops.mean(..., axis=-1)  # one for each row",)
-_losses: list[tuple[Any, Any, Any]] = []  # that are being called, with what they were given
+_losses: list[tuple[Any, Any, Any]] = []  # the losses that are being called, outermost first, with their arguments
 
 
 def install() -> None:
-    """Take part in all losses of Keras from now on."""
+    """Change the functions that compute and reduce losses in Keras."""
     from keras.src.losses import loss as module
 
     call, reduce = keras.losses.Loss.__call__, module.reduce_weighted_values
@@ -70,7 +70,7 @@ def install() -> None:
 
 
 def is_of_each_row(loss: Any) -> bool:
-    """Whether a loss is one of Keras's that are known to compute a value for each row, of that row alone."""
+    """Whether a loss is one of Keras's own that compute each row's value from that row alone."""
     function = getattr(loss, "fn", None)
     return (
         steps.are_of_keras(type(loss), function)
@@ -101,7 +101,7 @@ def _made_mean(step: steps.PartialStep, loss: Any, values: Any, sample_weight: A
 
 
 def _share_of(step: steps.PartialStep, mine: Any) -> Any:
-    """Return what makes of a mean over some weight of the part one that is averaged by rows."""
+    """Return the factor that turns a mean weighted by `mine`, this rank's total weight, into one weighted by rows."""
     if step.is_trial:
         return mine * step.growth(mine)
     whole = total(mine, step.name("loss")) / step.copies(mine)
@@ -112,8 +112,9 @@ def _share_of(step: steps.PartialStep, mine: Any) -> Any:
 
 
 def _adds_up(loss: Any, y_true: Any, y_pred: Any) -> bool:
-    """Whether a loss function that returns a number for a batch adds up its rows. It is tried on two made-up batches,
-    of which one is the other one twice.
+    """Whether a loss function that returns a number for a batch sums over its rows.
+
+    It is tried on two generated batches: the second one contains the first one twice.
 
     Raises:
         Refusal: it returns neither a sum nor a mean.

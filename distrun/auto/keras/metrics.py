@@ -1,4 +1,4 @@
-"""Metrics of all ranks together: the state of a metric is added up, which is exact for means, counts and curves."""
+"""Metrics of all ranks together: states are summed over the ranks, which is exact for means, counts and curves."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _LINES = (
     "model.evaluate(x, y)        # or after the training: there each rank sees all rows",
 )
 
-_untried: list[tuple[Any, Any, Any]] = []  # metrics of the script's own, with the shapes and dtypes of a batch
-_looked_at: weakref.WeakSet[Any] = weakref.WeakSet()  # what `compile` has made of a model's metrics
+_untried: list[tuple[Any, Any, Any]] = []  # the script's own metrics, with the shapes and dtypes of a batch
+_noted: weakref.WeakSet[Any] = weakref.WeakSet()  # the `CompileMetrics` whose metrics have been noted
 
 
 def install() -> None:
-    """Take part in all metrics from now on.
+    """Change the functions that update metrics.
 
-    Means over batches, of one number for each, count all batches alike: a rank's number counts as much as its rows of
-    the batch. Metrics of the script's own are noted, to be tried.
+    `Mean` gives every batch the same weight if it gets one number per batch, so a rank's number must be weighted by the
+    rank's rows of the batch. The script's own metrics are noted, to be tried by `check`.
     """
     from keras.src.trainers.compile_utils import CompileMetrics
 
@@ -43,8 +43,8 @@ def install() -> None:
     @functools.wraps(compiled)
     def update_compiled(self: Any, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
         result = compiled(self, y_true, y_pred, sample_weight)
-        if steps.current() is not None and self not in _looked_at:
-            _looked_at.add(self)
+        if steps.current() is not None and self not in _noted:
+            _noted.add(self)
             for group in (self._flat_metrics, self._flat_weighted_metrics):
                 for each, true, predicted in zip(group, self._flatten_y(y_true), self._flatten_y(y_pred), strict=False):
                     note(each.metrics if each else (), true, predicted)
@@ -64,7 +64,7 @@ def install() -> None:
 
 
 def note(used: Iterable[Any], y_true: Any, y_pred: Any) -> None:
-    """Note those metrics that are the script's own, with what they were given."""
+    """Note the script's own among the metrics `used`, with the shapes and dtypes of their arguments."""
     for metric in used:
         function = getattr(metric, "_fn", None)
         if not steps.are_of_keras(type(metric), function):
@@ -73,11 +73,10 @@ def note(used: Iterable[Any], y_true: Any, y_pred: Any) -> None:
 
 
 def check() -> None:
-    """Try the metrics of the script's own that have been used first since the last call: on two made-up batches, and
-    on both together.
+    """Try the script's own metrics that are new since the last call: on two generated batches, and on both together.
 
     Raises:
-        Refusal: the state of one does not add up, as `combine` needs.
+        Refusal: the states of a metric do not add up, as `combine` needs.
     """
     while _untried:
         metric, *specs = _untried.pop(0)
@@ -88,7 +87,7 @@ def check() -> None:
             function = getattr(metric, "_fn", None)
             is_right = _adds_up(metric, batches) if function is None else _is_mean(metric, batches)
         except Exception:
-            continue  # it takes no such batches, so nothing is known of it
+            continue  # it does not accept such batches, so nothing is known about it
         if is_right:
             continue
         if function is None:
@@ -141,13 +140,13 @@ def _is_mean(metric: Any, batches: list[Any]) -> bool:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return the variables of a model's metrics, each of them once."""
+    """Return the variables of a model's metrics, without duplicates."""
     found = {id(variable): variable for metric in model.metrics for variable in metric.variables}
     return list(found.values())
 
 
 def combine(model: Any) -> None:
-    """Give all ranks the metrics of all of them."""
+    """Replace the state of a model's metrics by the sum, or the mean, over all ranks."""
     variables = variables_of(model)
     if not variables:
         return
@@ -163,24 +162,25 @@ def combine(model: Any) -> None:
 
 
 def results_of(model: Any) -> dict[Path, Any]:
-    """Return the numbers of a model's metrics by where logs have them: named by metric, and as Keras flattens them."""
+    """Return the numbers of a model's metrics by their paths in logs: by metric name, and as Keras flattens them."""
     return numbers_of({metric.name: metric.result() for metric in model.metrics}) | numbers_of(
         model.get_metrics_result()
     )
 
 
 def combined_results(model: Any, logs: Any, part: Part) -> Any:
-    """Give all ranks the metrics of all of them, and return the logs of a `train_step` accordingly.
+    """Combine the metrics of all ranks, and return the logs of a `train_step` with their results.
 
-    Numbers that are results of the model's metrics are those of all ranks; others are averaged by rows.
+    Numbers that are results of the model's metrics are replaced by the results for all ranks. Other numbers are
+    averaged by rows.
 
     Args:
         model: the model.
-        logs: any nest of numbers, text and None: what the last step has returned.
+        logs: what the last step has returned: any nest of numbers, text and None.
         part: this rank's part of that step's batch.
     """
     results = model.get_metrics_result()
-    if isinstance(logs, dict) and logs.keys() == results.keys():  # then Keras logs the model's metrics in any case
+    if isinstance(logs, dict) and logs.keys() == results.keys():  # then Keras logs the model's metrics anyway
         combine(model)
         return plain(model.get_metrics_result())
     before = results_of(model)
@@ -190,16 +190,16 @@ def combined_results(model: Any, logs: Any, part: Part) -> Any:
 
 
 def combined_logs(logs: Any, part: Part) -> Any:
-    """Return the logs of a batch, any nest, whose numbers without dimensions are averaged by rows."""
+    """Return the logs of a batch, any nest, with its scalars averaged over the ranks by rows."""
     return _averaged(logs, part, {}, {})
 
 
 def _averaged(logs: Any, part: Part, before: dict[Path, Any], after: dict[Path, Any]) -> Any:
-    """Average logs by rows, but for the numbers that are those of `before` on all ranks: `after` has them."""
+    """Average the scalars in logs by rows. Numbers that equal those in `before` on all ranks are taken from `after`."""
     numbers = numbers_of(logs)
     scalars = [path for path, value in numbers.items() if not value.ndim]
     rows = float(part.rows) if world.rank() == 0 or part.total >= world.size() else 0.0
-    # Metrics take no notice of a step without rows, whose logs say nothing.
+    # A part that does not count was left out of the metrics, so its logs cannot show what is a metric's result.
     known = [path in after and (not rows or _is_close(before[path], value)) for path, value in numbers.items()]
     own = [rows, *(float(numbers[path]) * rows if rows else 0.0 for path in scalars), *known]
     total, *sums = collectives.allreduce(np.array(own, np.float64), "auto.keras.logs", Sum).tolist()
@@ -213,8 +213,10 @@ def _is_close(one: Any, other: Any) -> bool:
 
 
 def agreed(result: Any) -> Any:
-    """Return rank 0's result of an evaluation, any nest: others may differ in the last bits, and decisions follow from
-    its numbers."""
+    """Return rank 0's result of an evaluation, any nest.
+
+    The other ranks' results may differ in the last bits, and the script may decide by them.
+    """
     numbers = numbers_of(result)
     if not numbers or is_alone():
         return result

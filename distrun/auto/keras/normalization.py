@@ -1,4 +1,4 @@
-"""Batch normalization by the statistics of the whole batch, so that it is what it was in one process."""
+"""Batch normalization by the statistics of the whole batch, as in a single process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distrun.auto.keras.collectives import total
 
 
 def install() -> None:
-    """Have all layers do so from now on, within training steps."""
+    """Change the layers of batch normalization, within training steps."""
     layer = keras.layers.BatchNormalization
     plain = layer._moments
 
@@ -21,13 +21,13 @@ def install() -> None:
         step = steps.current()
         if step is None:
             return mean, variance
-        if step.is_trial:  # of the loss alone
+        if step.is_trial:  # a trial is about the loss: statistics would mix its rows
             return ops.zeros_like(mean), ops.ones_like(variance)
         weight = _weight(inputs, mask, mean)
         name = step.name(self.path)
         sums = total(ops.concatenate([mean * weight, ops.reshape(weight, (1,))]), f"{name}.mean")
         middle, rows = sums[:-1] / sums[-1], sums[-1]
-        # By distances from the mean: the difference of large squares would be lost in rounding.
+        # Sum squared distances from the mean: E[x^2] - E[x]^2 would lose a small variance in rounding.
         spread = total((variance + ops.square(mean - middle)) * weight, f"{name}.variance")
         return middle, spread / rows
 

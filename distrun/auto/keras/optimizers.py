@@ -1,4 +1,4 @@
-"""Optimizers of the script, made to use the gradients of all ranks, each weighted by its rows."""
+"""The script's optimizers, changed so that they use the gradients of all ranks, weighted by rows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LOOP = (
     "model.fit(x, y)  # with a train_step of your own, if the loss needs one",
 )
 
-_depth = 0  # of calls of distributed optimizers, which call others inside
+_depth = 0  # of nested calls of distributed optimizers, which may call plain ones inside
 
 
 class Weighted:
-    """The class that is mixed into a distributed optimizer's."""
+    """A mixin for the class of a distributed optimizer."""
 
     def scale_loss(self, loss: Any) -> Any:
-        """Multiply the loss by the share of this rank."""
+        """Multiply the loss by this rank's share."""
         step = steps.current()
         if step is not None and step.is_trial:
             return loss
@@ -57,7 +57,7 @@ class Weighted:
 
 
 def _is_tried(gradients: Any) -> bool:
-    """Whether a step is only tried; its gradients are kept then."""
+    """Whether the step is only tried. If it is, keep its gradients for the trial."""
     step = steps.current()
     if step is None or step.gradients is None:
         return False
@@ -94,8 +94,10 @@ def _of_this_rank(step: steps.PartialStep, gradient: Any, is_scaled: bool) -> An
 
 
 def _slices_of_this_rank(step: steps.PartialStep, slices: Any, is_scaled: bool) -> Any:
-    """Return the slices, once: optimizers go by how often a row is among them, so that of ranks which all have the
-    whole batch only rank 0 has slices."""
+    """Return the slices of this rank's gradient.
+
+    Optimizers count duplicate rows, so if every rank has computed the whole batch, only rank 0 contributes slices.
+    """
     import tensorflow as tf
 
     values = slices.values if is_scaled else slices.values * step.share(slices.values)
@@ -107,7 +109,7 @@ def _slices_of_this_rank(step: steps.PartialStep, slices: Any, is_scaled: bool) 
 
 
 def distribute(optimizer: Any) -> None:
-    """Make an optimizer use the gradients of all ranks, unless it does."""
+    """Make an optimizer use the gradients of all ranks, unless it does already."""
     if isinstance(optimizer, Weighted):
         return
     if isinstance(optimizer, Distributed):
@@ -124,7 +126,7 @@ def distribute(optimizer: Any) -> None:
 
 
 def optimizers_of(model: Any) -> Iterator[Any]:
-    """Find the optimizers that a model has: that of `compile`, and those that it keeps as attributes."""
+    """Yield the optimizers of a model: the one from `compile`, and those that it keeps as attributes."""
     found: list[Any] = []
     values = [getattr(model, "optimizer", None), *vars(model).values()]
     for value in values:
@@ -136,7 +138,7 @@ def optimizers_of(model: Any) -> Iterator[Any]:
 
 
 def watch() -> None:
-    """Refuse from now on updates by an optimizer that is none of a model's in `fit` or `train_on_batch`."""
+    """Refuse updates by any optimizer that does not belong to a model in `fit` or `train_on_batch`."""
     base = next(kind for kind in keras.optimizers.Optimizer.__mro__ if "apply" in vars(kind))
     plain = base.apply
 

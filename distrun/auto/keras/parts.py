@@ -1,8 +1,7 @@
-"""The rows of a batch that a rank computes, and what its loss must be multiplied by so that the average over the ranks
-is the loss of the whole batch.
+"""The rows of a batch that a rank computes, and whether they count in metrics.
 
-The whole batch is the script's own. A rank has its consecutive rows of it; when there are fewer rows than ranks, all
-ranks compute all of them, and those of rank 0 count in the metrics.
+The whole batch is the script's own. A rank has consecutive rows of it. If there are fewer rows than ranks, all ranks
+compute all rows, and only rank 0's count in metrics.
 """
 
 from __future__ import annotations
@@ -11,26 +10,26 @@ from typing import Any, NamedTuple
 
 
 class Part(NamedTuple):
-    """A rank's part of a batch: numbers, or with TensorFlow scalar tensors."""
+    """A rank's part of a batch: three integers, or with TensorFlow three scalar tensors."""
 
     start: Any
     stop: Any
     total: Any
-    """The rows of the whole batch."""
+    """The number of rows of the whole batch."""
 
     @property
     def rows(self) -> Any:
-        """The rows of the part."""
+        """The number of rows of the part."""
         return self.stop - self.start
 
 
 def part_of(total: Any, rank: int, size: int) -> Part:
-    """Return the part of a rank of a batch of `total` rows."""
+    """Return a rank's part of a batch of `total` rows, given the number of ranks (`size`)."""
     if total < size:
         return Part(0, total, total)
     return Part(total * rank // size, total * (rank + 1) // size, total)
 
 
 def counts(part: Part, rank: int, size: int) -> Any:
-    """Whether the metrics of this rank's part count."""
+    """Whether this rank's part counts in the metrics."""
     return rank == 0 or part.total >= size

@@ -1,5 +1,7 @@
-"""Refusals of ways to distribute that a script uses by itself, which would be distributed twice, and of clipping in a
-training step, which would clip the gradients of a part."""
+"""Refusals of scripts that distribute themselves, and of clipping inside a training step.
+
+The former would be distributed twice. The latter would clip the gradients of a part, before the average.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _STRATEGIES = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "ParameterServ
 
 
 def watch() -> None:
-    """Refuse them from now on."""
+    """Replace the functions and classes that are refused."""
     if hasattr(keras, "distribution"):
         keras.distribution.set_distribution = _refusing("keras.distribution.set_distribution")
     after_import("tensorflow", _watch_tensorflow)

@@ -1,4 +1,4 @@
-"""One start for all ranks, random numbers of each rank's own after it, and the comparison of what has come of it."""
+"""A common start for all ranks, different random numbers for each rank after it, and comparisons of the ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _APART = 1_000_003  # between the seeds of two ranks
 _SEED = "seed_generator_state"
 
 _ACCUMULATOR = "gradient_accumulator"
-"""The end of the name of a variable that adds up the gradients of this rank alone."""
+"""The suffix of the name of a variable that accumulates the gradients of this rank alone."""
 
 _SEEDS = (
     "keras.utils.set_random_seed(1)  # before the data is made, split or shuffled",
@@ -42,13 +42,13 @@ _WHY_OWN = "The training step computes it from the rows of a batch, of which eac
 _LINES_OWN = ("self.total = keras.metrics.Mean()  # what is only shown; the ranks' states are added up",)
 
 _assigned: weakref.WeakKeyDictionary[Any, dict[int, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
-"""The variables of TensorFlow that the training step of a model assigns, by identity."""
+"""The TensorFlow variables that the training step of each model assigns, by identity."""
 
 _IN_ORDER = "dataset.map(f, num_parallel_calls=1)  # random operations in f come in order; or stateless ones"
 
 
 def start(model: Any) -> None:
-    """Give all ranks the weights and the optimizers' state of rank 0, and random numbers of their own."""
+    """Give all ranks the weights and the optimizers' state of rank 0, and each rank different random numbers."""
     optimizers = list(optimizers_of(model))
     if model.built:
         CHOSEN.build(model.optimizer, model.trainable_variables)
@@ -61,15 +61,18 @@ def start(model: Any) -> None:
 
 
 def end(model: Any) -> None:
-    """Give all ranks one state of random generators again."""
+    """Give all ranks the same state of random generators again."""
     generators = _generators(model)
     if generators:
         broadcast_variables(generators, 0)
 
 
 def average_accumulators(model: Any) -> None:
-    """Give all ranks the average of the gradients that each has accumulated for itself. What they do with it is the
-    same as before, and may now be saved by one of them, or taken from one."""
+    """Give all ranks the average of the gradients that each has accumulated for itself.
+
+    The next update stays the same, because it uses the average of these anyway. But now one rank may save the state, or
+    another take it from this rank.
+    """
     states = [each for optimizer in optimizers_of(model) for each in state_of(optimizer)]
     for place, variable in enumerate(each for each in states if each.name.endswith(_ACCUMULATOR)):
         variable.assign(collectives.allreduce(np.asarray(array_of(variable)), f"auto.keras.accumulated.{place}"))
@@ -92,23 +95,23 @@ class Comparison:
 
     @property
     def sizes(self) -> list[int] | None:
-        """The rows of each rank in a batch; None if they differ, or are not known."""
+        """The number of rows of each rank in a batch, or None if it is not known."""
         rows, size = self._record.rows, self._record.size
         return None if rows is None else [part_of(rows, rank, size).rows for rank in range(size)]
 
     @property
     def last(self) -> Part:
-        """The part of the last step, as far as it is known."""
+        """The part of the last step."""
         return self._record.last
 
     def check(self) -> None:
-        """Compare them, and try metrics that are new.
+        """Compare the ranks' data and weights, and try new metrics.
 
         Raises:
             Refusal: the ranks have read different data, or have different weights, or a metric does not add up.
         """
         if hasattr(self._model, "jax_state_sync"):
-            self._model.jax_state_sync()  # in an epoch the variables are empty
+            self._model.jax_state_sync()  # during an epoch the variables are empty
         metrics.check()
         own = np.array([self._record.seen(), weights_hash(self._model)], np.int64)
         everyone = collectives.allgather(own, "auto.keras.check").reshape(-1, 2)
@@ -148,12 +151,13 @@ def _hash(array: np.ndarray[Any, Any]) -> int:
     return int(np.bitwise_xor.reduce(words)) + int(words.sum(dtype=np.uint64)) + rest
 
 
-# Variables of TensorFlow that are the script's own --------------------------------------------------------------------
+# The script's own variables of TensorFlow
+# ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def noting_assignments(model: Any) -> Iterator[None]:
-    """Within this context, in which a model's training step is made or traced, note the variables that it assigns."""
+    """A context for running or tracing a model's training step, which notes the variables that the step assigns."""
     from tensorflow.python.ops import resource_variable_ops
 
     owners = resource_variable_ops.BaseResourceVariable, resource_variable_ops.ResourceVariable
@@ -179,13 +183,12 @@ def noting_assignments(model: Any) -> Iterator[None]:
 
 
 def assigned(model: Any) -> list[Any]:
-    """Return the variables of TensorFlow that a model's training step is known to assign."""
+    """Return the TensorFlow variables that a model's training step is known to assign."""
     return [found for each in _assigned.get(model, {}).values() if (found := each()) is not None]
 
 
 def _own(model: Any) -> tuple[list[str], list[int]]:
-    """Return the names and hashes of the variables that a training step assigns and no model, optimizer or metric
-    holds."""
+    """Return the names and hashes of assigned variables that do not belong to a model, an optimizer or a metric."""
     held = [*model.variables, *(each for optimizer in optimizers_of(model) for each in state_of(optimizer))]
     held += [each for metric in instances_of(keras.metrics.Metric) for each in metric.variables]
     known = {id(each.value) for each in held}

@@ -1,8 +1,9 @@
-"""The training step that is being made, or traced: whose rows it has, which optimizers know it, which losses it sums.
+"""The training step that is running or being traced: its rows, its losses, and the optimizers that have scaled these.
 
 A loss function returns a mean over the rows that it is given, so the loss of a rank is multiplied by its share: rows of
-the part times ranks over rows of the batch. The average of the gradients is then that of the whole batch, however the
-rows are divided. What is not such a mean is made one that behaves alike: a sum is multiplied by total / rows.
+the part times ranks over rows of the batch. The average of the gradients is then the gradient of the whole batch,
+however the rows are divided. Other losses are first scaled so that they behave like such a mean: a sum is multiplied by
+total / rows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class PartialStep:
         self.part = part
         self.size = size
         self.gradients: list[list[Any]] | None = [] if is_trial else None
-        """In a trial, the gradients of each call of an optimizer, which updates nothing: see `trial`."""
+        """In a trial, the gradients in each call of an optimizer, which updates nothing then. None in a real step."""
         self.is_own = False
         """Whether the script itself has computed the loss, or a term of it."""
         self.scaled: set[int] = set()
@@ -32,28 +33,27 @@ class PartialStep:
 
     @property
     def is_trial(self) -> bool:
-        """Whether the step is only tried: rows alone, without the other ranks."""
+        """Whether the step is only tried, on rows of this rank and without collectives."""
         return self.gradients is not None
 
     def share(self, like: Any) -> Any:
-        """Return what the loss is multiplied by, in the dtype of a tensor."""
+        """Return the factor for the loss, in the dtype of the tensor `like`."""
         return _quotient(self.part.rows * self._ranks(), self.part.total, like)
 
     def weight(self) -> Any:
-        """Return the weight of a number of this part in a mean over batches: all parts that count have `size`
-        together."""
+        """Return the weight of this part's number in a mean over batches. The ranks' weights add up to `size`."""
         return self.part.rows * self.size / self.part.total
 
     def growth(self, like: Any) -> Any:
-        """Return the rows of the batch over those of the part."""
+        """Return the batch's number of rows, divided by the part's."""
         return _quotient(self.part.total, self.part.rows, like)
 
     def copies(self, like: Any) -> Any:
-        """Return how many ranks have the same rows."""
+        """Return the number of ranks that have the same rows."""
         return _quotient(self.size, self._ranks(), like)
 
     def _ranks(self) -> Any:
-        """Return among how many ranks the batch is divided."""
+        """Return the number of ranks that the batch is divided among."""
         if isinstance(self.part.total, int):
             return self.size if self.part.total >= self.size else 1
         import tensorflow as tf
@@ -61,7 +61,7 @@ class PartialStep:
         return tf.where(self.part.total >= self.size, self.size, 1)
 
     def name(self, what: str) -> str:
-        """Return a name for an operation of the step: the same in each trace of the same program."""
+        """Return a name for an operation of the step. It is the same in each trace of the same program."""
         number = self._calls[what] = self._calls.get(what, -1) + 1
         return f"auto.keras.{what}.{number}"
 
@@ -75,13 +75,13 @@ def _quotient(above: Any, below: Any, like: Any) -> Any:
 
 
 def current() -> PartialStep | None:
-    """Return the step that is being made in this process."""
+    """Return the step that is running or being traced in this process, or None if there is none."""
     return _steps[-1] if _steps else None
 
 
 @contextlib.contextmanager
 def step(part: Part, size: int, is_trial: bool = False) -> Iterator[PartialStep]:
-    """Make a step on a part of a batch, or try it."""
+    """A context for running, tracing or trying a step on a part of a batch."""
     _steps.append(PartialStep(part, size, is_trial))
     try:
         yield _steps[-1]
@@ -90,6 +90,6 @@ def step(part: Part, size: int, is_trial: bool = False) -> Iterator[PartialStep]
 
 
 def are_of_keras(*made: Any) -> bool:
-    """Whether classes and functions are Keras's own, so that it is known what they do; those that are None are."""
+    """Whether all classes and functions are Keras's own, whose behaviour is known. None is ignored."""
     # The module of a function in C, such as `torch.relu`, may be None.
     return all(str(getattr(each, "__module__", None)).startswith("keras.") for each in made if each is not None)

@@ -1,4 +1,4 @@
-"""`fit`, `evaluate`, `train_on_batch` of all models, each rank with its part of every batch."""
+"""`fit`, `evaluate` and `train_on_batch` of all models. In training each rank computes its part of every batch."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _WITHOUT = ("python train.py  # or in one process",)
 
 
 class Fit:
-    """A call of `fit`."""
+    """A running call of `fit`."""
 
     def __init__(self, model: Any, is_scaled: bool) -> None:
         self.model = model
         self.is_scaled = is_scaled
         self.record = BatchRecord(world.rank(), world.size())
         self.has_data = False
-        """Whether the training data has been found: what comes after it is for validation."""
+        """Whether the training data has been found. Data after it is for validation."""
 
 
 _fits: list[Fit] = []
@@ -43,7 +43,7 @@ _evaluations = 0
 
 
 def install(trainer: Any, is_scaled: bool) -> None:
-    """Take part in all of this from now on."""
+    """Change the methods of a class of models that train and evaluate."""
     from keras.src.trainers.epoch_iterator import EpochIterator
 
     _around_data(EpochIterator)
@@ -56,7 +56,7 @@ def install(trainer: Any, is_scaled: bool) -> None:
 
 
 def _around(owner: Any, name: str, instead: Callable[..., Any]) -> None:
-    """Have `instead(plain, model, arguments)` called for a method of all models."""
+    """Replace a method of all models by a call of `instead(plain, model, arguments)`."""
     kind = next(each for each in owner.__mro__ if name in vars(each))
     plain = getattr(kind, name)
     signature = inspect.signature(plain)
@@ -96,12 +96,12 @@ def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict
     finally:
         _fits.pop()
         functions.records.pop()
-    collectives.barrier(name="auto.keras.fit")  # files that rank 0 has written are there
+    collectives.barrier(name="auto.keras.fit")  # now the files that rank 0 has written exist
     return history
 
 
 def _check(model: Any) -> None:
-    """Refuse to train what cannot be divided."""
+    """Refuse to train a model whose training cannot be divided."""
     if is_alone():
         refuse(
             "a callback that is called on rank 0 alone, for it writes files (a subclass of ModelCheckpoint, CSVLogger "
@@ -116,7 +116,7 @@ def _check(model: Any) -> None:
 
 
 def _check_layers(model: Any) -> None:
-    """Refuse layers that keep something of the rows of one batch for those of the next."""
+    """Refuse layers that keep a state from the rows of one batch for the rows of the next."""
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.RNN) and layer.stateful:
             refuse(
@@ -150,7 +150,7 @@ def _around_data(iterator: Any) -> None:
 
 
 def _results(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
-    """The metrics at the end of an epoch, of all ranks."""
+    """Return the metrics of all ranks at the end of an epoch."""
     logs = arguments["logs"]
     if not _fits or _evaluations:
         return plain(model, logs)
@@ -158,7 +158,7 @@ def _results(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -
 
 
 def _evaluate(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
-    """Evaluate all of the data on all ranks, which then take rank 0's results."""
+    """Evaluate all of the data on every rank, and return rank 0's results."""
     global _evaluations
     _evaluations += 1
     try:
@@ -175,7 +175,7 @@ def _quietly(plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -
 
 # train_on_batch -------------------------------------------------------------------------------------------------------
 
-_calls: dict[int, tuple[Any, BatchRecord, list[int]]] = {}  # by model: itself, what it was given, and how often
+_calls: dict[int, tuple[Any, BatchRecord, list[int]]] = {}  # by the model's id: model, record, [calls]
 
 
 def _train_on_batch(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:

@@ -1,11 +1,11 @@
-"""A trial of a training step that is not Keras's alone: are a batch's gradients the average of those of its halves?
+"""A trial of a training step with code of the script: are a batch's gradients the average of its halves' gradients?
 
-The losses and layers of Keras are known (`losses`, `functions`). Of a loss that the script computes, in a function, a
-`train_step`, a `compute_loss` or a layer's `add_loss`, and of the script's own layers, nothing is known but that the
-loss must be a mean over the rows, for the ranks' gradients to make up those of the batch. So after the first step, and
-after others at growing distances, the training step is tried: on the first half of the rank's rows, on the second, and
-on both together. The optimizers update nothing in a trial, random numbers are all alike in it, and variables get back
-what they were. A loss that adds up its rows, or compares them with each other, is refused.
+Keras's own losses and layers are known (`losses`, `functions`). Nothing is known about a loss that the script computes,
+in a function, a `train_step`, a `compute_loss` or a layer's `add_loss`, nor about the script's own layers. But the loss
+must be a mean over the rows, or the ranks' gradients do not add up to the gradients of the batch. So after the first
+step, and after others at growing distances, the training step is tried: on the first half of the rank's rows, on the
+second, and on both together. In a trial the optimizers update nothing, all random numbers are the same, and variables
+get their values back afterwards. A loss that sums over its rows, or compares them with each other, is refused.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _LINES = (
     "optimizer = keras.optimizers.Adam(global_clipnorm=1.0)  # where gradients are clipped",
 )
 _TOLERANCE = 0.002  # of the norm of a variable's gradient
-_LOW_TOLERANCE = 0.1  # where it is computed in 16 bits
-_NEGLIGIBLE = 1e-4  # of the norm of all gradients: what is left of a sum that is zero
+_LOW_TOLERANCE = 0.1  # the same, if it is computed in 16 bits
+_NEGLIGIBLE = 1e-4  # of the norm of all gradients: a smaller gradient may be the rounding error of zero
 
 
 class StepTrial:
@@ -50,20 +50,20 @@ class StepTrial:
         self._model = model
         self._is_needed = is_own
         self._schedule = TrialSchedule()
-        self._calls: list[int] = []  # of each gradient, the call of an optimizer that it was given to
-        # In TensorFlow, whether a trial is made in the next step, and what it has come to:
+        self._calls: list[int] = []  # for each gradient, the number of the optimizer call that it was given to
+        # In TensorFlow, variables: whether the next step makes a trial, and the results of that.
         self._is_due: Any = CHOSEN.BACKEND == "tensorflow" and _variable(True)
         self._results: Any = None
         self._of_jax: Any = None
         self.step: Any = None
-        """The training step of JAX."""
+        """The training step, with JAX."""
 
     def note(self, step: steps.PartialStep) -> None:
-        """Learn from a step that was made whether a trial is needed."""
+        """Note whether a step contains the script's own code, so that a trial is needed."""
         self._is_needed = self._is_needed or step.is_own
 
     def run_torch(self, train: Callable[[Any], Any], data: Any) -> None:
-        """Try a training function, if it is needed; see `verdict`."""
+        """Try a training function with torch, if a trial is needed and due. See `verdict`."""
         if not self._advance():
             return
         import torch
@@ -77,7 +77,7 @@ class StepTrial:
         self._end(array_of(results))
 
     def run_jax(self, state: Any, data: Any) -> None:
-        """Try the training step on a state and a batch, if it is needed; see `verdict`."""
+        """Try the training step with JAX on a state and a batch, if a trial is needed and due. See `verdict`."""
         if not self._advance():
             return
         import jax
@@ -90,7 +90,7 @@ class StepTrial:
         self._end(np.asarray(self._of_jax(state, data)))
 
     def add_tensorflow(self, step: Callable[[Any], Any], data: Any) -> None:
-        """Add a trial to the step that is being traced, if it is needed: it is made where it is due."""
+        """Add a trial to the TensorFlow step that is being traced, if it is needed. The trial runs when it is due."""
         if not self._is_needed:
             return
         import tensorflow as tf
@@ -112,7 +112,7 @@ class StepTrial:
         is_due.assign(False)
 
     def end_tensorflow(self) -> None:
-        """Judge what a trial has come to in the step that has just run; see `verdict`."""
+        """Evaluate the trial, if there was one, in the TensorFlow step that has just run. See `verdict`."""
         if self._results is None:
             return
         if self._advance():
@@ -128,10 +128,10 @@ class StepTrial:
         return list({id(variable): variable for variable in every}.values())
 
     def _tried(self, step: Callable[[Any], None], halves: tuple[Any, Any, Any]) -> Any:
-        """Return five numbers for each gradient, as `verdict` takes them."""
+        """Return five numbers for each gradient, as `verdict` expects them."""
         first, second, both = halves
         try:
-            with _without_chance(), _attributes_kept(self._model):
+            with _without_randomness(), _attributes_kept(self._model):
                 made = [_gradients(step, batch) for batch in (first, second, first, both)]
         except Exception as error:
             refuse(
@@ -157,22 +157,23 @@ class StepTrial:
 
 
 def verdict(squares: np.ndarray[Any, Any], tolerance: float) -> str | None:
-    """Return what is wrong with a loss; None: it is a mean over its rows, as far as is to be seen.
+    """Return what is wrong with a loss, or None if it seems to be a mean over its rows.
 
     Args:
-        squares: of shape [5, gradients], the squares of norms: by how much a batch's gradient is not the average of
-            those of its halves, is not their sum, and that of the first half is not the same a second time; the sum
-            of the halves' own; the batch's own.
-        tolerance: how far a gradient of the batch may be from the average of those of its halves, relative to these.
+        squares: squared norms, of shape [5, gradients]. They are: of the difference between a batch's gradient and the
+            average of its halves' gradients, of the difference from their sum, of the difference between two
+            computations of the first half's gradient, the sum for the halves' gradients, and the batch's gradient's.
+        tolerance: how far a gradient of the batch may be from the average of its halves' gradients, relative to these.
     """
     if not np.isfinite(squares).all():
-        return None  # and so is the training
+        return None  # the training is not finite either
     off_mean, off_sum, again, halves, whole = squares
     total = (halves + whole).sum()
     if not total:
         return None
-    if again.sum() > 1e-6 * total:  # it draws random numbers in a way of its own, so that only sizes can be compared:
-        # a sum's is 2 to 4 times the mean of the halves', a mean's at most as large.
+    # If the step draws random numbers in its own way, only sizes can be compared: for a sum, the squared norm is 2 to 4
+    # times the halves' mean, for a mean it is at most as large.
+    if again.sum() > 1e-6 * total:
         return _SUM if whole.sum() > 2**0.5 * halves.sum() / 2 else None
     counts = halves + whole > _NEGLIGIBLE**2 * total
     if (off_mean <= tolerance**2 * halves)[counts].all():
@@ -205,7 +206,7 @@ def _dense(gradient: Any) -> Any:
 
 
 def _gradients(step: Callable[[Any], None], batch: Any) -> list[list[Any]]:
-    """Return the gradients that each call of an optimizer is given in a training step."""
+    """Return the gradients that each call of an optimizer gets in a training step on a batch."""
     rows = ops.shape(next(leaf for leaf in tree.flatten(batch) if leaf is not None))[0]
     with steps.step(Part(0, rows, 1), 1, is_trial=True) as trial:
         step(batch)
@@ -218,7 +219,7 @@ def _copied(gradient: Any) -> Any:
 
 
 def _halves(batch: Any, concatenate: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
-    """Return the first half of a batch's rows, the second one, and both; of a single row, it, it, and twice that."""
+    """Return the first half of a batch's rows, the second half, and both. A single row serves as either half."""
     rows = ops.shape(next(leaf for leaf in tree.flatten(batch) if leaf is not None))[0]
     if isinstance(rows, int):
         half = max(1, rows // 2)
@@ -234,7 +235,7 @@ def _halves(batch: Any, concatenate: Callable[[Any], Any]) -> tuple[Any, Any, An
 
 @contextlib.contextmanager
 def _attributes_kept(model: Any) -> Iterator[None]:
-    """After this context attributes of a model that are numbers or tensors of torch are what they were before."""
+    """A context that restores, at its end, the attributes of a model that are numbers or torch tensors."""
     before = [(name, value) for name, value in vars(model).items() if type(value) in (bool, int, float)]
     tensors = [(value, value.detach().clone()) for value in vars(model).values() if _is_plain_tensor(value)]
     try:
@@ -254,8 +255,8 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _without_chance() -> Iterator[None]:
-    """Within this context random numbers are one half, or zero if they are whole, so that all rows get the same."""
+def _without_randomness() -> Iterator[None]:
+    """A context in which random floats are 0.5 and random integers 0, so that all rows get the same."""
     backend = keras.src.backend.random
     instead: list[tuple[Any, str, Any]] = [
         (backend, "dropout", lambda inputs, *args, **options: inputs),

@@ -1,24 +1,25 @@
-"""Zero-line mode for PyTorch: what is changed in torch so that a plain script trains on all ranks.
+"""Zero-line mode for PyTorch: the changes in torch that let a plain script train on all ranks.
 
-The room: `install` puts the changes in place. `loaders` gives each rank its part of every batch (cut by `parts`) once
-`trial.samples` has found that all have the same data, `optimizers` gives all ranks the same weights and has gradients
-averaged, `backward` weighs them. What a loss is to that of the whole batch is found out by `losses`: `graph` takes it
-apart and `agreement` compares the ranks'; `statistics` finds what its graph does not show, and `trial` compares some
-steps with what one process does. `reading` gives the script the loss of the whole batch, `normalization` normalises it
-as one, `generators` keeps streams of random numbers, `saving` lets rank 0 write, `own` refuses what distributes by
-itself, and `session` is the state that all of them share.
+The room: `install` puts the changes in place. `loaders` gives each rank its part of every batch (cut by `parts`), after
+`trial.samples` has checked that all ranks have the same data. `optimizers` gives all ranks the same weights and
+averages gradients, and `backward` weights these. `losses` finds out how the loss of a part relates to the loss of the
+whole batch: `graph` takes it apart and `agreement` compares the ranks' graphs. `statistics` finds what a graph does not
+show, and `trial` compares some steps with what a single process does. `reading` gives the script the loss of the whole
+batch, `normalization` normalises by the statistics of the whole batch, `generators` keeps streams of random numbers,
+`saving` lets only rank 0 write, `refused` refuses scripts that distribute themselves, and `session` is the state that
+all of them share.
 """
 
 from __future__ import annotations
 
 
 def install() -> None:
-    """Change torch, which has just been imported."""
+    """Change torch, right after the script has imported it."""
     import torch
 
     from distrun.auto import job
     from distrun.auto.randomness import common_seed
-    from distrun.auto.torch import backward, loaders, normalization, optimizers, own, reading, saving
+    from distrun.auto.torch import backward, loaders, normalization, optimizers, reading, refused, saving
     from distrun.auto.torch.statistics import compiling
     from distrun.torch import cuda
     from distrun.torch.ranks import init
@@ -28,10 +29,11 @@ def install() -> None:
         init()
     elif rehearsing.gpu is not None:
         cuda.bind(rehearsing.gpu)
-        # Until the rank waits for it: the rank must not run out of memory because this process has it.
+        # The rank must not run out of memory because this process holds it. The limit is lifted once the rank waits for
+        # this process (`rehearsing`).
         torch.cuda._lazy_call(  # type: ignore[no-untyped-call]
             lambda: torch.cuda.set_per_process_memory_fraction(0.3)
         )
     torch.manual_seed(common_seed())
-    for room in (optimizers, loaders, backward, reading, normalization, saving, own, compiling):
+    for room in (optimizers, loaders, backward, reading, normalization, saving, refused, compiling):
         room.install()

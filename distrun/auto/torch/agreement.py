@@ -1,19 +1,20 @@
-"""The way in which the losses of the parts make up that of the whole batch, found by comparing the ranks' graphs. Pure.
+"""How the losses of the parts combine to the loss of the whole batch, found by comparing the ranks' graphs. Pure.
 
-The first batches are cut so that not all parts are equal. Then the shapes in the graph tell which tensors depend on the
-part: those whose shape is not the same on all ranks, and what is made of them. With that,
+The first batches are cut so that not all parts are equal. Then the shapes in the graph show which tensors depend on the
+part: tensors whose shape is not the same on all ranks, and everything computed from them. Hence:
 
-- a reduction of what does not depend on the part (weight decay, noise of a fixed size) counts once: factor 1;
-- a reduction whose divisor is the same on all ranks, however many samples they have, is a sum: the ranks' are added;
-- one whose divisor is proportional to the ranks' samples is a mean over them;
-- one with another divisor is a mean over what the batch's samples hold (tokens, masked pixels), of which each rank
-  knows only its own: the ranks tell one another in every step. So they do where the script has multiplied or divided
-  by a number: whether it is constant or counted, one batch does not tell, unless its step is tried and so the divisor
-  of the whole batch is known.
+- A reduction of something that does not depend on the part (weight decay, noise of a fixed size) counts once: factor 1.
+- A reduction whose divisor is the same on all ranks, although their numbers of samples differ, is a sum: the ranks'
+  values are added.
+- A reduction whose divisor is proportional to the ranks' samples is a mean over them.
+- A reduction with another divisor is a mean over things within the samples (tokens, masked pixels), and each rank knows
+  only the number in its own part. So the ranks exchange divisors in every step. They also do so where the script has
+  multiplied or divided by a number: a single batch does not show whether it is constant or counted, unless the step is
+  tried, where the divisor of the whole batch is known.
 
-Gradients are averaged over the ranks after that, so a sum's factor is the number of ranks.
+Gradients are averaged over the ranks after that, so the factor of a sum is the number of ranks.
 
-What is computed across samples before the last reduction cannot be put together: it is refused.
+A loss in which samples are combined before the last reduction cannot be computed from the parts: it is refused.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 Described = Sequence[tuple[str, tuple[tuple[int, ...], ...], tuple[int, ...]]]
-"""The nodes of a graph: see `graph.walk`."""
+"""The nodes of a graph, as `graph.walk` describes them."""
 _SELECTIONS = ("IndexBackward0", "MaskedSelectBackward0", "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0")
 
 
 class CombiningRule(Enum):
-    """The way in which the ranks' values of a reduction make up that of the whole batch."""
+    """The way in which the ranks' values of a reduction combine to its value for the whole batch."""
 
     ONCE = "once"
     SUM = "sum"
@@ -36,7 +37,7 @@ class CombiningRule(Enum):
     COUNTED = "counted"
 
     def factor(self, sizes: Sequence[int], rank: int) -> float:
-        """Return what a rank's value counts in the average over the ranks; not for `COUNTED`."""
+        """Return the weight of a rank's value in the average over the ranks. `COUNTED` needs divisors instead."""
         if self is CombiningRule.SUM:
             return float(len(sizes))
         return len(sizes) * sizes[rank] / sum(sizes) if self is CombiningRule.MEAN else 1.0
@@ -44,38 +45,39 @@ class CombiningRule(Enum):
 
 @dataclass(frozen=True)
 class LossFacts:
-    """The facts that a rank knows of a loss."""
+    """The facts that a rank knows about a loss."""
 
     signature: tuple[str, ...]
     graph: Described
     divisors: tuple[float, ...]
     """The divisor of each reduction."""
     linear: tuple[bool, ...]
+    """Whether the loss is linear in each reduction, which is a sum or a mean."""
     counted: tuple[bool, ...]
-    """Whether the divisor of each reduction is a number, or a weight, of what counts among the samples."""
+    """Whether the divisor of each reduction is the number, or the total weight, of the samples that count."""
     places: tuple[int, ...]
-    """The place of each reduction in the graph."""
+    """The index of each reduction in the graph."""
     batch_statistics: tuple[int, ...] = ()
-    """The places of nodes that normalise by the statistics of the part alone."""
+    """The indices of nodes that normalise by the statistics of the part alone."""
     across: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """The places of nodes that order or compare elements, and the extents of the dimensions along which they do."""
+    """The indices of nodes that order or compare elements along dimensions, with the extents of these."""
     opaque: tuple[int, ...] = ()
-    """The places of functions that were given tensors which the graph does not show."""
+    """The indices of functions that were given tensors which the graph does not show."""
     terms: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """The reductions in each number of the loss, by their index, with the divisors that they have there."""
+    """For each number in the loss, the indices of the reductions in it, with their divisors there."""
     has_other_parts: bool = False
     """Whether the script also works on batches of another loader."""
     has_even_parts: bool = False
-    """Whether the parts of those are equal, so that what depends on them cannot be told."""
+    """Whether the parts of any of those batches are equal, so that shapes do not show what depends on them."""
 
 
 class RefusedError(Exception):
-    """A loss cannot be put together from those of the parts; the text says why."""
+    """The loss of the batch cannot be computed from the losses of the parts, for the reason given."""
 
     def __init__(self, why: str, *lines: str) -> None:
         super().__init__(why)
         self.lines = lines
-        """The lines to write instead, if they are not those for most losses."""
+        """Lines for the script to use instead, if the usual advice does not fit."""
 
 
 def rules(
@@ -89,17 +91,15 @@ def rules(
     """Return the rule of each reduction of a loss.
 
     Args:
-        ranks: the facts of all ranks.
-        sizes: the samples of each rank, not all equal.
-        is_padded: whether samples may have been padded to the longest one of their part, so that what is proportional
-            to the number of samples now need not be so in the next batch.
-        whole: the divisor of each reduction in the loss of the whole batch, if the step is tried.
-        may_differ: the ranks' graphs may differ, as with texts of other lengths; a trial shows whether the loss is
-            right.
-        may_select: samples may be selected with the same extent on all ranks by chance.
+        ranks: the facts of all ranks. sizes: the number of samples of each rank, not all equal. is_padded: whether
+            samples may have been padded to the longest one of their part, so that a divisor that is proportional to the
+            number of samples now may not be in the next batch. whole: the divisor of each reduction in the loss of the
+            whole batch, if the step is tried. may_differ: whether the ranks' graphs may differ, as with texts of other
+            lengths. Then a trial shows whether the loss is right. may_select: whether selections of samples may have
+            the same extent on all ranks by chance.
 
-    Raises:
-        RefusedError: the losses of the parts do not make up the loss of the batch.
+        Raises:
+            RefusedError: the losses of the parts do not combine to the loss of the batch.
     """
     first = ranks[0]
     if any(other.signature != first.signature for other in ranks):
@@ -134,9 +134,9 @@ def rules(
 def _rules_of_different(
     ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, whole: Sequence[float] | None
 ) -> tuple[CombiningRule, ...]:
-    """Return the rules where ranks have computed different things, such as the steps of a text of another length.
+    """Return the rules where the ranks' graphs differ, such as by the number of steps over texts of different lengths.
 
-    Their graphs cannot be compared, but the trial compares the gradients.
+    Such graphs cannot be compared node by node, but the trial compares the gradients.
     """
     found = []
     for reduction, is_linear in enumerate(ranks[0].linear):
@@ -151,26 +151,26 @@ def _rules_of_different(
 
 
 def _below(facts: LossFacts, place: int) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """Return the operations that a node is computed with, and the shapes of their results."""
+    """Return the operations that the node at `place` is computed with, and the shapes of their results."""
     places = {place}
-    for each in range(place, -1, -1):  # inputs come before what is made of them
+    for each in range(place, -1, -1):  # each node comes after its inputs
         if each in places:
             places.update(facts.graph[each][2])
     return [facts.graph[each][:2] for each in sorted(places)]
 
 
 def lasting(known: Sequence[CombiningRule], new: Sequence[CombiningRule], is_tried: bool) -> tuple[CombiningRule, ...]:
-    """Return the rules of a loss of which some are known from other batches.
+    """Combine the rules of a loss in this batch with the rules in earlier ones.
 
-    What differs between the ranks by the samples, such as how many of them count, may be the same by chance.
+    A number that depends on the samples, such as how many of them count, may be equal on all ranks by chance.
 
     Args:
-        known: the rules in other batches.
+        known: the rules from earlier batches.
         new: the rules by this batch.
         is_tried: whether a trial shows whether the result is right.
 
     Raises:
-        RefusedError: a term depends on the samples, and in another batch does not seem so.
+        RefusedError: a term depends on the samples in one batch, and in another does not seem to.
     """
     found = []
     for old, rule in zip(known, new, strict=True):
@@ -187,7 +187,7 @@ def lasting(known: Sequence[CombiningRule], new: Sequence[CombiningRule], is_tri
 def rules_of_terms(
     ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, of_loss: Sequence[CombiningRule]
 ) -> list[tuple[CombiningRule, ...]]:
-    """Return the rules of the reductions in each number of a loss as if that were the loss.
+    """Return, for each number in a loss, the rules of its reductions as if that number were the loss.
 
     Args:
         ranks, sizes, is_padded: as for `rules`.
@@ -209,10 +209,10 @@ def rules_of_terms(
 def _rule_of(
     ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, reduction: int, whole: Sequence[float] | None
 ) -> CombiningRule:
-    """Return the rule of a reduction of what depends on the batch."""
+    """Return the rule of a reduction whose input depends on the batch."""
     divisors = [other.divisors[reduction] for other in ranks]
     is_counted = any(other.counted[reduction] for other in ranks)
-    if whole is not None and are_equal(divisors):  # by chance, if they add up
+    if whole is not None and are_equal(divisors):  # by chance, if they add up to the batch's
         is_counted |= are_equal([sum(divisors), whole[reduction]])
     return _rule(ranks, sizes, is_padded, divisors, is_counted)
 
@@ -220,7 +220,7 @@ def _rule_of(
 def _rule(
     ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, divisors: Sequence[float], is_counted: bool
 ) -> CombiningRule:
-    """Return the rule of a sum or mean over what depends on the batch."""
+    """Return the rule of a sum or mean over something that depends on the batch, given the ranks' divisors."""
     if is_counted:
         return CombiningRule.COUNTED
     if are_equal(divisors):
@@ -231,7 +231,7 @@ def _rule(
 
 
 def are_equal(divisors: Sequence[float]) -> bool:
-    """Whether a divisor is the same on all ranks."""
+    """Whether all divisors are the same, but for rounding to float32."""
     return _are_close(divisors, [divisors[0]] * len(divisors))
 
 
@@ -240,16 +240,16 @@ def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _depending(ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, may_select: bool) -> list[bool]:
-    """Return whether each node depends on the rank's part.
+    """Return, for each node, whether it depends on the rank's part.
 
     Args:
         ranks, sizes, is_padded, may_select: as for `rules`.
 
     Raises:
-        RefusedError: one is computed across the samples.
+        RefusedError: a node is computed across the samples.
     """
     depends: list[bool] = []
-    selected: list[int | None] = []  # the first extent of what is computed from a selection of samples
+    selected: list[int | None] = []  # by node: the first extent, if it is computed from a selection of samples
     for nodes in zip(*(other.graph for other in ranks), strict=True):
         name, shapes, inputs = nodes[0]
         varies = [_varying(each, sizes) for each in zip(*(node[1] for node in nodes), strict=True)]
@@ -273,11 +273,11 @@ def _depending(ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool
 
 
 def _check_order(ranks: Sequence[LossFacts], sizes: Sequence[int], may_vary: bool) -> None:
-    """Refuse what orders the samples, or compares them.
+    """Refuse nodes that order the samples, or compare them with each other.
 
     Args:
         ranks, sizes: as for `rules`.
-        may_vary: whether extents may depend on the part that do not count its samples.
+        may_vary: whether extents that do not count samples may depend on the part as well.
     """
     for found in zip(*(other.across for other in ranks), strict=True):
         place = found[0][0]
@@ -291,7 +291,7 @@ def _check_order(ranks: Sequence[LossFacts], sizes: Sequence[int], may_vary: boo
 
 
 def _check_opaque(facts: LossFacts, reduction: int) -> None:
-    """Refuse a reduction that seems not to depend on the batch, as some function in it hides whether it does."""
+    """Refuse a reduction that seems independent of the batch, if a function below it may hide that it depends on it."""
     places = [reduction]
     seen = set(places)
     while places:
@@ -313,20 +313,20 @@ def _is_number(shapes: Sequence[tuple[int, ...]]) -> bool:
 
 
 def _varying(shapes: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> int:
-    """Return how many extents of a tensor's shape depend on the rank's samples; one if the number of extents does."""
+    """Return how many extents of a tensor differ between ranks, given its shapes on them, 1 if it is their number."""
     if len({len(shape) for shape in shapes}) > 1:
         return 1
     return sum(len(set(extents)) > 1 for extents in zip(*shapes, strict=True))
 
 
 def _is_of_each_sample(ranks: Sequence[LossFacts], place: int) -> bool:
-    """Whether a batch normalisation is one of instances: torch makes channels of a single sample of all samples'."""
+    """Whether a batch normalisation is an instance normalisation: torch turns the samples into channels of one."""
     shapes = [other.graph[place][1][0] for other in ranks]
     return all(len(shape) > 2 and shape[0] == 1 for shape in shapes) and len({shape[1] for shape in shapes}) > 1
 
 
 def _multiplies(facts: LossFacts, depends: Sequence[bool]) -> bool:
-    """Whether a number is a product of two that depend on the batch."""
+    """Whether any number is a product of two numbers that both depend on the batch."""
     for name, shapes, inputs in facts.graph:
         if name == "MulBackward0" and _is_number(shapes) and len(inputs) == 2:
             numbers = [place for place in inputs if _is_number(facts.graph[place][1])]

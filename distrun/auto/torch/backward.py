@@ -1,8 +1,8 @@
-"""`backward()`: the gradients of this rank's part get the weight that they have in the gradients of the whole batch.
+"""`backward()`: the gradients of this rank's part are multiplied by their weight in the gradients of the whole batch.
 
-After that the ranks' gradients are averaged by `DistributedOptimizer`'s machinery, before `backward()` returns. What
-`torch.autograd.grad` returns of a loss is that of the whole batch as well. A hook of the script's own that is called in
-between must not tell whether it is given the gradient of a part.
+After that the machinery of `DistributedOptimizer` averages the ranks' gradients, before `backward()` returns. What
+`torch.autograd.grad` returns for a loss also belongs to the whole batch. A hook that the script registers runs before
+the average, so its result must not depend on whether it gets the gradient of a part or of the batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HOOK_LINES = (
     "optimizer.step()",
 )
 _MARK = "distrun.auto"
-_OF_ONE = {"SelectBackward0", "UnbindBackward0", "IndexBackward0"}  # what takes a sample's number
+_OF_ONE = {"SelectBackward0", "UnbindBackward0", "IndexBackward0"}  # operations that pick the number of one sample
 _PLAIN_SUMS = {"SumBackward0", "AddBackward0"}
 _TRIED_EVERY = 100  # calls of a hook
 
@@ -39,7 +39,7 @@ _TRIED_EVERY = 100  # calls of a hook
 def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **options: Any) -> None:
     tensors, grad_tensors = _summed(tensors, grad_tensors)
     arguments = (grad_tensors, *arguments)
-    if session.in_backward or not (is_shared() or trial.is_running()):  # a checkpoint computes some by itself
+    if session.in_backward or not (is_shared() or trial.is_running()):  # a checkpoint calls backward() from inside
         _plain_backward(tensors, *arguments, **options)
         return
     trial.before_backward(_list_of(tensors))
@@ -54,7 +54,7 @@ def _backward(tensors: Any, grad_tensors: Any = None, *arguments: Any, **options
 
 
 def _summed(tensors: Any, gradients: Any) -> tuple[Any, Any]:
-    """Return a tensor's sum instead of it, times its gradient, if that is the same number for each of its elements."""
+    """Return a tensor's sum times its gradient in place of both, if the gradient is the same for all elements."""
     if not isinstance(tensors, Tensor) or not isinstance(gradients, (Tensor, list, tuple)) or tensors.numel() == 1:
         return tensors, gradients
     gradient = gradients if isinstance(gradients, Tensor) else next(iter(gradients), None)
@@ -75,7 +75,7 @@ def _list_of(tensors: Any) -> list[Tensor]:
 
 
 def _before(roots: Sequence[Tensor]) -> Callable[[], None] | None:
-    """Weigh the losses of a part; return what compares, afterwards, where in the loop the ranks are."""
+    """Weight the losses of a part. Return a function that checks, after `backward()`, the ranks' places in the loop."""
     if not len(session.optimizers):
         refuse("backward() is called, and there is no optimizer whose weights could be updated", _NO_OPTIMIZER_LINES)
     session.backwards += 1
@@ -93,14 +93,14 @@ def _before(roots: Sequence[Tensor]) -> Callable[[], None] | None:
 
 
 def _weigh(root: Tensor, part: Part) -> None:
-    """Have the gradients that flow through a loss's reductions multiplied by what these count for."""
+    """Register hooks that multiply the gradients through each reduction of a loss by the reduction's weight."""
     if root.numel() != 1 or root.dim() > 1:
         refuse(
             f"backward() of a tensor of shape {tuple(root.shape)}: what its elements are to the batch is not known",
             ("loss.mean().backward()",),
         )
     loss = _known(losses.weighted(root, part, session.backwards_in_batch, trial.divisors_of_batch))
-    for reduction, factor in zip(loss.parts.reductions, loss.factors, strict=True):
+    for reduction, factor in zip(loss.decomposition.reductions, loss.factors, strict=True):
         marks = reduction.node.metadata
         if factor != 1 and _MARK not in marks:  # a second backward() through the same graph finds the first one's
             marks[_MARK] = factor
@@ -182,7 +182,7 @@ def _grad(
     session.grads_in_batch += len(roots)
     check_place = session.announce() if weights else None
     handles = [handle for place, root in enumerate(roots, first) for handle in _shares(root, part, place)]
-    session.in_grad = True  # where operations are followed, torch calls torch.autograd.grad from inside
+    session.in_grad = True  # in a mode that follows operations, torch calls torch.autograd.grad again from inside
     try:
         found = _plain_grad(outputs, inputs, None, retain_graph, create_graph, *arguments, **options)
     finally:
@@ -200,28 +200,31 @@ def _grad(
 
 
 def _is_of_batch(root: Tensor, part: Part, by_weights: bool) -> bool:
-    """Whether a number is computed from all samples of a part in such a way that its gradients are not known without
-    the other ranks; those of a sum by the samples are."""
+    """Whether the gradients of a number depend on the other ranks' samples, as it reduces all samples of a part.
+
+    The gradient of a plain sum by the samples does not: each sample's gradient is the same in the part as in the batch.
+    """
     if root.grad_fn is None or root.numel() != 1 or root.dim() > 1:
         return False
-    taken = graph.parts(root.grad_fn)
+    taken = graph.decompose(root.grad_fn)
     if any(each.node.name() in _OF_ONE for each in taken.reductions):
         return False
-    is_sum = all(name in _PLAIN_SUMS for name in taken.signature)  # not by the divisor: a mean over one sample has 1
+    is_sum = all(name in _PLAIN_SUMS for name in taken.signature)  # the divisor of a mean may be 1, too
     over_samples = [each for each in taken.reductions if each.is_counted or not prod(each.shape) % part.size]
     return bool(over_samples) and (by_weights or not is_sum)
 
 
 def _shares(root: Tensor, part: Part, place: int) -> list[Any]:
-    """Have the gradients that flow through a loss multiplied by its reductions' shares in the loss of the batch.
+    """Register hooks that multiply the gradients of a loss by its reductions' shares in the loss of the batch.
 
-    `place` tells the losses of a batch apart, and is the same on all ranks.
+    `place` tells the losses of a batch apart, and is the same on all ranks. It is negated, so that it is not mistaken
+    for the number of a call of `backward()`.
     """
     loss = _known(losses.weighted(root, part, -place))
     size = len(part.sizes)
     return [
         reduction.node.register_prehook(_multiplied((1.0 if _MARK in reduction.node.metadata else factor) / size))
-        for reduction, factor in zip(loss.parts.reductions, loss.factors, strict=True)
+        for reduction, factor in zip(loss.decomposition.reductions, loss.factors, strict=True)
     ]
 
 
@@ -241,8 +244,10 @@ def _register_post_hook(tensor: Tensor, hook: Callable[[Tensor], None]) -> Any:
 
 
 def _independent(hook: Callable[[Tensor], Tensor | None], is_of_weight: bool) -> Callable[[Tensor], Tensor | None]:
-    """Return a hook that is refused unless the average of what it makes of the parts' gradients is what it makes of
-    their average. One of samples is given the gradient that they have in the whole batch."""
+    """Return a hook that refuses the script if the result for the average gradient is not the average of the results.
+
+    A hook of a tensor of samples is different: it gets the gradient that these have in the whole batch.
+    """
     calls = 0
 
     def called(gradient: Tensor) -> Tensor | None:
@@ -269,14 +274,14 @@ def _independent(hook: Callable[[Tensor], Tensor | None], is_of_weight: bool) ->
 
 
 def _called(hook: Callable[[Tensor], Tensor | None], gradient: Tensor) -> tuple[Tensor, bool]:
-    """Return what a hook makes of a gradient, perhaps in its place, and whether it has only looked at it."""
+    """Return the gradient after a hook, which may have changed it in place, and whether the hook left it as it was."""
     version = gradient._version
     found = hook(gradient)
     return (gradient, gradient._version == version) if found is None else (found, False)
 
 
 def _is_linear(hook: Callable[[Tensor], Tensor | None], gradient: Tensor) -> bool:
-    """Whether what a hook makes of a sum is the sum of what it makes of the terms, small or large."""
+    """Whether a hook is additive: its result for a sum is the sum of its results, for small terms and large ones."""
     generator = torch.Generator().manual_seed(0)
     exponent, tolerance = (6, 1e-3) if gradient.dtype in (torch.float32, torch.float64) else (2, 0.05)
     with torch.no_grad():
@@ -293,7 +298,7 @@ def _is_linear(hook: Callable[[Tensor], Tensor | None], gradient: Tensor) -> boo
 
 
 def _looking(hook: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """Return a hook that is called when a weight has its gradient, and refused if it changes that."""
+    """Return a post-accumulate hook that refuses the script if `hook` changes the gradient of the weight."""
 
     def called(weight: Tensor) -> None:
         before = weight.grad
@@ -321,7 +326,7 @@ _plain_zero_grad = torch.optim.Optimizer.zero_grad
 
 
 def install() -> None:
-    """Change what computes gradients, and what has hooks called while it does."""
+    """Change the functions that compute gradients, and those that register hooks on them."""
     torch.autograd.backward = _backward  # which Tensor.backward calls
     torch.autograd.grad = _grad
     Tensor.register_hook = _register_hook  # type: ignore[method-assign]

@@ -1,9 +1,9 @@
-"""Random numbers: what the ranks must draw alike, and what each must draw for itself.
+"""Random numbers: some that all ranks must draw alike, and some that each must draw for itself.
 
 Outside of a training loop all ranks draw the same from torch's generators: weights, splits of the data, the order of
-the samples, what an evaluation draws. Within the body of a training loop, and while samples are loaded, each rank draws
-from a stream of its own, for its samples are others: dropout, noise, augmentation. Python's and numpy's generators,
-by which scripts decide what to do next, are common in the loop as well, and the rank's own only while samples are
+the samples, the draws of an evaluation. Within the body of a training loop, and while samples are loaded, each rank
+draws from its own stream, because its samples differ: dropout, noise, augmentation. Scripts use Python's and numpy's
+generators to decide what to do next, so these are common in the loop as well, and the rank's own only while samples are
 loaded.
 """
 
@@ -19,16 +19,16 @@ import torch
 
 import distrun
 
-_MIX = 0x9E3779B97F4A7C15  # numbers that are near each other give seeds that are not
+_MIX = 0x9E3779B97F4A7C15  # so that adjacent ranks get distant seeds
 
 
 def own_seed(seed: int, rank: int) -> int:
-    """Return the seed of a rank's own stream, given that of all ranks."""
+    """Return the seed of a rank's own stream, given the common seed."""
     return (seed + _MIX * (rank + 1)) % (1 << 63)
 
 
 class _Streams:
-    """Two streams of some generators, the common one and the rank's own, of which one is in use."""
+    """The common stream and the rank's own stream of some generators. One of the two is in use."""
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], None], begin: Callable[[], Any]) -> None:
         self._get, self._put, self._begin = get, put, begin
@@ -36,7 +36,7 @@ class _Streams:
         self.is_own = False
 
     def use(self, own: bool) -> bool:
-        """Switch to one of the streams; return whether the own one was in use."""
+        """Switch to one of the streams. Return whether the own one was in use."""
         before = self.is_own
         if own != before:
             state, self._other = self._other, self._get()
@@ -84,7 +84,7 @@ _of_python = _Streams(lambda: (random.getstate(), np.random.get_state()), _put_p
 
 @contextmanager
 def common() -> Iterator[None]:
-    """Within this context all generators draw what all ranks draw."""
+    """A context in which all generators use the common stream."""
     before = of_torch.use(own=False), _of_python.use(own=False)
     try:
         yield
@@ -98,7 +98,7 @@ States = tuple[list[torch.Tensor], Any, Any]
 
 
 def states() -> States:
-    """Return the states that all generators are in."""
+    """Return the current states of all generators."""
     return [state.cpu() for state in _torch_states()], random.getstate(), np.random.get_state()
 
 
@@ -110,7 +110,7 @@ def put(states: States) -> None:
 
 @contextmanager
 def kept() -> Iterator[None]:
-    """After this context all generators are as they were before it."""
+    """A context that restores the states of all generators at its end."""
     before = states()
     try:
         yield
@@ -121,7 +121,7 @@ def kept() -> Iterator[None]:
 class Loading:
     """The state of Python's and numpy's generators while samples are loaded in this process.
 
-    To switch them costs some ten microseconds, so it is done only if loading the first samples has drawn from them.
+    Switching them takes about ten microseconds, so it is done only if loading the first samples has drawn from them.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Loading:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Within this context all generators draw for this rank alone."""
+        """A context in which all generators use the rank's own stream."""
         of_torch.use(own=True)
         if not self._draws and not self._looks:
             yield
@@ -147,13 +147,13 @@ class Loading:
 
 
 def _position() -> Any:
-    """Return what changes in numpy's generator when it is drawn from."""
+    """Return what changes in the state of numpy's generator with every draw: comparing all of it would be slow."""
     state: Any = np.random.get_state()
     return state[2], state[1][0]
 
 
 def agree(name: str) -> None:
-    """Give all ranks the common streams of rank 0, which is in use."""
+    """Give all ranks rank 0's common stream, which must be in use."""
     of_rank_0 = distrun.broadcast_object(states() if distrun.rank() == 0 else None, 0, name)
     if distrun.rank():
         put(of_rank_0)

@@ -1,8 +1,9 @@
-"""A loss, taken apart: the reductions over the batch that it is a linear combination of.
+"""A loss, taken apart into the reductions over the batch that it is a linear combination of.
 
 The loss of a whole batch is not always the mean of the losses of its parts. A mean over 3 samples and one over 5 must
-be weighted, sums must be added, and a function of a mean cannot be put together from the parts at all. What a loss is
-can be read off its graph: from its end back over numbers to the first tensors, which the reductions have reduced.
+be weighted, sums must be added, and a function of a mean cannot be computed from the parts at all. The graph of a loss
+shows which case it is: walk from its end back over numbers to the first tensors, which are the inputs of the
+reductions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Signature = tuple[str, ...]
 _SAME = {"CloneBackward0", "ToCopyBackward0", "AliasBackward0", "ViewBackward0", "ReshapeAliasBackward0"}
 _SAME |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0", "UnsafeViewBackward0"}
 _MEANS = {"MeanBackward0", "MeanBackward1"}
-_NONE_IGNORED = (-100, (1 << 64) - 100)  # torch gives the number as it is, or without its sign
+_NONE_IGNORED = (-100, (1 << 64) - 100)  # torch gives the number as it is, or as unsigned 64 bits
 _SELECTIONS = {"IndexBackward0", "MaskedSelectBackward0"}
 _SUMS = {"SumBackward0", "SumBackward1", "DotBackward0"}
 _PRODUCTS = {"MulBackward0", "DivBackward0"}
@@ -35,23 +36,23 @@ _ACROSS |= {"Amin", "Cumsum", "Cumprod", "Cummax", "Cummin", "Logcumsumexp", "Lo
 
 @dataclass
 class TracedReduction:
-    """A number that some operation has made of a tensor."""
+    """A number that an operation has computed from a tensor."""
 
     node: Node
     divisor: float
-    """The number by which a sum over the batch's samples was divided, with all factors that follow but 0."""
+    """The number that a sum over the batch's samples was divided by, including all later factors except 0."""
     is_linear: bool
-    """Whether it is a sum or a mean, and the loss is a multiple of it, plus other terms."""
+    """Whether it is a sum or a mean, and the loss is a multiple of it plus other terms."""
     shape: Shape
-    """The tensor's shape."""
+    """The shape of the tensor."""
     is_counted: bool = False
-    """Whether not all samples count alike: the divisor is the number, or the weight, of what counts."""
+    """Whether samples may count differently: the divisor is the number, or the total weight, of those that count."""
     is_scaled: bool = False
-    """Whether the divisor has a factor of the script's, of which nobody knows whether it is counted or constant."""
+    """Whether the divisor has a factor from the script, which may be counted or constant."""
 
 
 class _Open(NamedTuple):
-    """A node on the way from the loss to its reductions."""
+    """A node on the path from the loss to its reductions, with the loss's derivative with respect to its output."""
 
     node: Node
     factor: float = 1.0
@@ -66,21 +67,21 @@ class _Open(NamedTuple):
 
 
 @dataclass
-class Parts:
+class Decomposition:
     """A loss as a combination of reductions."""
 
     reductions: list[TracedReduction] = field(default_factory=list)
     numbers: list[Node] = field(default_factory=list)
-    """The nodes whose outputs are numbers, in order, the loss's first."""
+    """The nodes whose outputs are numbers, in order, beginning with the loss."""
 
     @property
     def products(self) -> list[Node]:
-        """The nodes that multiply or divide two numbers, both of which have a gradient."""
+        """The nodes that multiply or divide two numbers that both have a gradient."""
         return [each for each in self.numbers if each.name() in _PRODUCTS and None not in dict(each.next_functions)]
 
     @property
     def has_constants(self) -> bool:
-        """Whether a number is added that is no reduction: a constant, or a parameter."""
+        """Whether a number other than a reduction is added: a constant or a parameter."""
         return any(
             not each.next_functions or (each.name().startswith(_ADDITIONS) and None in dict(each.next_functions))
             for each in self.numbers
@@ -88,20 +89,20 @@ class Parts:
 
     @property
     def signature(self) -> Signature:
-        """The operations on numbers, which tell losses of different kinds apart."""
+        """The names of the operations on numbers, which tell losses of different kinds apart."""
         kinds = [(node.name(), getattr(node, "_saved_reduction", None)) for node in self.numbers]
         return tuple(name if kind is None else f"{name} {kind}" for name, kind in kinds)
 
 
-def parts(loss: Node | None) -> Parts:
-    """Return the reductions that a loss is made of.
+def decompose(loss: Node | None) -> Decomposition:
+    """Return the reductions that a loss consists of.
 
-    Numbers, tensors without a gradient and the loss's own factors go into the divisors.
+    Factors that are numbers or tensors without a gradient, and the loss function's own, go into the divisors.
 
     Args:
-        loss: the node of a tensor of one element; None: it is a parameter itself.
+        loss: the node of a tensor of one element, or None if that is a parameter itself.
     """
-    found = Parts()
+    found = Decomposition()
     if loss is None:
         return found
     scalars: tuple[Shape, ...] = ((), (1,)) if shape_of(loss) else ((),)
@@ -129,17 +130,17 @@ def parts(loss: Node | None) -> Parts:
 
 
 def shape_of(node: Node, place: int = 0) -> Shape | None:
-    """Return the shape of a node's output; None if it has none."""
+    """Return the shape of the output of a node at `place`, or None if there is none."""
     metadata = node._input_metadata
     return tuple(metadata[place].shape) if place < len(metadata) else None
 
 
 def _through(opened: _Open, name: str, inputs: Sequence[Node]) -> list[_Open]:
-    """Return what a function of numbers leads to: its inputs, with their factors if it is linear in them."""
+    """Return the inputs of a function of numbers, as open nodes, with their factors if it is linear in them."""
     node = opened.node
     if name in _SAME or name in _MEANS or name in _SUMS:
         return [opened.to(each) for each in inputs]
-    if name in ("AddBackward1", "SubBackward1"):  # a number of C++ is added
+    if name in ("AddBackward1", "SubBackward1"):  # a constant is added, which is not in the graph
         return [opened.to(each) for each in inputs]
     if name == "MulBackward1":
         return [opened.times(inputs[0], _number(node, "_saved_other"))]
@@ -153,7 +154,7 @@ def _through(opened: _Open, name: str, inputs: Sequence[Node]) -> list[_Open]:
         scale = sign * float(node._saved_alpha)
         return [opened.to(each)._replace(factor=opened.factor * (scale if each is second else 1.0)) for each in inputs]
     if name == "MulBackward0":
-        if len(inputs) == 2:  # which is linear if only one of them depends on the batch: see `agreement`
+        if len(inputs) == 2:  # linear if only one of them depends on the batch: see `agreement`
             return [opened.to(each) for each in inputs]
         return [
             opened.times(
@@ -169,7 +170,7 @@ def _through(opened: _Open, name: str, inputs: Sequence[Node]) -> list[_Open]:
 
 
 def _number(node: Node, name: str) -> float:
-    """Return a number that a node has saved. It is kept for when the graph has been freed."""
+    """Return a number that a node has saved. It is cached, because the script may read the loss after `backward()`."""
     marks = node.metadata
     if _KEPT not in marks:
         with torch._C._DisableTorchDispatch():  # a mode would mistake the number for a tensor
@@ -188,7 +189,7 @@ def _reciprocal(number: float) -> float:
 def _stacked(
     node: Node, name: str, inputs: Sequence[tuple[Node, Shape | None]], scalars: Sequence[Shape]
 ) -> tuple[list[Node], float] | None:
-    """Return the numbers that were stacked before they were summed, and the factor of each; None if it is not so."""
+    """Return the numbers that were stacked before they were summed, and the factor of each, None for other inputs."""
     if name not in _MEANS | _SUMS or inputs[0][0].name() != "StackBackward0":
         return None
     stacked = [(each, shape_of(each, place)) for each, place in inputs[0][0].next_functions if each is not None]
@@ -215,7 +216,7 @@ def _reduction(opened: _Open, inputs_name: str, shape: Shape | None) -> TracedRe
 
 
 def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
-    """Return the sum of the weights of the targets that count, and whether it may be another than their number."""
+    """Return the total weight of the targets that count, and whether it may differ from the number of all targets."""
     if node._saved_reduction != 1:
         return (1.0 if node._saved_reduction == 2 else None), False
     classes = shape[1] if len(shape) > 1 else 1
@@ -227,7 +228,7 @@ def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
             is_plain = node._saved_weight is None and node._saved_ignore_index in _NONE_IGNORED and len(shape) == 2
         except RuntimeError:  # the graph has been freed
             return count, False
-        if total.is_cuda and is_plain:  # to ask a GPU means to wait for it
+        if total.is_cuda and is_plain:  # reading from a GPU would wait for it
             return count, False
         marks[_KEPT] = float(total), not is_plain or float(total) != count
     kept: tuple[float, bool] = marks[_KEPT]
@@ -235,9 +236,10 @@ def _divisor_of_nll(node: Node, shape: Shape) -> tuple[float | None, bool]:
 
 
 def walk(loss: Node) -> tuple[list[Node], list[tuple[str, tuple[Shape, ...], tuple[int, ...]]]]:
-    """Return all nodes of a graph, and of each its name, the shapes of its outputs, and the places of its inputs.
+    """Return all nodes of a graph, and for each its name, the shapes of its outputs, and the indices of its inputs.
 
-    Inputs come before what is made of them. The order depends on nothing but the graph.
+    Each node comes after its inputs. The order depends only on the graph, so equal graphs have equal orders on all
+    ranks.
     """
     order: list[Node] = []
     places: dict[Node, int] = {}
@@ -270,7 +272,7 @@ def uses_batch_statistics(node: Node) -> bool:
 
 
 def across(nodes: Sequence[Node]) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    """Return the places of nodes that order or compare the elements along some dimensions, with these' extents."""
+    """Return the indices of nodes that order or compare elements along dimensions, with the extents of these."""
     found = []
     for place, node in enumerate(nodes):
         name = node.name().partition("Backward")[0].lstrip("_")
@@ -289,9 +291,9 @@ def across(nodes: Sequence[Node]) -> tuple[tuple[int, tuple[int, ...]], ...]:
 
 
 def _all(dimensions: int | Sequence[int]) -> Sequence[int]:
-    return [dimensions] if isinstance(dimensions, int) else dimensions or [0]  # none: of a tensor taken as a row
+    return [dimensions] if isinstance(dimensions, int) else dimensions or [0]  # none: the tensor was flattened
 
 
 def is_opaque(node: Node) -> bool:
-    """Whether a node is a function of Python's, or a compiled one, that was given a tensor without a gradient."""
+    """Whether a node is a Python or compiled function (`torch.autograd.Function`) with an input without a gradient."""
     return isinstance(node, BackwardCFunction) and any(each is None for each, _ in node.next_functions)

@@ -1,8 +1,8 @@
-"""Each rank loads its part of every batch of a training loop.
+"""DataLoaders: each rank loads its part of every batch of a training loop.
 
-The batches stay those of the script: its sampler draws the same samples in the same order on all ranks, and of each
-batch a rank loads only some. So it works with every map-style data set and every sampler. What is iterated for an
-evaluation is left as it is: every rank sees all of it, and what it computes is exact.
+The batches stay the script's own: its sampler draws the same samples in the same order on all ranks, and each rank
+loads only some samples of a batch. So this works with every map-style data set and every sampler. An iteration for an
+evaluation is left as it is: every rank sees all batches, and its result is exact.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from distrun.auto.torch.trial import samples
 from distrun.auto.torch.trial.rehearsing import RehearsedBatches
 
 _SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
-_UNEVEN = 16  # batches of an iteration whose parts are not equal, so that losses of another kind can be told apart
+_UNEVEN = 16  # batches of an iteration with unequal parts, so that the rules of new kinds of losses can be found
 _EVALUATION_LINES = ("model.eval()", "with torch.no_grad():", "    for x, y in loader:", "        ...")
 
 
 class Sharding:
-    """One iteration of a DataLoader whose batches are divided."""
+    """The state of one iteration of a DataLoader whose batches are divided."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = weakref.ref(loader)
         self.parts: deque[tuple[Part, list[Any]]] = deque()
-        """The parts of batches that are being loaded, in order, with the indices of all samples of each."""
+        """The parts that are being loaded, in order, each with the indices of all samples of its batch."""
         self.is_padded = loader.collate_fn is not default_collate
-        self.backwards = session.backwards  # before it
+        self.backwards = session.backwards  # before the iteration
         self.batches = 0
 
 
@@ -52,7 +52,7 @@ _number = 0  # of iterations
 
 
 def why_not(loader: DataLoader[Any]) -> str | None:
-    """Return why the batches of an iteration that begins now are not divided; "": it is no training; None: they are."""
+    """Return why an iteration that begins now is not divided; "" if it is not for training; None if it is divided."""
     if not torch.is_grad_enabled():
         return ""
     if not len(session.optimizers):
@@ -78,7 +78,7 @@ def why_not(loader: DataLoader[Any]) -> str | None:
 
 
 class CutBatches:
-    """A batch sampler in front of the script's: each batch is this rank's part of it, if the iteration is divided."""
+    """A batch sampler that wraps the script's: it yields this rank's parts of batches, if the iteration is divided."""
 
     def __init__(self, loader: DataLoader[Any], batches: Any) -> None:
         self._loader, self._batches = loader, batches
@@ -99,7 +99,7 @@ class CutBatches:
 
 
 def _drawn(dataset: Any, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
-    """Yield the batches of a sampler, which draws what all ranks draw; the first one is compared."""
+    """Yield the batches of a sampler, which draws from the common streams. Compare the first between the ranks."""
     with generators.common():
         iterator = iter(batches)
     is_first = True
@@ -116,7 +116,7 @@ def _drawn(dataset: Any, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
 
 
 def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, list[Any]]]:
-    """Yield this rank's parts, each with the indices of all samples of the batch."""
+    """Yield this rank's part of each batch, with the indices of all samples of the batch."""
     ranks, rank = distrun.size(), distrun.rank()
     if mode == "scale":
         yield from pooled(batches, ranks, rank)
@@ -126,7 +126,7 @@ def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, li
 
 
 class DividedBatches:
-    """The iterator of a DataLoader: it keeps the session informed of the part that the script works on."""
+    """The iterator of a divided DataLoader. It keeps the session informed of the part that the script works on."""
 
     def __init__(self, iterator: Any, sharding: Sharding) -> None:
         self._iterator = iterator
@@ -201,7 +201,7 @@ class DividedBatches:
 
 
 def _takes_one_batch(caller: FrameType) -> bool:
-    """Whether a line of the script is `next(iter(loader))`, after which the iterator is gone."""
+    """Whether the caller's line is `next(iter(loader))`, which drops the iterator after one batch."""
     return "next(iter(" in linecache.getline(caller.f_code.co_filename, caller.f_lineno)
 
 
@@ -236,7 +236,7 @@ def _index_sampler(loader: DataLoader[Any]) -> Any:
 
 def _init_iterator(iterator: Any, loader: DataLoader[Any]) -> None:
     _plain_init_iterator(iterator, loader)
-    if is_shared() and loader in _shardings:  # the workers of each rank draw for themselves
+    if is_shared() and loader in _shardings:  # so that the workers of each rank draw other numbers
         iterator._base_seed = generators.own_seed(iterator._base_seed, distrun.rank())
 
 

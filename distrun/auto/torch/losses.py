@@ -1,9 +1,9 @@
-"""The losses of a training: what each reduction in them counts for, agreed on once for each kind of loss.
+"""The losses of a training: the weight of each reduction in them, agreed on once for each kind of loss.
 
 Losses are of one kind if the operations on numbers at their ends are the same. In the first batch of each iteration,
-and where a kind is new in one of the next, the parts are not equal and the ranks compare their graphs (`agreement`). In
-the others a rank knows the factors by itself, unless divisors are counted, such as tokens, or may be: then the ranks
-exchange those.
+and in the next ones where a new kind appears, the parts are not equal and the ranks compare their graphs (`agreement`).
+In all other batches a rank knows the factors without communication, unless divisors are counted, such as tokens, or may
+be counted. Then the ranks exchange their divisors.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _TOGETHER_LINES = ("first, second = iter(one_loader), iter(other_loader)  # both
 _PART = "distrun.auto.part"
 ONCE = CombiningRule.ONCE
 
-_by_place: dict[tuple[graph.Signature, int], tuple[CombiningRule, ...]] = {}  # of the n-th backward() of a batch
+_by_place: dict[tuple[graph.Signature, int], tuple[CombiningRule, ...]] = {}  # for the n-th backward() of a batch
 _tried: set[tuple[graph.Signature, int | None]] = set()
-"""The kinds that were left to a trial, as their graphs do not show that they are right."""
+"""The kinds that were left to a trial, because their graphs do not show that they are right."""
 _equal: dict[tuple[graph.Signature, int, int], tuple[float, int]] = {}
-"""The last divisor that is counted and was the same on all ranks, and in how many batches in succession it was that."""
+"""The last counted divisor that was the same on all ranks, and the number of batches in succession that had it."""
 _CHANCES = 8
-_by_kind: dict[graph.Signature, tuple[int, set[tuple[CombiningRule, ...]]]] = {}  # with the number of the iteration
+_by_kind: dict[graph.Signature, tuple[int, set[tuple[CombiningRule, ...]]]] = {}  # the iteration, and the rules in it
 
 
 @dataclass
 class Weighted:
-    """A loss of this rank's part, with what each of its reductions counts for."""
+    """A loss of this rank's part, with the weight of each of its reductions."""
 
-    parts: graph.Parts
+    decomposition: graph.Decomposition
     rules: tuple[CombiningRule, ...]
     """The rule of each reduction."""
     of_ranks: tuple[tuple[float, ...], ...]
-    """The weights of each reduction in the average over the ranks, of all ranks."""
+    """For each reduction, every rank's weight in the average over the ranks."""
     rank: int
 
     @property
@@ -62,18 +62,18 @@ class Weighted:
 
     @property
     def factor(self) -> float | None:
-        """The factor by which the loss as a whole counts; None, on all ranks: its terms count in different ways."""
+        """The weight of the loss as a whole. None, on all ranks, if its terms have different weights."""
         return self.factor_of(range(len(self.rules)))
 
     def factor_of(self, reductions: Sequence[int]) -> float | None:
-        """Return the factor by which a sum of some reductions counts; None, on all ranks: they have different ones."""
+        """Return the common weight of some reductions. None, on all ranks, if they have different ones."""
         rules = [self.rules[which] for which in reductions]
         weights = {
             tuple(round(each, 9) for each in self.of_ranks[which])
             for which in reductions
             if self.rules[which] is not ONCE
         }
-        # The factors of means have the average 1, so that terms that count once may have them as well.
+        # The ranks' factors of a mean have the average 1, so terms that count once may be multiplied by them as well.
         if len(weights) > 1 or (ONCE in rules and CombiningRule.SUM in rules):
             return None
         return next(iter(weights))[self.rank] if weights else 1.0
@@ -81,13 +81,14 @@ class Weighted:
     def products(self) -> Iterator[tuple[graph.Node, int, float | None]]:
         """Yield the products of a number that depends on the batch and one that does not, such as a learned weight.
 
-        The latter's gradient is the former's value, so it counts as that does. Of each product the node is given, the
-        place of the latter among its inputs, and the weight; None: the former's terms count in different ways.
+        The gradient of the latter is the value of the former, so it must get the former's weight. Each product is
+        yielded as its node, the position of the latter among the node's inputs, and the weight, which is None if the
+        terms of the former have different weights.
         """
-        index = {each.node: which for which, each in enumerate(self.parts.reductions)}
-        for node in self.parts.products:
+        index = {each.node: which for which, each in enumerate(self.decomposition.reductions)}
+        for node in self.decomposition.products:
             for place, (factor, _) in enumerate(node.next_functions):
-                taken = graph.parts(factor)
+                taken = graph.decompose(factor)
                 which = [index[each.node] for each in taken.reductions]
                 rules = {self.rules[each] for each in which} - {ONCE}
                 if rules:
@@ -96,8 +97,11 @@ class Weighted:
 
 
 def part_of(loss: Tensor) -> Part | None:
-    """Return the part that a loss was computed from, as far as it is known: `backward()` has told it, or it is that of
-    the batch which the script works on, unless it evaluates in between."""
+    """Return the part that a loss was computed from, or None if it is not known.
+
+    `backward()` has noted it in the graph. Otherwise it is the part of the current batch, unless the model is in
+    evaluation mode.
+    """
     node: graph.Node = loss.grad_fn
     if node is not None and _PART in node.metadata:
         part: Part = node.metadata[_PART]
@@ -111,18 +115,19 @@ def weighted(
     place: int | None = None,
     divisors_of_batch: Callable[[graph.Signature], Sequence[float] | None] = lambda _: None,
 ) -> Weighted | None:
-    """Return a loss with the factors of its reductions; None: its kind is new, and the batch's parts are equal.
+    """Return a loss with the factors of its reductions, or None if they are not known.
 
-    All ranks call it with their losses.
+    They cannot be found out for a kind that is new in a batch whose parts are equal. All ranks call this, each with its
+    loss.
 
     Args:
-        loss: has a graph, and one element.
+        loss: a tensor of one element that has a graph.
         part: the part that it was computed from.
-        place: the number of the call of `backward()` in this batch; None: the loss is only read.
-        divisors_of_batch: returns the divisors of the reductions in the loss of the whole batch, where the step is
-            tried, given the loss's signature.
+        place: the number of the call of `backward()` in this batch, or None if the loss is only read.
+        divisors_of_batch: returns, given a loss's signature, the divisors of the reductions in the loss of the whole
+            batch, where the step is tried.
     """
-    taken = graph.parts(loss.grad_fn)
+    taken = graph.decompose(loss.grad_fn)
     if place is not None:
         for node in taken.numbers:
             node.metadata[_PART] = part
@@ -141,7 +146,7 @@ def weighted(
 
 
 def _rules(
-    loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
+    loss: Tensor, taken: graph.Decomposition, part: Part, place: int | None, whole: Sequence[float] | None
 ) -> tuple[CombiningRule, ...] | None:
     kind = taken.signature
     is_compared = session.is_first_batch or (job.current.is_tried and part.is_uneven)
@@ -157,15 +162,17 @@ def _rules(
 
 
 def _kinds(kind: graph.Signature) -> set[tuple[CombiningRule, ...]]:
-    """Return the rules that losses of a kind have, in the iteration where any was agreed on last."""
+    """Return the rules of losses of a kind, from the latest iteration that agreed on any."""
     return _by_kind.get(kind, (0, set()))[1]
 
 
 def _agree(
-    loss: Tensor, taken: graph.Parts, part: Part, place: int | None, whole: Sequence[float] | None
+    loss: Tensor, taken: graph.Decomposition, part: Part, place: int | None, whole: Sequence[float] | None
 ) -> tuple[CombiningRule, ...] | None:
-    """Return the rules of a loss, by its graphs on all ranks; None: it is only read, and what it is to the batch is not
-    known."""
+    """Return the rules of a loss by comparing its graphs on all ranks.
+
+    Refuse the script if there are none. For a loss that is only read, return None instead.
+    """
     known = None if place is None else _by_place.get((taken.signature, place))
     ranks = distrun.allgather_object(_facts(loss, taken), name="auto.loss")
     key = taken.signature, place
@@ -193,7 +200,7 @@ def _agree(
     for number, of_term in zip(
         taken.numbers, agreement.rules_of_terms(ranks, part.sizes, session.is_padded, rules), strict=True
     ):  # its terms may be read one by one
-        kind = graph.parts(number).signature
+        kind = graph.decompose(number).signature
         iteration, kinds = _by_kind.get(kind, (0, set()))
         if iteration != session.iteration:
             _by_kind[kind] = session.iteration, (kinds := set())
@@ -201,7 +208,7 @@ def _agree(
     return rules
 
 
-def _facts(loss: Tensor, taken: graph.Parts) -> agreement.LossFacts:
+def _facts(loss: Tensor, taken: graph.Decomposition) -> agreement.LossFacts:
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
     index = {each.node: which for which, each in enumerate(taken.reductions)}
@@ -216,7 +223,7 @@ def _facts(loss: Tensor, taken: graph.Parts) -> agreement.LossFacts:
         graph.across(nodes),
         tuple(place for place, node in enumerate(nodes) if graph.is_opaque(node)),
         tuple(
-            tuple((index[each.node], each.divisor) for each in graph.parts(number).reductions)
+            tuple((index[each.node], each.divisor) for each in graph.decompose(number).reductions)
             for number in taken.numbers
         ),
         session.other_parts() != [],
@@ -227,7 +234,10 @@ def _facts(loss: Tensor, taken: graph.Parts) -> agreement.LossFacts:
 def _known_with_others(
     rules: tuple[CombiningRule, ...], known: tuple[CombiningRule, ...] | None
 ) -> tuple[CombiningRule, ...]:
-    """Return the rules of a loss of which some terms may depend on a batch of another loader, whose parts are equal."""
+    """Return the known rules of a loss some of whose terms may depend on a batch of another loader with equal parts.
+
+    Where parts are equal, shapes do not show what depends on the batch, so `rules` found just now cannot be trusted.
+    """
     if known is None:
         refuse(
             "a loss appears for the first time while the script works on batches of two DataLoaders, one of them in "
@@ -239,11 +249,11 @@ def _known_with_others(
 
 
 def _counted(
-    taken: graph.Parts, rules: tuple[CombiningRule, ...], part: Part, place: int | None
+    taken: graph.Decomposition, rules: tuple[CombiningRule, ...], part: Part, place: int | None
 ) -> dict[int, tuple[float, ...]]:
-    """Return all ranks' factors of reductions whose divisors each rank has counted or has from the script, by index.
+    """Return all ranks' factors of the reductions whose divisors are counted or given by the script, by index.
 
-    All ranks tell one another what these are now.
+    The ranks exchange the divisors of this batch.
     """
     which = [
         each
@@ -271,7 +281,7 @@ def _counted(
 
 
 def _check_counted(reduction: tuple[graph.Signature, int, int], divisors: Sequence[float]) -> None:
-    """Refuse a divisor that was counted, and has become a constant."""
+    """Refuse a divisor that was counted before and has become a constant."""
     if not agreement.are_equal(divisors):
         _equal.pop(reduction, None)
         return
@@ -286,10 +296,10 @@ def _check_counted(reduction: tuple[graph.Signature, int, int], divisors: Sequen
         )
 
 
-def _check(taken: graph.Parts, rules: tuple[CombiningRule, ...], part: Part) -> None:
-    """Refuse a mean over the samples that is over something else now."""
+def _check(taken: graph.Decomposition, rules: tuple[CombiningRule, ...], part: Part) -> None:
+    """Refuse a loss in which a mean over the samples is now a mean over something else."""
     for reduction, rule in zip(taken.reductions, rules, strict=True):
-        if reduction.is_scaled:  # the divisors have told
+        if reduction.is_scaled:  # `_counted` has compared the divisors
             continue
         if rule is CombiningRule.MEAN and (reduction.is_counted or prod(reduction.shape) % part.size):
             refuse(

@@ -32,7 +32,7 @@ def _forward(layer: _BatchNorm, input: Tensor) -> Tensor:
 
 
 def _name(layer: _BatchNorm) -> str:
-    """Return a name for the layer's operations: layers are told apart by the order in which they are used first."""
+    """Return a name for the layer's operations. Layers are numbered by first use, the same order on all ranks."""
     global _made
     if layer not in _names:
         _made += 1

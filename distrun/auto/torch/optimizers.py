@@ -1,4 +1,4 @@
-"""Optimizers: before the first training step their weights become rank 0's, and from then on gradients are averaged."""
+"""Optimizers: their weights become rank 0's before the first training step, and all gradients are averaged."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _WHY_BUFFERS = (
     "normalisation are known"
 )
 
-_owners: list[weakref.ref[torch.nn.Module]] = []  # the modules that hold the weights
+_owners: list[weakref.ref[torch.nn.Module]] = []  # the outermost modules that hold the weights
 _names: weakref.WeakKeyDictionary[Optimizer, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 def prepare() -> None:
-    """Give the optimizers that are new since the last batch rank 0's weights, and have their gradients reduced."""
+    """Give rank 0's weights to the optimizers that are new since the last batch, and reduce their gradients."""
     if len(session.prepared) == len(session.optimizers):
         return
     for optimizer in session.in_order(session.optimizers - session.prepared):
@@ -57,13 +57,13 @@ def prepare() -> None:
         if not isinstance(optimizer, Distributed):
             distrun_torch.DistributedOptimizer(optimizer)
             reducer = getattr(optimizer, "_reducer", None)
-            if reducer is not None:  # what a closure returns
+            if reducer is not None:  # the loss that a closure returns is read as well
                 reducer.reduce_loss = reading.loss_of_all
         session.prepared.add(optimizer)
 
 
 def _check_made(optimizer: Optimizer) -> None:
-    """Refuse an optimizer of weights that the first forward pass makes."""
+    """Refuse an optimizer of weights that the first forward pass will create."""
     if any(torch.nn.parameter.is_lazy(each) for group in optimizer.param_groups for each in group["params"]):
         refuse(
             "an optimizer has weights that are not made before the first forward pass (lazy layers), so that rank 0's "
@@ -76,7 +76,7 @@ def _check_disjoint(optimizer: Optimizer) -> None:
     """Refuse an optimizer that shares parameters with another one that is in use."""
     if not _shares(optimizer):
         return
-    gc.collect()  # one that the script has dropped may still be there
+    gc.collect()  # an optimizer that the script has dropped may not be freed yet
     if _shares(optimizer):
         refuse(
             "two optimizers have parameters in common: the gradients of one would be reduced for the other",
@@ -114,7 +114,7 @@ def _broadcast(optimizer: Optimizer) -> None:
 
 
 def _owners_of(optimizer: Optimizer) -> list[torch.nn.Module]:
-    """Return the outermost modules that hold an optimizer's weights, in the order of these."""
+    """Return the outermost modules that hold an optimizer's weights, in the order of the weights."""
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     places = {id(parameter): place for place, parameter in enumerate(parameters)}
     owners = modules_of(set(places))
@@ -123,7 +123,7 @@ def _owners_of(optimizer: Optimizer) -> list[torch.nn.Module]:
 
 
 def compare() -> None:
-    """Refuse to go on if the ranks' places in the loop or their weights differ, or the buffers of the same modules."""
+    """Refuse to continue if the ranks differ in their places in the loop, their weights or their modules' buffers."""
     session.announce()()
     comparing.compare(lambda: _summed(_parameters()), session.steps)
     comparing.compare(lambda: _summed(_buffers()), session.steps, "buffers", _WHY_BUFFERS)
@@ -136,7 +136,7 @@ def _parameters() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sums_of_weights() -> list[int]:
-    """Return numbers that depend on all bits of the weights, and of the buffers of their modules."""
+    """Return numbers that depend on all bits of the weights, and of the buffers of the modules that hold these."""
     buffers = (
         pair for each in session.in_order(session.prepared) for owner in _owners_of(each) for pair in _state_of(owner)
     )
@@ -148,13 +148,13 @@ def _buffers() -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _summed(named: Iterable[tuple[str, torch.Tensor]]) -> tuple[list[str], list[int]]:
-    """Return the names of some tensors, and numbers that depend on all their bits."""
+    """Return the names of tensors, and for each a number that depends on all its bits."""
     pairs = list(named)
     return [name for name, _ in pairs], [_sum_of_bits(tensor) for _, tensor in pairs]
 
 
 def _state_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the names and values of the buffers that belong to a module's state; what it only caches does not."""
+    """Yield the names and values of the buffers in a module's state, not those that it only caches."""
     cached = {id(inner._buffers[name]) for inner in module.modules() for name in inner._non_persistent_buffers_set}
     for name, buffer in module.named_buffers():
         if id(buffer) not in cached and buffer.layout is torch.strided and not (buffer.is_meta or buffer.is_quantized):
@@ -186,7 +186,7 @@ def _before_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
     has_gradients = any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
     if optimizer not in session.prepared and (has_gradients or arguments or options):
         _refuse_step()
-    if not _is_of_torch(optimizer):  # noise that it may add to the weights is the same on all ranks
+    if not _is_of_torch(optimizer):  # so that any noise it adds to the weights is the same on all ranks
         generators.of_torch.use(own=False)
 
 
@@ -212,7 +212,7 @@ def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
 
 
 def _synchronize(optimizer: Distributed, reducer: GradientReducer) -> None:
-    if is_shared() and reducer.is_due:  # no backward() has told where this rank is
+    if is_shared() and reducer.is_due:  # gradients without a backward(), which would have announced the place
         session.announce()()
     _plain_synchronize(optimizer, reducer)
 
@@ -234,7 +234,7 @@ _plain_synchronize = Distributed._synchronize
 
 
 def install() -> None:
-    """Change torch's optimizers, those of the script's own classes as well."""
+    """Change torch's optimizers, including classes that the script defines."""
     Optimizer.__init__ = _init  # type: ignore[method-assign, assignment]
     Optimizer.add_param_group = _add_param_group  # type: ignore[method-assign, assignment]
     Distributed._synchronize = _synchronize  # type: ignore[method-assign, assignment]

@@ -15,14 +15,14 @@ class Part:
     """A rank's part of a batch."""
 
     sizes: tuple[int, ...]
-    """The samples of each rank."""
+    """The number of samples of each rank."""
     rank: int
     is_whole: bool = False
-    """Whether every rank has all samples, as there are too few for all of them."""
+    """Whether every rank has all samples, because there are fewer samples than ranks."""
 
     @property
     def size(self) -> int:
-        """The samples of this rank."""
+        """The number of samples of this rank."""
         return self.sizes[self.rank]
 
     @property
@@ -39,13 +39,13 @@ class Part:
 
 
 def cut(count: int, ranks: int, rank: int, uneven: bool = False) -> Part:
-    """Return the part of a batch that is a rank's: as many as the others', or one more.
+    """Return a rank's part of a batch. The sizes of the parts differ by at most one, or two if `uneven` makes them.
 
     Args:
-        count: the samples of the batch.
+        count: the number of samples of the batch.
         ranks: the number of ranks. A batch with fewer samples is not cut: each rank has all of it.
-        rank: whose part it is.
-        uneven: cut it so that not all parts are equal, if it has more samples than there are ranks.
+        rank: the rank that the part is for.
+        uneven: make sure that not all parts are equal, if every rank would have at least two samples.
     """
     if count < ranks:
         return Part((count,) * ranks, rank, is_whole=True)
@@ -58,9 +58,10 @@ def cut(count: int, ranks: int, rank: int, uneven: bool = False) -> Part:
 
 
 def pooled(batches: Iterable[Sequence[Index]], ranks: int, rank: int) -> Iterator[tuple[Part, list[Index]]]:
-    """Yield the parts of a rank where each rank takes a whole batch at a time, and the samples of all ranks.
+    """Yield a rank's parts, each with all ranks' samples, where each rank takes a whole batch at a time.
 
-    The last batches, fewer than there are ranks, are cut like one batch.
+    If fewer batches than ranks are left at the end, they are cut like one batch. The sizes of the first parts are made
+    unequal, like `cut` does.
     """
     rest = iter(batches)
     is_first = True

@@ -1,7 +1,7 @@
 """Reading a loss in the training loop: `loss.item()` and the like give the loss of the whole batch.
 
-Whatever a script does with a loss that it has not computed a gradient of (prints it, sums it up, compares it with the
-best one) it begins with one of few calls. Each of them becomes a collective, of one number, if the tensor is a number
+Whatever a script does with a loss besides computing its gradient (printing it, summing it up, comparing it with the
+best one), it begins with one of few calls. Each of these becomes a collective of one number, if the tensor is a number
 that has a graph and the batch is divided. All ranks run the same script, so they read the same losses.
 """
 
@@ -22,21 +22,24 @@ from distrun.auto.torch import losses, trial
 from distrun.auto.torch.session import is_shared
 from distrun.auto.torch.statistics.decisions import agreed
 
-_TESTS = ("isnan", "isinf", "isfinite")  # of torch as well
+_TESTS = ("isnan", "isinf", "isfinite")  # methods of tensors, and functions of torch
 _READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach", *_TESTS)
 _NUMBERS = ("item", "__float__")
 _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
-_is_told = False
+_has_warned = False
 
 
 def of_all(tensor: Tensor) -> float | None:
-    """Return what a loss is for the whole batch; None: it is not known, or is what it is."""
+    """Return the value of a loss for the whole batch, or None if it is this rank's, or the part is not known.
+
+    If it cannot be computed from the parts, return rank 0's value, so that all ranks see the same.
+    """
     part = losses.part_of(tensor)
     if part is None or part.is_whole:
         return None
     loss = losses.weighted(tensor, part, divisors_of_batch=trial.divisors_of_like)
     if loss is None or loss.factor is None:
-        _tell_once()
+        _warn_once()
         return _first_of(float(_plain_item(tensor)))
     if all(rule is losses.ONCE for rule in loss.rules):
         return None
@@ -44,13 +47,13 @@ def of_all(tensor: Tensor) -> float | None:
 
 
 def _first_of(value: float) -> float:
-    """Return rank 0's number, by which all ranks decide alike; one that is not finite if any rank's is not."""
+    """Return rank 0's number, so that all ranks decide alike; one that is not finite if any rank's is not."""
     values = distrun.allgather(np.array([value]), name="auto.read.first")
     return float(values[0] if np.isfinite(values).all() else values.sum())
 
 
 def read_in(value: Any) -> Any:
-    """Return a value with the losses in it read: itself, or the items of dictionaries, lists and tuples."""
+    """Return a value with all losses in it read: the value itself, or items of dictionaries, lists and tuples."""
     if type(value) is dict:
         return {key: read_in(each) for key, each in value.items()}
     if type(value) in (list, tuple):
@@ -59,14 +62,14 @@ def read_in(value: Any) -> Any:
 
 
 def loss_of_all(loss: Any) -> Any:
-    """Return the loss of the whole batch where that of this rank's part is given; anything else as it is."""
+    """Return the loss of the whole batch, given the loss of this rank's part; any other value as it is."""
     return _detached(loss) if _is_loss(loss) else loss
 
 
-def _tell_once() -> None:
-    global _is_told
-    if not _is_told and distrun.rank() == 0:
-        _is_told = True
+def _warn_once() -> None:
+    global _has_warned
+    if not _has_warned and distrun.rank() == 0:
+        _has_warned = True
         tell(
             "distrun --auto: a loss whose terms are sums and means, or that does not appear in the first batches of an "
             "epoch, is read: the number is that of rank 0's part"
@@ -84,7 +87,7 @@ def _is_loss(tensor: Any) -> bool:
 
 
 def _detached(tensor: Tensor) -> Tensor:
-    with torch._C.DisableTorchFunction():  # a mode would call `Tensor`'s methods, which are those of this module
+    with torch._C.DisableTorchFunction():  # a mode would call the methods of `Tensor`, which this module has replaced
         value = of_all(tensor)
         plain = _plain["detach"](tensor)
         return plain if value is None else torch.full_like(plain, value)
@@ -115,7 +118,7 @@ def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tester(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `torch.isnan` or the like, which compiled and scripted functions use as it was."""
+    """Return a replacement of `torch.isnan` or the like. Compiled and scripted functions still use the plain one."""
 
     @wraps(plain)
     def test(input: Any, *arguments: Any, **options: Any) -> Any:
@@ -140,7 +143,7 @@ _plain_item = _plain["item"]
 
 
 def install() -> None:
-    """Change what reads a tensor of one number."""
+    """Change the methods and functions that read a tensor of one number."""
     for name in _READERS:
         setattr(Tensor, name, _reader(name, _plain[name]))
     for name in _COMPARISONS:

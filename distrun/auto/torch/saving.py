@@ -1,4 +1,4 @@
-"""Files that libraries write for the script: rank 0 alone writes them; the others wait where they may read them."""
+"""Files that libraries write for the script: only rank 0 writes them. The others wait if they may read the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distrun.auto.torch.session import is_shared
 
 
 class _Silent:
-    """A writer of logs on the ranks that write nothing: every call but reads the losses that it is given."""
+    """A summary writer on the ranks that write nothing: a call only reads the losses in its arguments."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.log_dir = ""
@@ -39,11 +39,11 @@ def _read(*arguments: Any, **options: Any) -> None:
 
 
 def _save(value: Any, file: Any, *arguments: Any, **options: Any) -> None:
-    """Save on rank 0, and return when the file is there.
+    """Save on rank 0, and return on all ranks when the file exists.
 
-    What is saved into memory, or into a temporary folder with a name of its own, is each rank's own. If a folder is
-    there on rank 0 alone, because its name is the time's or chance's, this rank loads rank 0's file later. A host that
-    does not see rank 0's file gets one.
+    Each rank saves for itself into memory, or into a temporary folder with a unique name. If only rank 0 has the
+    folder, because its name contains the time or a random number, this rank will load rank 0's file. A host that does
+    not share rank 0's file system gets its own file.
     """
     if job.current.is_copy and isinstance(file, (str, os.PathLike)):
         return
@@ -84,7 +84,7 @@ def _without_writer(module: ModuleType) -> None:
 
 
 def _with_read_losses(module: ModuleType) -> None:
-    """Have the writer of rank 0 given losses that are read, which all ranks take part in."""
+    """Read the losses that are given to rank 0's summary writer: all ranks take part in that (see `_Silent`)."""
     for name, method in list(vars(module.SummaryWriter).items()):
         if name.startswith("add_") and callable(method):
             setattr(module.SummaryWriter, name, _reading(method))
@@ -109,12 +109,12 @@ def _without_images(module: ModuleType) -> None:
 
 _plain_save = torch.save
 _plain_load = torch.load
-_plain_makedirs = getattr(os.makedirs, "__wrapped__", os.makedirs)  # the script's calls may do nothing
-_rank_0s: dict[str, str] = {}  # paths of this rank's that are not there -> those of rank 0's files
+_plain_makedirs = getattr(os.makedirs, "__wrapped__", os.makedirs)  # as `files` may have replaced it
+_rank_0s: dict[str, str] = {}  # from paths that this rank did not write to the paths of rank 0's files
 
 
 def install() -> None:
-    """Change what writes files."""
+    """Change the functions and classes that write files."""
     torch.save, torch.load = _save, _load  # type: ignore[assignment]
     for writers in ("torch.utils.tensorboard.writer", "tensorboardX.writer"):
         frameworks.after_import(writers, _without_writer if job.current.is_silent else _with_read_losses)

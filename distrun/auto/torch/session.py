@@ -1,6 +1,6 @@
 """The training that the script does, as far as this process knows it: the part, the optimizers, the model's modes.
 
-One object, `current`, is shared by all that is changed in torch.
+All changes in torch share one object, `current`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class TrainingSession:
         self.part: Part | None = None
         """This rank's part of the batch that the script works on."""
         self.is_padded = False
-        """Whether samples of that part may have been padded to the longest of the part."""
+        """Whether samples of that part may have been padded to the longest one of the part."""
         self.why_not_shared = _NO_LOADER
         """The reason why there is no part, for a refusal."""
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self.places: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        """The places of the optimizers in the order in which the script has made them."""
+        """The position of each optimizer in the order of creation."""
         self.prepared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """The optimizers whose weights are rank 0's, and whose gradients are reduced."""
         self.has_unshared_gradients = False
         """Whether `backward` ran without a part since the last step."""
         self.backwards = 0
-        """Calls of `backward` since the beginning."""
+        """The number of calls of `backward` since the start."""
         self.backwards_in_batch = 0
         self.grads_in_batch = 0
-        """Calls of `torch.autograd.grad` of a loss."""
+        """The number of losses of this batch that `torch.autograd.grad` was called for."""
         self.is_loading = False
         """Whether samples are being loaded in this process."""
         self.in_backward = False
@@ -48,27 +48,27 @@ class TrainingSession:
         self.in_grad = False
         """Whether `torch.autograd.grad` of a loss is running."""
         self.iteration = 0
-        """Counts the iterations that were divided."""
+        """The number of iterations whose batches were divided among the ranks."""
         self.batch = 0
-        """Counts the batches of an iteration; 0 at its end."""
+        """The number of batches so far in this iteration. 0 at its end."""
         self.must_be_tried = ""
-        """The reason why only a trial can show that a loss of this batch is right; empty: it need not."""
+        """The reason why only a trial can show that a loss of this batch is right. Empty if no trial is needed."""
         self.has_new_loss = False
         """Whether a loss of another kind has appeared in a step that is not tried."""
         self.steps = 0
         self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
-        """The latest parts of all iterations that are divided and go on, by the iterators."""
+        """The latest part of each divided iteration that has not ended, by its iterator."""
         self._made = 0
         self._modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The script has made an optimizer."""
+        """Note an optimizer that the script has created."""
         self._made += 1
         self.places[optimizer] = self._made
         self.optimizers.add(optimizer)
 
     def in_order(self, optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
-        """Return some optimizers in the order in which the script has made them."""
+        """Return optimizers sorted by creation."""
         return sorted(optimizers, key=self.places.__getitem__)
 
     def parameters(self) -> Iterator[torch.Tensor]:
@@ -78,12 +78,12 @@ class TrainingSession:
                 yield from group["params"]
 
     def note_mode(self, module: nn.Module) -> None:
-        """The script has called `train` or `eval` of a module."""
+        """Note a module whose `train` or `eval` the script has called."""
         self._modes.add(module)
 
     @property
     def is_evaluating(self) -> bool:
-        """Whether every module that is trained, as far as the script has set its mode, is in evaluation mode."""
+        """Whether all trained modules whose mode the script has set are in evaluation mode. False if there are none."""
         trained = {id(parameter) for parameter in self.parameters()}
         modes = [
             module.training
@@ -94,25 +94,25 @@ class TrainingSession:
 
     @property
     def is_first_batch(self) -> bool:
-        """Whether the batch is the first one of its iteration."""
+        """Whether the current batch is the first one of its iteration."""
         return self.batch == 1
 
     def announce(self) -> Callable[[], None]:
-        """Tell the other ranks where in the training loop this one is; see `comparing.announce`."""
+        """Tell the other ranks where in the training loop this one is. See `comparing.announce`."""
         return announce(LoopPosition(self.iteration, self.batch, self.backwards_in_batch + self.grads_in_batch))
 
     def other_parts(self) -> list[Part]:
-        """Return the latest parts of the iterations beside the one that the script has taken a batch from last."""
+        """Return the latest parts of all iterations except the one that the latest batch was taken from."""
         return [part for part in self.parts.values() if part is not self.part]
 
     def lose_part(self, why: str = _NO_LOADER) -> None:
-        """The script's data is no longer a rank's part."""
+        """Note that the script no longer works on this rank's part of a batch, and why."""
         self.part = None
         self.why_not_shared = why
 
 
 def modules_of(parameters: set[int]) -> list[nn.Module]:
-    """Return the outermost modules that hold some of the parameters, given by their ids."""
+    """Return the outermost modules that hold any of `parameters`, which are given by their ids."""
     modules = [
         each for each in instances_of(nn.Module) if any(id(parameter) in parameters for parameter in each.parameters())
     ]
@@ -124,5 +124,5 @@ current = TrainingSession()
 
 
 def is_shared() -> bool:
-    """Whether there are other ranks, Keras is not at work, and this process is none of a DataLoader's workers."""
+    """Whether there are other ranks, Keras is not at work, and this process is not a DataLoader's worker."""
     return job.current.is_shared and not job.current.is_in_keras and torch.utils.data.get_worker_info() is None

@@ -1,9 +1,9 @@
-"""`distrun doctor`: finding out what stands between this machine, the other hosts and a job before the job is started.
+"""`distrun doctor`: finding out, before a job is started, what would keep it from running on these hosts.
 
-`command` is the command line and `run` a run from request to `report`, which `rendering` prints. On each host,
-`host_checks` takes one step after the other: first those of the way there (`connect`: none, SSH or srun), then those of
-a small program on the host, the `probe`, which is started as an agent would be and asked through a `probe_client`. It
-gathers `machine_facts` and `gpus`. With all probes running, `network` has every pair of them measure what is between
-them. `verdicts` judges what was found, without any effect, and `shell_commands` gives the commands by which a person
-sees the same. `build` is another command, `distrun --check-build`: what works on this machine.
+`command` is the command line, and `run` makes a `report`, which `rendering` prints. On each host, `host_checks` takes
+one step after the other: first the steps to reach it (`connect`: none, SSH or srun), then the requests to a small
+program on the host, the `probe`, which is started like an agent and asked through a `probe_client`. It gathers
+`machine_facts` and `gpus`. While all probes run, `network` measures between every pair of them. `verdicts` judges the
+findings, without side effects, and `shell_commands` gives the commands that show the same to a person. `build` is
+another command, `distrun --check-build`: what works on this machine.
 """

@@ -1,4 +1,4 @@
-"""`distrun --check-build`: what a job can use on this machine, each of it tried in a process of its own."""
+"""`distrun --check-build`: what a job can use on this machine. Each item is tried in its own process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distrun.runner.planning.variables.environ import search_path
 from distrun.runner.system.fan_out import call_for_each
 from distrun.tools.doctor.machine_facts import first_line
 
-_TIMEOUT = 120.0  # seconds for one attempt; importing TensorFlow on a busy machine takes many
+_TIMEOUT = 120.0  # seconds for one attempt: importing TensorFlow on a busy machine takes long
 _FACE = "import {package}, distrun.{face}; print({package}.__version__)"
 _NCCL = """
 import sys
@@ -39,17 +39,17 @@ assert list(distrun.allreduce(numpy.full(3, distrun.rank() + 1.0), op=distrun.Su
 
 
 class NotThereError(Exception):
-    """Something cannot be used; the text is the reason."""
+    """Something cannot be used, for the reason given."""
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Something that a job may use."""
+    """Something that a job may use, and how to try it."""
 
     group: str
     name: str
     try_it: Callable[[], str]
-    """Returns what is to be told about it, perhaps nothing. Raises NotThereError."""
+    """Returns a remark about it, such as its version, or "". Raises NotThereError."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class Outcome:
 
 
 def report(attempts: Sequence[Attempt] | None = None, verbose: bool = False) -> str:
-    """Try everything, some things at a time, and return the results as text.
+    """Try everything, as many attempts at a time as there are cores, and return the results as text.
 
     Args:
-        attempts: the things to try; None = all.
+        attempts: the attempts to make. None = all.
         verbose: whether the whole reason is given where something does not work, instead of its last line.
     """
     attempts = ATTEMPTS if attempts is None else attempts
@@ -100,7 +100,7 @@ def _output(*command: str, **environ: str) -> str:
     """Return the last line that a command prints.
 
     Raises:
-        NotThereError: it fails; the text is what it says.
+        NotThereError: it fails. The text is what it has printed to the standard error.
     """
     try:
         done = subprocess.run(
@@ -139,7 +139,7 @@ def _program(name: str) -> Callable[[], str]:
 
 
 def _tcp() -> str:
-    """Connect to this machine by an address of each family that other hosts can reach."""
+    """Connect to this machine by its addresses that other hosts can reach, one of each family."""
     interfaces = reachable(own_interfaces())
     if not interfaces:
         raise NotThereError("no interface of this machine can be reached by other hosts")
@@ -172,4 +172,4 @@ ATTEMPTS = (
     Attempt("Tensor Operations", "MPI", _MPI_JOB),
     Attempt("Tensor Operations", "NCCL", _python(_NCCL)),
 )
-"""All that is tried. Each operation is a job of two ranks that add their arrays."""
+"""All attempts. Each controller and operation is tried by a job of two ranks that add their arrays."""

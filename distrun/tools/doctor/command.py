@@ -61,7 +61,7 @@ def doctor(**options: Any) -> int:
 
 
 def _progress() -> AbstractContextManager[Any]:
-    """Return a context with, on a terminal, a line on stderr that shows what is going on and vanishes."""
+    """Return a context that shows a status line on stderr while it lasts, if that is a terminal."""
     if not sys.stderr.isatty():
         return nullcontext()
     from rich.console import Console

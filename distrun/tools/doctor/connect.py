@@ -1,4 +1,4 @@
-"""Access to a host, step by step: nothing to do for this machine, SSH, or a job step of Slurm. It ends in a probe."""
+"""Access to a host, step by step, up to a probe there: directly on this machine, by SSH, or by a job step of Slurm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distrun.tools.doctor.verdicts import family
 
 
 class Access(Protocol):
-    """The way to one host."""
+    """The way to reach one host."""
 
     steps: tuple[str, ...]
     """The names of the steps before a Python can be started, in order."""
@@ -31,14 +31,14 @@ class Access(Protocol):
         """Take one of these steps.
 
         Raises:
-            HostError: it failed.
+            HostError: the step failed.
         """
 
     def start(self, python: str) -> Program:
-        """Start a probe; all steps have gone well.
+        """Start a probe, after all steps have succeeded.
 
         Raises:
-            HostError: that is not possible.
+            HostError: it cannot be started.
         """
 
     def close(self) -> None:
@@ -51,7 +51,7 @@ class LocalAccess:
     steps: tuple[str, ...] = ()
 
     def check(self, step: str) -> HostCheck:
-        """There is none; see `Access`."""
+        """See `Access`. There are no steps to take."""
         raise NotImplementedError(step)
 
     def start(self, python: str) -> Program:
@@ -63,12 +63,12 @@ class LocalAccess:
 
 
 class SshAccess:
-    """Access by SSH. The connection is made in the second step; the later ones report on what became of it."""
+    """Access by SSH. The second step makes the connection, and the later ones report how it went."""
 
     steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
 
     def __init__(self, route: Route, connections: SshConnections) -> None:
-        """Args: the route to the host; what makes the connection."""
+        """Args: the route to the host, and the object that makes connections."""
         self._route = route
         self._connections = connections
         self._transport: paramiko.Transport | None = None
@@ -135,9 +135,9 @@ class SshAccess:
         return HostCheck(step, Status.WARNING, text, remedy=remedy)
 
     def _silent(self, reached: str) -> str | None:
-        """Return the host's first address of the other family than the one that was reached, if it does not answer.
+        """Return the host's first address of the family that `reached` is not in, if that does not answer in time.
 
-        A connection takes the first address that answers, and each silent one before it costs the time of a try.
+        A connection takes the first address that answers, and each one before it that does not costs a whole timeout.
         """
         route = self._route
         if route.family != "any":
@@ -149,7 +149,7 @@ class SshAccess:
             except TimeoutError:
                 return address
             except OSError:
-                continue  # an answer that costs no time
+                continue  # refused at once, which costs no time
         return None
 
     def _begin(self, step: str) -> None:
@@ -165,12 +165,12 @@ class SshAccess:
 
 
 class SrunAccess:
-    """Access by a job step of our Slurm allocation. The step that is started is that of the probe."""
+    """Access by a job step of this Slurm allocation. The job step that is checked is the one that runs the probe."""
 
     steps: tuple[str, ...] = ("srun",)
 
     def __init__(self, node: str, steps: JobSteps, python: str, timeout: float) -> None:
-        """Args: the node; what starts job steps; the node's Python; seconds until the job step must be running."""
+        """Args: the node, the object that starts job steps, the node's Python, seconds until the job step must run."""
         self._node = node
         self._job_steps = steps
         self._python = python
@@ -197,4 +197,4 @@ class SrunAccess:
         return self._step
 
     def close(self) -> None:
-        """See `Access`; those who start job steps end them, too."""
+        """See `Access`. `JobSteps`, which has started the job step, also ends it."""

@@ -1,7 +1,7 @@
-"""The NVIDIA GPUs of a host: driver, names and memory, which can read each other's memory, and what may be in the way.
+"""The NVIDIA GPUs of a host: driver, names, memory, access to each other's memory (P2P), and possible obstacles.
 
-Files of the kernel and `nvidia-smi` are asked first. The driver's library is asked only about access between GPUs; it
-makes no context for that, and so takes no memory on any GPU.
+Most facts come from files of the kernel and from `nvidia-smi`. The driver's library is asked only about its CUDA
+version and access between GPUs. That creates no context, so it takes no memory on any GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-_SMI_TIMEOUT = 15.0  # seconds for nvidia-smi; a host with eight GPUs and no persistence daemon takes some
+_SMI_TIMEOUT = 15.0  # seconds for nvidia-smi, which is slow on a host with eight GPUs and no persistence daemon
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _CUPY_PACKAGES = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
 _NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
@@ -33,24 +33,24 @@ class Gpus:
 
     names: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
-    """The bytes of memory of each; empty = unknown."""
+    """The bytes of memory of each GPU. Empty = unknown."""
     driver: str = ""
     nccl: str = ""
-    """The version of the NCCL that is installed; empty = none was found."""
+    """The version of the installed NCCL. Empty = none was found."""
     peers: list[list[bool]] | None = None
-    """Whether GPU [i] can access the memory of GPU [j]; None = unknown."""
+    """Whether GPU [i] can access the memory of GPU [j]. None = unknown."""
     iommu: list[str] = field(default_factory=list)
     """The PCI addresses of GPUs whose traffic an IOMMU translates, on a machine that is not virtual."""
     problem: str = ""
-    """The reason why GPUs that are there cannot be used."""
+    """The reason why existing GPUs cannot be used."""
     cuda: int = 0
-    """The newest CUDA that the driver takes, such as 12040 for 12.4; 0 when the driver's library does not tell."""
+    """The newest CUDA that the driver supports, such as 12040 for 12.4. 0 = unknown."""
     cupy: str = ""
-    """The package by which cupy is installed, such as cupy-cuda12x; empty = it is not."""
+    """The package that provides cupy, such as cupy-cuda12x. Empty = it is not installed."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Gpus:
-        """Return the GPUs that `dataclasses.asdict` wrote."""
+        """Return the GPUs from the output of `dataclasses.asdict`."""
         return cls(**values)
 
 
@@ -58,9 +58,9 @@ def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: s
     """Return the GPUs of this host.
 
     Args:
-        root: where /proc and /sys are.
+        root: the folder that contains proc and sys.
         cuda: loads the driver's library, or raises OSError.
-        smi: the path of nvidia-smi; None = that on PATH.
+        smi: the path of nvidia-smi. None = the one on PATH.
     """
     driver = _driver(root)
     places = _places(root)
@@ -85,7 +85,7 @@ def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: s
 
 
 def cuda_version(load: Callable[[], Any]) -> int:
-    """Return the newest CUDA that the driver takes, such as 12040; 0 when its library is missing or does not work."""
+    """Return the newest CUDA that the driver supports, such as 12040, or 0 if its library is missing or fails."""
     version = ctypes.c_int()
     with suppress(OSError):
         if not load().cuDriverGetVersion(ctypes.byref(version)):
@@ -102,7 +102,7 @@ def _is_installed(package: str) -> bool:
 
 
 def peers(load: Callable[[], Any]) -> list[list[bool]] | None:
-    """Return which GPU can access the memory of which; None when the driver's library is missing or does not work."""
+    """Return which GPU can access the memory of which, or None if the driver's library is missing or fails."""
     try:
         cuda = load()
     except OSError:
@@ -126,7 +126,7 @@ def _can_access(cuda: Any, one: int, other: int) -> bool:
 
 
 def nccl() -> str:
-    """Return the version of the NCCL that a framework here would load, found without importing any."""
+    """Return the version of the NCCL that a framework here would load, without importing a framework."""
     for package in _NCCL_PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(package)
@@ -141,7 +141,7 @@ def nccl() -> str:
 
 
 def nccl_version(number: int) -> str:
-    """Return NCCL's version from its number: 2.21.5 from 22105, and 2.8.3 from 2803, as before 2.9."""
+    """Return NCCL's version from its number: 2.21.5 from 22105, and 2.8.3 from 2803, the format before 2.9."""
     thousand = 1000 if number < 10000 else 10000
     return f"{number // thousand}.{number % thousand // 100}.{number % 100}"
 
@@ -163,7 +163,7 @@ def _model(place: Path) -> str:
 
 
 def _ask(smi: str | None) -> tuple[list[str], list[int], str]:
-    """Return the names and bytes of memory that nvidia-smi prints, and what is wrong with it."""
+    """Return the names and bytes of memory that nvidia-smi prints, and its failure, or ""."""
     if smi is None:
         return [], [], ""
     try:
@@ -186,9 +186,9 @@ def _ask(smi: str | None) -> tuple[list[str], list[int], str]:
 
 
 def parse_smi(text: str) -> tuple[list[str], list[int]]:
-    """Return names and bytes of memory from the output of nvidia-smi; no memory when that of one GPU is missing.
+    """Return names and bytes of memory from the output of nvidia-smi; no memory if any GPU's is missing.
 
-    Real sample: `NVIDIA H100 80GB HBM3, 81559`; a GB10 has `NVIDIA GB10, [N/A]`.
+    Real sample: `NVIDIA H100 80GB HBM3, 81559`. A GB10 has `NVIDIA GB10, [N/A]`.
     """
     rows = [line.rpartition(",") for line in text.splitlines() if line.strip()]
     sizes = [size.strip() for _, _, size in rows]

@@ -1,4 +1,4 @@
-"""The steps on one host, in order; after a step that fails, the others are not tried."""
+"""The steps on one host, in order. After a step that fails, the others are not tried."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from distrun.tools.doctor.shell_commands import ShellCommands
 _STARTING = ("python", "distrun", "directory", "clock")
 _EXAMINING = ("machine", "gpus", "network", "software")  # these do not depend on one another
 _CLOCK_READINGS = 5
-_OLDER = re.compile(r"No module named '?distrun\.")  # what runpy says where a module of ours is missing
-_QUICK = 10.0  # seconds for a question that costs nothing
-_SLOW = 40.0  # seconds for one about what is installed, on a slow file system, or about GPUs
+_OLDER = re.compile(r"No module named '?distrun\.")  # runpy's message where a module of distrun is missing
+_QUICK = 10.0  # seconds for a question that is answered at once
+_SLOW = 40.0  # seconds for a question about installed software, on a slow file system, or about GPUs
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class CheckOptions:
     network: str
     """The value of `--network`."""
     timeout: float
-    """Seconds in which a probe must have started."""
+    """Seconds until a probe must have started."""
 
 
 class HostChecks:
-    """The checks of one host, and the probe that stays when they went well."""
+    """The checks of one host, and the probe, which keeps running if they succeed."""
 
     def __init__(self, host: str, access: Access, commands: ShellCommands, options: CheckOptions) -> None:
-        """Args: its name; the access to it; the commands for a person; the options of the run."""
+        """Args: the name of the host, the access to it, the commands for a person, and the options of the run."""
         self.commands = commands
         self.host = host
         self._access = access
@@ -57,15 +57,15 @@ class HostChecks:
         self._refusal: HostError | None = None
         self._steps: list[HostCheck] = []
         self.probe: ProbeClient | None = None
-        """The probe, until this object is closed; None before it has started and after a step has failed."""
+        """The running probe. None before it has started, after a step has failed, and once this object is closed."""
         self.machine: MachineFacts | None = None
         self._gpus_found: Gpus | None = None
 
     def run(self) -> HostReport:
-        """Take the steps, and return what was found."""
+        """Take the steps, and return the findings."""
         names = (*self._access.steps, *_STARTING, *_EXAMINING)
         if self._is_local:
-            names = tuple(name for name in names if name != "clock")  # it is the one all others are compared with
+            names = tuple(name for name in names if name != "clock")  # others are compared with it
         stopped = False
         for name in names:
             step = HostCheck(name, Status.NOT_TRIED) if stopped else self._check(name)
@@ -99,7 +99,7 @@ class HostChecks:
         except HostError as error:
             reason, remedy = verdicts.split_remedy(str(error))
             step = HostCheck(name, Status.FAILED, reason, remedy=remedy)
-        except Exception as error:  # any at all: the report on the other hosts must not be lost
+        except Exception as error:  # any exception: the report on the other hosts must not be lost
             step = HostCheck(name, Status.FAILED, repr(error))
         if step.status is Status.OK:
             return step
@@ -112,7 +112,7 @@ class HostChecks:
         try:
             self.probe = ProbeClient(self._access.start(self._python), self._options.timeout)
         except HostError as error:
-            if "distrun is not installed" in str(error):  # so its Python does work
+            if "distrun is not installed" in str(error):  # so its Python works
                 self._refusal = error
                 return HostCheck("python", Status.OK, self._python)
             if _OLDER.search(str(error)):
@@ -131,7 +131,7 @@ class HostChecks:
         )
 
     def _python_remark(self) -> str:
-        """Return a remark about the version of Python there, perhaps empty."""
+        """Return a remark about the version of Python there, or ""."""
         answer = self._answer()
         return check_compatibility(answer, self._python, answer.distrun)
 
@@ -179,11 +179,11 @@ class HostChecks:
 
     @property
     def identity(self) -> str:
-        """A text that all names of its machine have in common; empty when that is not known."""
+        """A text that identifies the host's machine under any name, or empty if it is not known."""
         return "" if self.probe is None else self.probe.versions.machine
 
     def interfaces(self) -> list[Interface]:
-        """Return the interfaces that other hosts can reach; none when the host was not reached."""
+        """Return the interfaces that other hosts can reach, or none if this host was not reached."""
         return [Interface(*item) for item in self.machine.interfaces] if self.machine is not None else []
 
     def _network(self) -> HostCheck:

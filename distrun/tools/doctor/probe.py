@@ -1,7 +1,7 @@
 """The program that examines a host: it answers requests on stdin, a line of JSON each, with frames on stdout.
 
-It leaves when its stdin ends, even in the middle of an answer, and when it has had no request for a long time: a cut
-link is noticed by nothing else.
+It exits when its stdin ends, even in the middle of an answer, and when no request has come for a long time. Only the
+latter shows a cut link.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from distrun.tools.doctor import gpus, machine_facts
 from distrun.tools.doctor.network import client
 from distrun.tools.doctor.network.server import BenchmarkServer
 
-_REQUEST_TIMEOUT = 300.0  # seconds without a request after which the doctor counts as gone
+_REQUEST_TIMEOUT = 300.0  # seconds without a request until the probe exits
 
 
 class Probe:
-    """The requests that the doctor may send: each method is one, by its name."""
+    """The requests that the doctor may send. Each public method is a request of that name."""
 
     def __init__(self) -> None:
         self._listener: BenchmarkServer | None = None
@@ -50,35 +50,35 @@ class Probe:
 
     def gpus(self) -> dict[str, Any]:
         """Return the members of `gpus.Gpus`."""
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all GPUs, in the order in which nvidia-smi has them
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all GPUs, in the order of nvidia-smi
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return asdict(gpus.gather())
 
     def listen(self, address: str, key: str, ports: str) -> dict[str, Any]:
-        """Listen for the probe of another host, at one of the ports if they are limited, and return the port."""
+        """Listen for the probe of another host, on one of `ports` if that is not empty, and return the port."""
         os.environ[PORTS] = ports
         self._listener = BenchmarkServer(address, bytes.fromhex(key))
         return {"port": self._listener.port}
 
     def stop_listening(self) -> dict[str, Any]:
-        """Stop listening, and return what was measured."""
+        """Stop listening, and return the server's measurements."""
         server, self._listener = self._listener, None
         return {} if server is None else server.close()
 
     def measure(self, address: str, port: int, key: str) -> dict[str, Any]:
-        """Connect to the probe of another host, and return what was measured."""
+        """Connect to the probe of another host, and return the client's measurements."""
         return client.measure(address, port, bytes.fromhex(key))
 
     def transfer(self, address: str, port: int, key: str, to_server: int, from_server: int) -> dict[str, Any]:
-        """Measure again, sending and receiving so many bytes per second."""
+        """Measure again, sending and receiving these numbers of bytes per second."""
         return client.transfer(address, port, bytes.fromhex(key), to_server, from_server)
 
     def largest_packet(self, address: str, port: int, key: str, is_sent: bool) -> dict[str, Any]:
-        """Return the members of `packet_sizes.PacketSizes` for one direction, if they are certain."""
+        """Return the members of `packet_sizes.PacketSizes` for one direction, or {} if they are not certain."""
         return client.largest_packet(address, port, bytes.fromhex(key), is_sent) or {}
 
     def connect(self, address: str, port: int, key: str, has_loss: bool) -> dict[str, Any]:
-        """Connect to the probe of another host, and measure nothing."""
+        """Connect to the probe of another host, without measuring."""
         client.connect(address, port, bytes.fromhex(key), has_loss)
         return {}
 
@@ -89,20 +89,20 @@ _REQUESTS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def answer(probe: Probe, line: bytes) -> dict[str, Any]:
-    """Return the answer to one request: what was found, or `error`, a sentence."""
+    """Return the answer to one request: the result of its method, or `error`, a sentence."""
     try:
         request = json.loads(line)
         return _REQUESTS[request.pop("ask")](probe, **request)
     except HostError as error:
         return {"error": str(error)}
-    except Exception as error:  # any at all: the doctor must not wait in vain
+    except Exception as error:  # any exception: the doctor must not wait in vain
         return {"error": repr(error)}
 
 
 def main() -> None:
-    """Be a probe on this process's stdin and stdout."""
+    """Run a probe on this process's stdin and stdout."""
     answers = os.dup(1)
-    os.dup2(2, 1)  # a library may print
+    os.dup2(2, 1)  # so that a library that prints does not disturb the frames
     versions = HostInfo(__version__, platform.python_version(), os.getpid(), machine=identity())
     _write(answers, MAGIC + Frame(FrameKind.HELLO, payload=versions.to_json()).encode())
     requests: SimpleQueue[bytes] = SimpleQueue()
@@ -132,7 +132,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _end_children() -> None:
-    """Kill children such as an nvidia-smi that hangs."""
+    """Kill child processes, such as an nvidia-smi that hangs."""
     import psutil
 
     with suppress(psutil.Error):

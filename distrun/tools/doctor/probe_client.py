@@ -1,4 +1,4 @@
-"""Talking to a probe: requests and answers, one at a time."""
+"""The connection to a probe: requests and answers, one at a time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class ProbeClient:
         """Wait for the probe's first frame.
 
         Args:
-            program: the probe, which has just been started; closed here when it says nothing.
+            program: the probe, which has just been started. It is closed if it sends nothing.
             timeout: seconds.
 
         Raises:
-            HostError: there is no probe.
+            HostError: no probe has started.
         """
         self._program = program
         self._decoder = FrameDecoder()
@@ -34,7 +34,7 @@ class ProbeClient:
         try:
             introduction = introduce(program, Delivery(), b"", time.monotonic() + timeout)
             self.note = introduction.note
-            """A remark about the distrun that was brought to the host, if one was."""
+            """A remark about the distrun that was copied to the host, if it was."""
             self.versions = HostInfo.from_json(introduction.payload)
             """The versions of its distrun and its Python."""
         except BaseException:
@@ -50,7 +50,7 @@ class ProbeClient:
             arguments: the arguments of the method.
 
         Raises:
-            HostError: the probe could not find it out, or does not answer; then it is not asked again.
+            HostError: the probe could not find it out, or does not answer. Then it is not asked again.
         """
         with self._lock:
             if self._lost is not None:
@@ -73,7 +73,7 @@ class ProbeClient:
         return self._lost is not None
 
     def close(self) -> None:
-        """End the probe: it leaves when its stdin ends."""
+        """End the probe, which exits when its stdin ends."""
         self._program.end_input()
         self._program.wait()
         self._program.close()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.NOT_TRIED: "dim"}
-_MAX_COLUMNS = 12  # hosts in a matrix; more are listed one below the other
+_MAX_COLUMNS = 12  # hosts in a matrix: the links between more are listed
 
 
 def plain(report: Report) -> str:
@@ -105,7 +105,7 @@ def _steps(report: Report) -> RenderableType:
 
 
 def _matrix(report: Report) -> RenderableType:
-    """Return a table in which rows send and columns receive: Gbit/s, and the round trip."""
+    """Return a table of Gbit/s and round trips. Rows send, and columns receive."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -121,7 +121,7 @@ def _matrix(report: Report) -> RenderableType:
 
 
 def _heading(host: str) -> str:
-    return host.replace("[", "\\[")  # or rich would take it for a style
+    return host.replace("[", "\\[")  # or rich would read it as a style
 
 
 def _status(link: LinkReport | None) -> Status:

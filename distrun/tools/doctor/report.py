@@ -1,6 +1,6 @@
 """The findings of the doctor, as frozen data and as the JSON object of `distrun doctor --json`.
 
-That object is stable: members may be added, and `format` grows when one changes its meaning.
+The format of that object is stable: members may be added, and `format` grows when a member changes its meaning.
 
     {"format": 1, "distrun": VERSION, "ok": true, "summary": SENTENCE,
      "hosts": [{"host": NAME, "local": false, "status": STATUS,
@@ -12,9 +12,9 @@ That object is stable: members may be added, and `format` grows when one changes
      "notes": [SENTENCE, ..]}
 
 STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `machine_facts.MachineFacts`
-and `gpus.Gpus`. A link is one direction between two hosts. Addresses and figures of what could not be measured are
-null. The packets are those of one transfer, "largest_packet" the bytes of the largest that arrives, with its headers,
-where larger ones were found not to.
+and `gpus.Gpus`. A link is one direction between two hosts. Addresses and figures that could not be measured are null.
+The packets are counted in one transfer. "largest_packet" is the size in bytes, with headers, of the largest packet that
+arrives, if larger ones were found to be lost.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GRAVITY = (Status.FAILED, Status.WARNING, Status.NOT_TRIED, Status.OK)
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """Return the worst of several results; OK when there are none."""
+    """Return the worst of several results, or OK if there are none."""
     return min(statuses, key=_GRAVITY.index, default=Status.OK)
 
 
@@ -55,15 +55,15 @@ class HostCheck:
     name: str
     status: Status
     text: str = ""
-    """The finding or, of a step that failed, the reason. May have several lines."""
+    """The finding, or the reason why the step failed. It may have several lines."""
     command: str = ""
-    """A command of this machine that shows the same; empty unless the step failed or gave a warning."""
+    """A command for this machine that shows the same. Empty unless the step failed or gave a warning."""
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class HostReport:
-    """The findings on one host."""
+    """The findings about one host."""
 
     host: str
     local: bool
@@ -79,7 +79,7 @@ class HostReport:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """The findings on the network from one host to another; the other direction is another report."""
+    """The findings about the network from one host to another. The other direction has its own report."""
 
     source: str
     target: str
@@ -87,18 +87,18 @@ class LinkReport:
     source_address: str | None = None
     target_address: str | None = None
     round_trip: float | None = None
-    """Seconds of the median round trip."""
+    """The median round trip in seconds."""
     bandwidth: float | None = None
     """Bytes per second of one TCP connection."""
     text: str = ""
     command: str = ""
     remedy: str = ""
     packets_sent: int | None = None
-    """The packets of data in a transfer."""
+    """The number of packets of data in a transfer."""
     packets_lost: int | None = None
-    """The packets among them that had to be sent again."""
+    """The number of these that had to be sent again."""
     largest_packet: int | None = None
-    """Bytes of the largest packet that arrives, with its headers, where larger ones do not; else None."""
+    """The bytes of the largest packet that arrives, with headers, if larger ones do not. Otherwise None."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class Report:
     hosts: tuple[HostReport, ...]
     links: tuple[LinkReport, ...] = ()
     notes: tuple[str, ...] = ()
-    """Differences between hosts that deserve a warning, and checks that were left out; a sentence each."""
+    """Differences between hosts that deserve a warning, and checks that were left out, a sentence each."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing failed; warnings do not count."""
+        """Whether nothing failed. Warnings do not count."""
         statuses = [*(host.status for host in self.hosts), *(link.status for link in self.links)]
         return Status.FAILED not in statuses
 
@@ -136,7 +136,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """The exit status of `distrun doctor`: 0 when all is well, 1 when something failed."""
+        """The exit status of `distrun doctor`: 1 if something failed, otherwise 0."""
         return 0 if self.ok else 1
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run of the doctor: all hosts at once, then the network between those that can be used."""
+"""A run of the doctor: all hosts at once, then the network between the usable ones."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def run(
     """Examine hosts and the network between them.
 
     Args:
-        hosts: as in `-H`; none = those of the scheduler's allocation, else this machine.
-        ssh: how to reach those that are not this machine.
-        wdir: the working directory of the ranks; None = the present one.
-        network: the interfaces and subnets that may be used, separated by commas; None = DISTRUN_NETWORK, else all.
+        hosts: as in `-H`. If there are none, the scheduler's allocation, or else this machine.
+        ssh: how to reach hosts other than this machine.
+        wdir: the working directory of the ranks. None = the current one.
+        network: the interfaces and subnets that may be used, separated by commas. None = DISTRUN_NETWORK, else all.
         timeout: seconds for each host to be reached and to answer.
-        launcher: ssh or srun; None = as for a job.
-        on_progress: is given a text about what is going on, now and then.
+        launcher: ssh or srun. None = as for a job.
+        on_progress: called with a text about the current activity.
 
     Raises:
         UsageError: the request cannot be understood.
@@ -54,8 +54,9 @@ def run(
     if network:
         parse_network(network)
     wdir = os.path.abspath(wdir or os.getcwd())
-    # The same planning as for a job decides which hosts are this machine, and how to reach the others.
-    any_backend = (f"{BACKEND}=auto",)  # no rank starts, so one that does not fit the number of hosts does no harm
+    # The same planning as for a job decides which hosts are this machine, and how to reach the others. No rank starts,
+    # so the user's backend does not matter. One that does not suit these hosts would make the plan fail.
+    any_backend = (f"{BACKEND}=auto",)
     request = LaunchRequest(
         (sys.executable,), hosts=tuple(hosts), exports=any_backend, share_gpus=True, launcher=launcher
     )
@@ -87,14 +88,14 @@ def _report(checks: Sequence[HostChecks], network: str, on_progress: Callable[[s
 
 
 def _as_twin(report: HostReport, name: str) -> HostReport:
-    """Return the report on a host that is the same machine as another one."""
+    """Return the report on a host that is the same machine as the host `name`."""
     return replace(
         report, steps=tuple(verdicts.twin(name) if step.name == "machine" else step for step in report.steps)
     )
 
 
 class _Accesses:
-    """Access to all hosts, with what they share."""
+    """Access to all hosts, with the connections and job steps that they share."""
 
     def __init__(self, plan: LaunchPlan, ssh: SshOptions, options: CheckOptions) -> None:
         self._plan = plan

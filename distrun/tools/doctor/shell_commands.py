@@ -1,4 +1,4 @@
-"""The commands by which a person sees the same as the doctor. Pure."""
+"""The commands that show a person the same as the doctor finds. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ShellCommands:
     def __init__(self, route: Route | None, python: str, wdir: str, node: str = "") -> None:
         """
         Args:
-            route: the way there by SSH, None for this machine or by srun.
+            route: the route to the host by SSH, or None for this machine, or if srun reaches the host.
             python: the host's Python.
             wdir: the working directory of the ranks.
             node: Slurm's name of the host if srun reaches it, else empty.
@@ -29,7 +29,7 @@ class ShellCommands:
         self._node = node
 
     def step(self, name: str) -> str:
-        """Return the command for a step; empty when there is none."""
+        """Return the command for a step, or "" if there is none."""
         commands: dict[str, Callable[[], str]] = {
             "name": self._name,
             "tcp": self._tcp,
@@ -47,7 +47,7 @@ class ShellCommands:
         return commands[name]() if name in commands else ""
 
     def there(self, command: str) -> str:
-        """Return the command of this machine that runs a command in the host's shell."""
+        """Return the command for this machine that runs `command` in the host's shell."""
         if self._node:
             return f"srun --overlap --nodes=1 --ntasks=1 --nodelist={quote(self._node)} sh -c {quote(command)}"
         if self._route is None:

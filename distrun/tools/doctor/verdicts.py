@@ -1,4 +1,4 @@
-"""The judgement of what was found: thresholds, and sentences with remedies. Pure."""
+"""Verdicts on the findings about a host: thresholds, and sentences with remedies. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from distrun.tools.doctor.machine_facts import MachineFacts
 from distrun.tools.doctor.report import HostCheck, Status
 
 CLOCK_TOLERANCE = 1.0  # seconds
-SMALL_SHM = 64 << 20  # bytes: what a container has when nobody says
+SMALL_SHM = 64 << 20  # bytes: the default of a container
 _CUDA12, _CUDA13 = 12000, 13000
-# Where the reason ends and the remedy begins in the sentences of HostError.
+# The border between the reason and the remedy in the sentences of HostError.
 _REMEDY = re.compile(
     r"; (?=correct it|is it up|does sshd|try |give |run there |or allow|somebody may|if that is|it offers)"
 )
 
 
 def split_remedy(sentence: str) -> tuple[str, str]:
-    """Return the reason and the remedy in a sentence of `HostError`; the remedy may be empty."""
+    """Return the reason and the remedy, which may be empty, from a sentence of `HostError`."""
     reason, *rest = _REMEDY.split(sentence, maxsplit=1)
     return reason, "".join(rest)
 
 
 def clock(offset: float, round_trip: float) -> HostCheck:
-    """Judge the difference to this machine's clock, in seconds; half the round trip of the question is uncertain."""
+    """Judge a host's offset from this machine's clock in seconds, which is uncertain by half the round trip."""
     text = f"{seconds(abs(offset))} {'ahead' if offset > 0 else 'behind'}, give or take {seconds(round_trip / 2)}"
     if abs(offset) - round_trip / 2 <= CLOCK_TOLERANCE:
         return HostCheck("clock", Status.OK, text)
@@ -58,17 +58,17 @@ def machine(found: MachineFacts) -> HostCheck:
 
 
 def twins(machines: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the hosts that are the same machine as one before them, each with the first of its names.
+    """Return the hosts that are the same machine as an earlier one, each with the earlier host's name.
 
     Args:
-        machines: each host with what tells its machine from others, empty where that is not known.
+        machines: each host with a text that identifies its machine, empty if that is not known.
     """
     first: dict[str, str] = {}
     return {host: name for host, text in machines if text and (name := first.setdefault(text, host)) != host}
 
 
 def twin(name: str) -> HostCheck:
-    """Return the verdict on a machine that is listed under another name too."""
+    """Return the verdict on a host that is the same machine as the host `name`."""
     return HostCheck(
         "machine",
         Status.FAILED,
@@ -78,7 +78,7 @@ def twin(name: str) -> HostCheck:
 
 
 def gpus(found: Gpus) -> HostCheck:
-    """Judge GPUs, driver, NCCL and what is between the GPUs."""
+    """Judge GPUs, driver, NCCL and the access between GPUs."""
     text = _gpu_text(found)
     if found.problem:
         return HostCheck(
@@ -115,7 +115,7 @@ def _installation(cuda: int) -> str:
 
 
 def _cuda(version: int) -> str:
-    """Return the version 12.4 from the number 12040."""
+    """Return a version such as 12.4 from its number, 12040."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -140,7 +140,7 @@ def _peer_text(peers: Sequence[Sequence[bool]]) -> str:
 
 
 def _peer_matrix(found: Gpus) -> str:
-    """Return lines that show which GPU can access which, when it is neither all nor none."""
+    """Return lines that show which GPU can access which, or "" if all can or none."""
     peers = found.peers or []
     if not 0 < sum(map(sum, peers)) - len(peers) < len(peers) * (len(peers) - 1):
         return ""
@@ -151,7 +151,7 @@ def _peer_matrix(found: Gpus) -> str:
 
 
 def software(found: MachineFacts) -> HostCheck:
-    """List the installed software, none of which is required."""
+    """List the installed software. It is never a failure, because none of it is required."""
     packages = [f"{name} {version}" for name, version in found.packages.items()]
     mpi = [f"MPI: {found.mpi}"] if found.mpi else ["no mpirun"]
     slurm = [f"Slurm: {found.slurm}"] if found.slurm else ["no srun"]
@@ -181,7 +181,7 @@ def size(count: int) -> str:
 
 
 def family(address: str) -> str:
-    """Return `IPv4` or `IPv6`."""
+    """Return the family of an address, `IPv4` or `IPv6`."""
     return "IPv6" if ":" in address else "IPv4"
 
 

@@ -1,4 +1,4 @@
-"""Preparing a pod with what was brought to it, before its process becomes `distrun agent`."""
+"""Preparing a pod with the files of its bundle, before its process becomes `distrun agent`."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ _SITES = ("site-packages", "dist-packages")
 
 
 class _Log(Launcher):
-    """The pod's log in the place of a launcher, which nobody is yet."""
+    """The pod's log in the place of a launcher, as no launcher is connected yet."""
 
     def tell(self, **said: Any) -> None:
-        """Write what is going on."""
+        """Write the step that begins."""
         print(f"distrun: {said['step']}", file=sys.stderr, flush=True)
 
     def refuse(self, problem: str) -> NoReturn:
-        """Write why this pod cannot be used, and leave."""
+        """Write why this pod cannot be used, and exit."""
         sys.exit(f"distrun: {problem}")
 
 
 def main(wdir: str | None, requirements: list[str] | None) -> NoReturn:
-    """Put on the search path what was brought, and become `distrun` with the arguments of this process.
+    """Put the bundle's packages on the search path, and become `distrun` with the arguments of this process.
 
     Args:
-        wdir: the directory to work in; None = the present one.
-        requirements: those of an environment to make, which sees the image's packages; None = there is none to make.
+        wdir: the working directory. None = the current one.
+        requirements: the requirements of an environment to create, which sees the image's packages. None = no
+            environment.
     """
     package = sys.path[0]
     path = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -55,7 +56,7 @@ def main(wdir: str | None, requirements: list[str] | None) -> NoReturn:
 
 
 def _environment(requirements: list[str]) -> str:
-    """Return the Python of an environment, whose programs are the first to be found."""
+    """Create an environment, put its programs first on PATH, and return its Python."""
     cache = ""
     try:
         cache = open_cache(os.environ)
@@ -69,7 +70,7 @@ def _environment(requirements: list[str]) -> str:
 
 
 def _check_needs() -> None:
-    """Refuse an image that lacks what cannot be brought."""
+    """Refuse an image without the compiled packages that the bundle cannot provide for it."""
     remedy = "put it into the image, or give --bootstrap, which installs it in each pod"
     try:
         importlib.import_module("psutil")

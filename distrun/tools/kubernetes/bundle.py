@@ -1,10 +1,11 @@
 """The files that pods lack, as one archive: distrun, packages that it needs, and the user's code.
 
-An archive is cut into pieces, one for each ConfigMap, because `kubectl apply` notes all of an object in an annotation
-of 256 KiB. The first program in a pod puts them together, compares the digest, and unpacks them in /tmp.
+An archive is cut into pieces, one for each ConfigMap, because `kubectl apply` records each object in an annotation,
+which has at most 256 KiB. The first program in a pod joins the pieces, compares the digest, and unpacks the archive in
+/tmp.
 
-gzip, which every Python has, makes 1.1 MB of distrun and what it needs; xz would make 0.85 MB. ConfigMaps belong to one
-job and are not shared by content, because deleting a job must not take from another what its next pod needs.
+gzip, which every Python has, compresses distrun and its requirements to 1.1 MB. xz would reach 0.85 MB. Each job has
+its own ConfigMaps, not shared by content, because deleting a job must not delete what another job's next pod needs.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from distrun.runner.shipping.snapshot import ShippedFolder, format_size, take, t
 PIECES = "/mnt/distrun"
 """The folder in a pod with the pieces."""
 ROOT = "/tmp/distrun"
-"""The folder in a pod for what they hold: `package`, `needs/<name>` and `trees/<number>`."""
+"""The folder in a pod for the unpacked archive: `package`, `needs/<name>` and `trees/<number>`."""
 
-_PIECE = 190_000  # bytes; less than 256 KiB in base64
+_PIECE = 190_000  # bytes: less than 256 KiB in base64
 _LIMIT = 4 << 20  # bytes of an archive: the cluster's database keeps it, and each node of the job reads it
-_UNPACKED = 64 << 20  # bytes of a folder; not worth compressing beyond
-_NEEDS = (*NEEDS, "click")  # the last is what the command line of `distrun agent` needs
-_REQUIRED = ("click>=8.1", "cryptography>=3.4")  # of an environment in a pod, besides what ranks need
+_UNPACKED = 64 << 20  # bytes of a folder: compressing a larger one is not worth it
+_NEEDS = (*NEEDS, "click")  # the command line of `distrun agent` needs click
+_REQUIRED = ("click>=8.1", "cryptography>=3.4")  # needed in a pod's environment, besides what ranks need
 _REMEDY = "put it into the image or on a volume"
 
 _PROGRAM = """\
@@ -55,16 +56,16 @@ main(wdir={wdir!r}, requirements={requirements!r})
 
 @dataclass(frozen=True)
 class Bundle:
-    """The things that a job brings into its pods."""
+    """The files and settings that a job brings into its pods."""
 
     archive: bytes
     """A compressed tar file."""
     trees: tuple[tuple[str, str], ...] = ()
-    """The folders that are shipped: their paths here, and in pods."""
+    """The shipped folders: the path of each here, and in pods."""
     wdir: str | None = None
-    """The working directory in pods; None = the image's."""
+    """The working directory in pods. None = the image's."""
     requirements: tuple[str, ...] | None = None
-    """The requirements of the environment that ranks run in; None = they run in the image's."""
+    """The requirements of the environment that ranks run in. None = they run in the image's."""
 
     @property
     def digest(self) -> str:
@@ -77,7 +78,7 @@ class Bundle:
         return [self.archive[start : start + _PIECE] for start in range(0, len(self.archive), _PIECE)]
 
     def program(self) -> str:
-        """Return the first program in a pod, for `python -c`; its arguments are those of `distrun`."""
+        """Return the first program in a pod, for `python -c`. Its arguments are the arguments of `distrun`."""
         wanted = None if self.requirements is None else list(self.requirements)
         return _PROGRAM.format(
             pieces=PIECES,
@@ -89,21 +90,21 @@ class Bundle:
         )
 
     def here(self, path: str) -> str:
-        """Return the path in pods of what has that path here, if it is shipped."""
+        """Return the path in pods of a file or folder here, or `path` itself if it is not shipped."""
         return Arrived("", (), self.trees).here(path)
 
 
 def pack(ships: Sequence[str], bootstrap: str | None, wdir: str | None) -> Bundle:
-    """Return what a job brings into its pods. Folders are read here.
+    """Read the shipped folders, and return the bundle of a job.
 
     Args:
         ships: the values of `--ship`.
-        bootstrap: the value of `--bootstrap`; None = without it.
-        wdir: the working directory, here or in the image; None = the present one if it is shipped, or the first
-            folder that is.
+        bootstrap: the value of `--bootstrap`. None = it was not given.
+        wdir: the working directory, here or in the image. None = the current one if it is shipped, else the first
+            shipped folder.
 
     Raises:
-        UsageError: there is no such folder, it cannot be read, or there is too much.
+        UsageError: a folder does not exist, cannot be read, or is too large.
     """
     snapshots = [_snapshot(value) for value in ships]
     trees = tuple((name, f"{ROOT}/trees/{number}") for number, taken in enumerate(snapshots) for name in taken.names)
@@ -139,14 +140,14 @@ def _snapshot(value: str) -> ShippedFolder:
 
 
 def _add_package(file: tarfile.TarFile, name: str, folder: str) -> None:
-    """Add a package as it is here, if it is: an image may have what this machine has not."""
+    """Add a package as it is installed here. If it is not, the image may still have it."""
     found = package_folder(name)
     for entry, path in counted(found) if found else ():
         _add(file, f"{folder}/{name}/{entry}", Path(path).read_bytes())
 
 
 def _add_tree(file: tarfile.TarFile, taken: ShippedFolder, folder: str, packed: io.BytesIO) -> None:
-    """Add a folder of the user's; `packed` is what has been written so far."""
+    """Add a shipped folder to the archive. `packed` is the archive's compressed output so far."""
     _add(file, folder, kind=tarfile.DIRTYPE, mode=0o755)
     for inner in taken.manifest.folders:
         _add(file, f"{folder}/{inner.path}", kind=tarfile.DIRTYPE, mode=inner.mode | 0o700)

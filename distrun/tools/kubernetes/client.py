@@ -1,4 +1,4 @@
-"""The cluster's API as far as a job needs it, by the package kubernetes, which only this module knows."""
+"""The part of the cluster's API that a job needs. Only this module uses the package kubernetes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 30.0  # seconds for an answer
 _OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_IDLE_TIMEOUT = 600.0  # seconds without a line of a log, after which its connection may be gone
+_IDLE_TIMEOUT = 600.0  # seconds without a line of a log until the connection is taken to be lost
 _UNAUTHORIZED, _FORBIDDEN, NOT_FOUND, _CONFLICT, _TOO_MANY, _SERVER = 401, 403, 404, 409, 429, 500
 
 
 class ApiError(LaunchError):
-    """The cluster refuses something; the text says what, and why."""
+    """The cluster refuses a request, or cannot be reached. The text names the request and the reason."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -28,7 +28,7 @@ class ApiError(LaunchError):
 
     @property
     def may_pass(self) -> bool:
-        """Whether the same may work later: the cluster was not reached, is busy, or has a problem of its own."""
+        """Whether the request may work later: the cluster was not reached, is busy, or has an internal error."""
         return not self.code or self.code == _TOO_MANY or self.code >= _SERVER
 
 
@@ -38,11 +38,11 @@ class Client:
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         """
         Args:
-            context: of the kubeconfig; None = the current one, or the cluster that this process runs in.
-            namespace: the namespace; None = that of the context.
+            context: a context of the kubeconfig. None = the current one, or the cluster that this process runs in.
+            namespace: the namespace. None = the context's.
 
         Raises:
-            UsageError: the package is missing, or nothing says which cluster is meant.
+            UsageError: the package is missing, or no cluster is configured.
         """
         try:
             import kubernetes
@@ -57,7 +57,7 @@ class Client:
         self._core, self._batch = kubernetes.client.CoreV1Api(), kubernetes.client.BatchV1Api()
 
     def _configure(self, context: str | None) -> str:
-        """Find the cluster: by the kubeconfig, or that which this process runs in; return the namespace.
+        """Find the cluster, by the kubeconfig or as the one that this process runs in, and return the namespace.
 
         Raises:
             UsageError: there is neither.
@@ -75,11 +75,11 @@ class Client:
                 config.load_incluster_config()
                 return _OWN_NAMESPACE.read_text().strip()
         except (config.ConfigException, OSError):
-            pass  # the first problem is what the user can do something about
+            pass  # report the first problem, which the user can fix
         raise UsageError(f"no cluster is configured here: {problem}; set KUBECONFIG or give --context")
 
     def create(self, manifest: Manifest) -> str:
-        """Create an object; return its unique id.
+        """Create an object, and return its unique id.
 
         Raises:
             ApiError: the cluster refuses it.
@@ -95,15 +95,15 @@ class Client:
         return str(made.metadata.uid)
 
     def start_job(self, name: str) -> None:
-        """Let a job that was created suspended begin. Raises ApiError."""
+        """Start a job that was created suspended. Raises ApiError."""
         body = {"spec": {"suspend": False}}
         self._call(f"start Job {name}", self._batch.patch_namespaced_job, name, self.namespace, body)
 
     def delete(self, kind: str, name: str) -> None:
-        """Delete an object, and what belongs to it; nothing happens if it is not there.
+        """Delete an object, and the objects that it owns. Do nothing if it does not exist.
 
         Raises:
-            ApiError: the cluster refuses that.
+            ApiError: the cluster refuses it.
         """
         delete = {
             "ConfigMap": self._core.delete_namespaced_config_map,
@@ -123,17 +123,17 @@ class Client:
         return list(found["items"])
 
     def job(self, name: str) -> Manifest | None:
-        """Return a job; None: there is none any more. Raises ApiError."""
+        """Return a job, or None if it no longer exists. Raises ApiError."""
         return self._read(f"read Job {name}", self._batch.read_namespaced_job, name)
 
     def pod(self, name: str) -> Manifest | None:
-        """Return a pod; None: there is none any more. Raises ApiError."""
+        """Return a pod, or None if it no longer exists. Raises ApiError."""
         return self._read(f"read Pod {name}", self._core.read_namespaced_pod, name)
 
     def log(self, pod: str) -> Iterator[bytes]:
-        """Yield what a pod writes, from its beginning on, with the time before each line. Raises ApiError.
+        """Yield the log of a pod from its start, with the time before each line. Raises ApiError.
 
-        It ends with the pod, or earlier.
+        It ends when the pod ends, or earlier if the connection breaks.
         """
         response = self._call(
             f"read the log of pod {pod}",
@@ -148,7 +148,7 @@ class Client:
         )
         try:
             yield from response.stream(amt=None)
-        except Exception:  # of urllib3, in many kinds: the connection is gone, and perhaps not the pod
+        except Exception:  # urllib3 raises many kinds: the connection is lost, but the pod may still run
             return
         finally:
             response.release_conn()
@@ -167,12 +167,12 @@ class Client:
         return data
 
     def _call(self, what: str, method: Any, *arguments: Any, **options: Any) -> Any:
-        """Call a method of the package; its errors become sentences."""
+        """Call a method of the package. Its errors are raised as ApiError."""
         try:
             return method(*arguments, **{"_request_timeout": _TIMEOUT, **options})
         except self._package.client.ApiException as error:
             raise ApiError(f"the cluster did not {what}: {_reason(error, self.namespace)}", error.status or 0) from None
-        except Exception as error:  # of urllib3, in many kinds
+        except Exception as error:  # urllib3 raises many kinds
             # HTTPConnection(host='127.0.0.1', port=1): Failed to establish a new connection: [Errno 111] Connection ...
             reason = str(getattr(error, "reason", error)).rpartition(": ")[2]
             raise ApiError(f"the cluster did not {what}: it cannot be reached ({reason})") from None

@@ -65,9 +65,9 @@ def k8s(**options: Any) -> int:
 
     They are a Secret, a headless Service and an Indexed Job, whose pods need no operator, no sshd, no root and no
     capability. With --ship . the image needs only Python and the framework: ConfigMaps bring distrun and your code.
-    Without --apply they are printed, for kubectl apply -f -. The Secret is among them: do not commit it, or
-    give --secret. With --apply (pip install 'distrun[kubernetes]') the output of all ranks is shown, the exit status
-    is that of the job, and Ctrl-C deletes it.
+    Without --apply they are printed, for kubectl apply -f -. The Secret is among them: do not commit it, or give
+    --secret. With --apply (pip install 'distrun[kubernetes]') the output of all ranks is shown, the exit status is the
+    job's, and Ctrl-C deletes the job.
     """
     job = _pod_job(options)
     made = manifests(job, secrets.token_hex(32))
@@ -92,7 +92,8 @@ def _pod_job(options: dict[str, Any]) -> PodJob:
     except ValueError as error:
         raise UsageError(f"--agent-args {options['agent_args']!r} cannot be split into words: {error}") from None
     waits: tuple[str, ...] = ()
-    if options["bootstrap"] is not None:  # one pod may need long for its environment; --agent-args may say otherwise
+    # A pod's environment may take long to create. --agent-args come later on the command line, and may override this.
+    if options["bootstrap"] is not None:
         waits = ("--start-timeout", f"{LONG_START_TIMEOUT:g}")
     bundle = None
     if options["ships"] or options["bootstrap"] is not None:

@@ -1,6 +1,6 @@
 """Applying a job and following it: its output, what keeps its pods from running, and how it ends.
 
-Pod 0 has the output of all ranks, and its exit status is that of the job. It may be replaced while the job goes on.
+Pod 0 prints the output of all ranks, and its exit status is the job's. It may be replaced while the job runs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from distrun.tools.kubernetes.manifests import INDEX, Manifest
 from distrun.tools.kubernetes.reasons import death, first_failure, obstacle, status_of
 
 _INTERVAL = 1.0  # seconds from one look at the pods to the next
-_LOG_TIMEOUT = 10.0  # seconds in which the last of a log comes once the job is over
+_LOG_TIMEOUT = 10.0  # seconds for the rest of a log, after the job is over
 _STOP_TIMEOUT = 1.0  # seconds for a log that is stopped
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class _InterruptedError(BaseException):
-    """A signal asks us to end."""
+    """A signal asks this process to end."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
 
 
 class _Signals:
-    """The signals that end us: the first raises _InterruptedError, and a second one ends us at once."""
+    """The signals that end this process: they raise _InterruptedError. The first one may be deferred."""
 
     def __init__(self) -> None:
         self._signum = 0
@@ -41,7 +41,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Raise for as long as this context lasts. SIGHUP stays ignored if nohup has started us."""
+        """A context in which signals raise. SIGHUP stays ignored if nohup has started this process."""
         chosen = [signum for signum in _ENDING if signal.getsignal(signum) is not signal.SIG_IGN]
         before = {signum: signal.signal(signum, self._handle) for signum in chosen}
         try:
@@ -52,7 +52,7 @@ class _Signals:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Raise the first one at the end of this context only: within, nobody knows what the cluster has done."""
+        """A context that defers the first signal to its end: inside, it is unknown what the cluster has created."""
         self._is_deferred = True
         try:
             yield
@@ -70,14 +70,14 @@ class _Signals:
 def run(client: Client, name: str, made: Sequence[Manifest]) -> int:
     """Create a job, show what it prints, and return its exit status.
 
-    The job is created first, suspended, and owns the rest: deleting it deletes all. When it is over it stays, as
-    its pods have the logs, and the rest is deleted. The job is deleted if a signal ends us, or its pods cannot run; it
-    goes on if the cluster cannot be asked any more.
+    The job is created first, suspended, and owns the other objects, so deleting it deletes all. When it is over, it
+    stays, because its pods have the logs, and the other objects are deleted. The job is deleted if a signal ends this
+    process, or if its pods cannot run. It keeps running if the cluster stops answering.
 
     Args:
         client: the cluster.
         name: the name of the job.
-        made: its manifests; the last is the job.
+        made: its manifests. The last one is the job.
 
     Raises:
         LaunchError: it cannot be created, or cannot run.
@@ -121,7 +121,7 @@ def _delete(client: Client, objects: Sequence[tuple[str, str]]) -> None:
 
 
 class _LostError(Exception):
-    """The cluster does not tell any more how the job fares."""
+    """The cluster no longer answers questions about the job."""
 
 
 class Follower:
@@ -130,15 +130,15 @@ class Follower:
     def __init__(self, client: Client, name: str) -> None:
         self._client = client
         self._name = name
-        self._told: set[str] = set()
-        self._shown: dict[str, PodLog] = {}  # by the uid of the pod whose log each shows
-        self._pods: dict[str, Manifest] = {}  # by their uids, as they were seen last: pods of a job that fails go
+        self._printed: set[str] = set()
+        self._shown: dict[str, PodLog] = {}  # by the uid of the pod
+        self._pods: dict[str, Manifest] = {}  # the last state seen, by uid: a failing job's pods are deleted
 
     def follow(self) -> int:
-        """Show what the job prints until it is over; return its exit status.
+        """Show what the job prints until it is over, and return its exit status.
 
         Raises:
-            LaunchError: its pods cannot run, or it is gone.
+            LaunchError: its pods cannot run, or it was deleted.
         """
         try:
             while (job := self._look()) is None or (verdict := _verdict(job)) is None:
@@ -151,7 +151,7 @@ class Follower:
         return self._end(*verdict)
 
     def _look(self) -> Manifest | None:
-        """Return the job as it is now, and show what there is to be seen of its pods; None: nobody knows now."""
+        """Return the current state of the job, or None if it is unknown. Show news about its pods."""
         try:
             job = self._client.job(self._name)
             if job is None:
@@ -170,9 +170,10 @@ class Follower:
         return job
 
     def _explain(self, pods: Sequence[Manifest]) -> None:
-        """Say what keeps pods from running, once each; give up where waiting does not help.
+        """Print once what keeps pods from running. Raise LaunchError if waiting does not help.
 
-        Once the job runs, waiting always does: what keeps a replacement back may pass, and the job is not ours to end.
+        After the job has started, always wait: a replacement's obstacle may pass, and a running job must not be ended
+        for it.
         """
         for pod in pods:
             found = obstacle(pod)
@@ -182,7 +183,7 @@ class Follower:
                 self._tell(text)
 
     def _show(self, pod: Manifest) -> None:
-        """Show the log of pod 0, once it has one; in a thread, as other pods may have a story while it runs."""
+        """Show the log of pod 0, once it has one, in a thread, because there may be news about other pods meanwhile."""
         uid, phase = _uid(pod), pod.get("status", {}).get("phase")
         if uid not in self._shown and phase in ("Running", "Succeeded", "Failed"):
             self._shown[uid] = PodLog(self._client, pod["metadata"]["name"], self._tell)
@@ -201,9 +202,9 @@ class Follower:
         return status_of(pods)
 
     def _tell(self, text: str) -> None:
-        """Say something that has not been said."""
-        if text not in self._told:
-            self._told.add(text)
+        """Print a sentence, unless it has been printed before."""
+        if text not in self._printed:
+            self._printed.add(text)
             _say(text)
 
 
@@ -212,7 +213,7 @@ def _uid(pod: Manifest) -> str:
 
 
 def _verdict(job: Manifest) -> tuple[bool, str] | None:
-    """Return whether a job has succeeded, and what the cluster says of it; None: it is not over."""
+    """Return whether a job has succeeded, with the cluster's message, or None if it is not over."""
     conditions: list[dict[str, Any]] = job.get("status", {}).get("conditions", [])
     for condition in conditions:
         if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):

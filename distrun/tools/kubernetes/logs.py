@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 
 from distrun.tools.kubernetes.client import NOT_FOUND, ApiError, Client
 
-_PAUSE = 1.0  # seconds from the end of a connection to the next
-# 2030-01-31T12:00:00.123456789Z [0] epoch 1    (of one node: all of the same length, so they compare as text)
+_PAUSE = 1.0  # seconds from the end of a connection to the next one
+# 2030-01-31T12:00:00.123456789Z [0] epoch 1    (one node's times all have the same length, so they compare as text)
 _STAMPED = re.compile(rb"(\d{4}-\d\d-\d\dT\S+) (.*)", re.DOTALL)
 
 
 class PodLog(threading.Thread):
-    """Prints all that a pod writes, each line once.
+    """Prints the whole log of a pod, each line once.
 
-    A connection ends early when the node turns its log file over, when the API restarts, or when something between has
-    seen nothing for long. The next one gives all of the log again, and what was shown is known by its time.
+    A connection ends early when the node rotates the log file, when the API restarts, or when a proxy has seen no data
+    for long. The next connection gives the whole log again, and the lines already shown are recognised by their time.
     """
 
     def __init__(self, client: Client, pod: str, say: Callable[[str], None]) -> None:
@@ -26,7 +26,7 @@ class PodLog(threading.Thread):
         Args:
             client: the cluster.
             pod: the name of the pod.
-            say: tells the user why the log cannot be read now.
+            say: prints for the user why the log cannot be read now.
         """
         super().__init__(name=f"distrun log {pod}", daemon=True)
         self._client = client
@@ -34,25 +34,25 @@ class PodLog(threading.Thread):
         self._say = say
         self._stopped = threading.Event()
         self._last = b""
-        self._others: set[bytes] = set()  # lines without a time, which are the node's own
+        self._others: set[bytes] = set()  # lines without a time, which come from the node
 
     def stop(self, timeout: float) -> None:
-        """Print nothing more, and wait for the thread's end.
+        """Stop printing, and wait up to `timeout` seconds for the thread's end.
 
-        A thread that still runs while the interpreter ends may abort the process; one that waits for the cluster, and
-        outlasts `timeout` seconds here, does no harm.
+        A thread that still runs while the interpreter ends may abort the process. One that only waits for the cluster
+        does no harm, even if it takes longer.
         """
         self._stopped.set()
         self.join(timeout)
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            is_over = self._is_over()  # asked before: what is read then is all of it
+            is_over = self._is_over()  # before reading: if the pod has ended, the log is complete
             try:
                 for line in _lines(self._client.log(self._pod)):
                     if self._stopped.is_set():
                         return
-                    if is_over or line.endswith(b"\n"):  # half a line comes again, whole
+                    if is_over or line.endswith(b"\n"):  # half a line comes again with the next connection, whole
                         self._show(line)
             except ApiError as error:
                 if error.code == NOT_FOUND:
@@ -60,7 +60,7 @@ class PodLog(threading.Thread):
                 if not self._stopped.is_set():
                     self._say(f"{error}; trying again")
                 is_over = False
-            except OSError:  # nobody reads what we print
+            except OSError:  # stdout is closed
                 return
             if is_over:
                 return
@@ -86,7 +86,7 @@ class PodLog(threading.Thread):
 
 
 def _lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of what comes in pieces, with their ends; the last may have none."""
+    """Yield the lines of a text that comes in pieces, with their line ends. The last line may have none."""
     rest = b""
     for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

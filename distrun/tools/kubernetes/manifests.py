@@ -1,6 +1,6 @@
-"""The manifests of a job: a Secret, a headless Service, ConfigMaps with what pods lack, and an Indexed Job. Pure.
+"""The manifests of a job: a Secret, a headless Service, ConfigMaps with the bundle, and an Indexed Job. Pure.
 
-A pod has no process but ours and what it starts, no root, no capability, no way to log in and no token of the cluster.
+A pod runs only distrun and its children, without root, capabilities, a way to log in, or a token of the cluster.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ CONTAINER = "main"
 JOB_NAME, INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
 """Labels that the control plane gives the pods of a job."""
 
-_LONGEST_NAME = 57  # characters: the host name of a pod, with -99999, has 63 at most
+_LONGEST_NAME = 57  # characters: the host name of a pod may have 63, with a suffix up to -99999
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?([mkMGTPE]|[KMGTPE]i)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_RETRIES = 3  # of each index, for pods that end because others have
+_RETRIES = 3  # per index, for pods that end because other pods have
 
 Manifest = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class PodJob:
-    """A job as the user asks for it."""
+    """A job as the user has requested it."""
 
     image: str
     command: tuple[str, ...]
@@ -40,26 +40,26 @@ class PodJob:
     hosts: int = 1
     gpus: int = 0
     slots: int | None = None
-    """The number of ranks of each pod; None = one per GPU, or one."""
+    """The number of ranks of each pod. None = one per GPU, or one."""
     cpus: str | None = None
     memory: str | None = None
     namespace: str | None = None
     secret: str | None = None
-    """The name of a Secret that there is already, with the key `key`; None = one is made."""
+    """The name of an existing Secret with the entry `key`. None = one is created."""
     exports: tuple[str, ...] = ()
     """The values of -x: `NAME=VALUE`."""
     wdir: str | None = None
     user: int = 65534
-    """The user that the processes run as; 65534 is nobody."""
+    """The user id of the processes. 65534 is nobody."""
     is_writable: bool = False
-    """Whether the image's files may be written, and not only /tmp."""
+    """Whether the ranks may write to all of the image, not only to /tmp."""
     gpu_resource: str = "nvidia.com/gpu"
     agent_options: tuple[str, ...] = ()
     """Further options of `distrun agent`."""
     bundle: Bundle | None = None
-    """The files that are brought into the pods; None = the image has distrun and the command in it."""
+    """The files that are brought into the pods. None = the image contains distrun and the command."""
     python: str = "python3"
-    """The image's Python, if something is brought."""
+    """The image's Python, which is used if there is a bundle."""
 
     def __post_init__(self) -> None:
         if len(self.name) > _LONGEST_NAME or _NAME.fullmatch(self.name) is None:
@@ -79,11 +79,11 @@ class PodJob:
 
 
 def manifests(job: PodJob, key: str) -> list[Manifest]:
-    """Return the manifests of a job in the order in which they are to be created.
+    """Return the manifests of a job in the order of their creation.
 
     Args:
         job: the job.
-        key: the secret by which its hosts know each other; it is in the Secret, if that is made here.
+        key: the secret that authenticates its hosts to each other. It goes into the Secret, if one is created.
     """
     secret = _object(job, "v1", "Secret", {"type": "Opaque", "stringData": {"key": key}})
     names = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_NAME: job.name}}
@@ -102,7 +102,7 @@ def _config_maps(job: PodJob) -> list[Manifest]:
 
 
 def _piece_names(job: PodJob) -> list[str]:
-    """Return the names of the ConfigMaps: as long as nothing changes, they are the same."""
+    """Return the names of the ConfigMaps. They depend on the content, and are the same for the same bundle."""
     if job.bundle is None:
         return []
     return [f"{job.name}-{job.bundle.digest[:8]}-{number}" for number in range(len(job.bundle.pieces))]
@@ -114,8 +114,8 @@ def _object(job: PodJob, version: str, kind: str, content: Manifest, name: str |
 
 
 def _job(job: PodJob) -> Manifest:
-    # An eviction counts for nothing. A pod that ends because another one has, or because host 0 was late, is replaced
-    # a few times. A rank that fails would fail again: that ends the job at once.
+    # An eviction does not count as a failure. A pod that ends because another one has, or because host 0 was late, is
+    # replaced a few times. A rank that fails would fail again, so that ends the job at once.
     lost = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     codes = {"containerName": CONTAINER, "operator": "NotIn", "values": [MAY_BE_TRIED_AGAIN]}
     return {
@@ -143,7 +143,7 @@ def _pod(job: PodJob) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(job)],
-        # Workers of data loaders hand over batches in /dev/shm, which has 64 MiB otherwise; distrun itself needs none.
+        # Workers of data loaders pass batches through /dev/shm, which has 64 MiB by default. distrun itself needs none.
         "volumes": [
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
             {"name": "tmp", "emptyDir": {}},
@@ -180,13 +180,13 @@ def _command(job: PodJob) -> Manifest:
     if job.bundle is None:
         wdir = {"workingDir": job.wdir} if job.wdir else {}
         return {"command": _literal(["distrun", *options, *command]), **wdir}
-    # The working directory is perhaps in what is brought, and entered when it is there.
+    # The working directory may be in the bundle, so `arrival` enters it after unpacking.
     program = [job.python, "-c", job.bundle.program()]
     return {"command": program, "args": _literal([*options, *map(job.bundle.here, command)])}
 
 
 def _literal(words: list[str]) -> list[str]:
-    """Return words in which the cluster replaces nothing: `$(NAME)` would be a variable's value, and `$$` a `$`."""
+    """Return words escaped for the cluster, which would replace `$(NAME)` by a variable's value, and `$$` by `$`."""
     return [word.replace("$", "$$") for word in words]
 
 
@@ -206,11 +206,11 @@ def _environ(job: PodJob) -> list[Manifest]:
 
 
 def default_name(command: Sequence[str], suffix: str) -> str:
-    """Return a name for a job: of its script, `python train.py` -> `train-3f9a2`, or else of its program.
+    """Return a name for a job, from its script, `python train.py` -> `train-3f9a2`, or else from its program.
 
     Args:
         command: the command.
-        suffix: what makes it a name of its own.
+        suffix: makes the name unique.
     """
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = (scripts or [*command])[0].rpartition("/")[2].partition(".")[0].lower()

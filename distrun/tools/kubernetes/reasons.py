@@ -1,4 +1,4 @@
-"""The reason why a pod does not run, or has ended, as a sentence. Pure: the status of a pod in, text out."""
+"""The reason why a pod does not run, or has ended, as a sentence, from the pod's status. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Obstacle:
 
     text: str
     is_final: bool = False
-    """Whether waiting does not help."""
+    """Whether waiting is useless."""
 
 
 def obstacle(pod: dict[str, Any]) -> Obstacle | None:
-    """Return why a pod does not run; None: it does, or nothing is known against it."""
+    """Return why a pod does not run, or None if it runs, or nothing is known to keep it from running."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     for container in status.get("containerStatuses", ()):
         waiting = container.get("state", {}).get("waiting", {})
         reason, said = waiting.get("reason", ""), _said(waiting)
         if reason in _NO_IMAGE:
-            # ErrImagePull comes first, and may pass; ImagePullBackOff says that it did not
+            # ErrImagePull comes first, and may pass. ImagePullBackOff follows if it did not.
             text = f"the image {container['image']!r} cannot be pulled for pod {name}{said}; see that its name is right"
             return Obstacle(f"{text} and that the cluster may pull it", reason != "ErrImagePull")
         if reason in _NOT_CREATED:
@@ -44,7 +44,7 @@ def obstacle(pod: dict[str, Any]) -> Obstacle | None:
 
 
 def death(pod: dict[str, Any]) -> str:
-    """Return how a pod was ended by the cluster, for which its own log has no word; empty: it was not."""
+    """Return how the cluster has ended a pod, which the pod's log does not show, or "" if it has not."""
     name, status = pod["metadata"]["name"], pod.get("status", {})
     for condition in status.get("conditions", ()):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
@@ -59,15 +59,15 @@ def death(pod: dict[str, Any]) -> str:
 
 
 def exit_code(pod: dict[str, Any]) -> int | None:
-    """Return the exit code of a pod's container; None: it has none."""
+    """Return the exit code of a pod's container, or None if it has not ended."""
     ended = _ended(pod)
     return int(ended["exitCode"]) if ended else None
 
 
 def first_failure(pod: dict[str, Any], pods: Sequence[dict[str, Any]]) -> str:
-    """Return what a pod has said at last if it is the first that has failed, and pod 0 tells nothing of it; else empty.
+    """Return a pod's exit status and last message, if it has failed first and pod 0 has not failed itself; else "".
 
-    Such is a pod that cannot use what was brought to it, or whose program is not there.
+    This is the case for a pod that cannot use its bundle, or whose program does not exist.
 
     Args:
         pod: the pod.
@@ -80,11 +80,11 @@ def first_failure(pod: dict[str, Any], pods: Sequence[dict[str, Any]]) -> str:
 
 
 def status_of(pods: Sequence[dict[str, Any]]) -> int:
-    """Return the exit status of a job that has failed: that of pod 0, or of another pod where that has none."""
+    """Return the exit status of a failed job: pod 0's, or another failed pod's if pod 0 has none of its own."""
     of_first = [code for pod in pods if _is_first(pod) and (code := exit_code(pod))]
     of_failed = [code for pod in pods if _has_failed(pod) and (code := exit_code(pod))]
-    told = [code for code in of_first if code != MAY_BE_TRIED_AGAIN]
-    return (told[-1:] or of_failed or of_first or [1])[0]
+    of_its_own = [code for code in of_first if code != MAY_BE_TRIED_AGAIN]
+    return (of_its_own[-1:] or of_failed or of_first or [1])[0]
 
 
 def _is_first(pod: dict[str, Any]) -> bool:
@@ -92,7 +92,7 @@ def _is_first(pod: dict[str, Any]) -> bool:
 
 
 def _has_failed(pod: dict[str, Any]) -> bool:
-    """Whether a pod has failed by itself, and not because others have."""
+    """Whether a pod has failed by itself, not because others have."""
     return exit_code(pod) not in (None, 0, MAY_BE_TRIED_AGAIN)
 
 

@@ -1,7 +1,7 @@
-"""YAML of plain data, in the style of Kubernetes' documentation: what is short stands on one line.
+"""YAML of plain data, in the style of Kubernetes' documentation: short values are on one line.
 
-PyYAML writes "1e-3", "08" and "y" without quotes, and the cluster, which reads other versions of YAML, would take them
-for numbers and truth values: of arguments and variables, all but plain words are quoted here.
+PyYAML writes "1e-3", "08" and "y" without quotes, but the cluster reads other versions of YAML, which have numbers and
+truth values there. So everything except plain words is quoted here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 _WIDTH = 92
-_PLAIN = re.compile(r"[A-Za-z_/][\w./ -]*[\w./]|[A-Za-z_/]", re.ASCII)  # is a string in YAML, whatever the version
+_PLAIN = re.compile(r"[A-Za-z_/][\w./ -]*[\w./]|[A-Za-z_/]", re.ASCII)  # a string in all versions of YAML
 _BLOCK = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:\n*[ -~]*[!-~]\n)*", re.ASCII)  # lines, each with its end
-_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # JSON has them as they are, and YAML must not
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # JSON keeps them, but YAML must not contain them
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"}
 
 
@@ -53,7 +53,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Return a plain value; JSON writes strings as YAML reads them, but for a few characters."""
+    """Return a scalar. JSON writes strings as YAML reads them, except for a few characters."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))

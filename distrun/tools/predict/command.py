@@ -74,7 +74,7 @@ def predict(**options: Any) -> int:
 
 
 def _numbers(text: str) -> list[int]:
-    """Return the numbers of hosts in a list."""
+    """Return the numbers of hosts from a text such as `2,4,8`."""
     numbers = [number for word in text.split(",") if (number := whole_number(word.strip(), most=_MOST_HOSTS))]
     if len(numbers) <= text.count(","):
         raise UsageError(f"--hosts {text!r} is not a list of whole numbers from 1 to {_MOST_HOSTS}: give 2,4,8")

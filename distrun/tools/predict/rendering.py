@@ -15,7 +15,7 @@ _HEADINGS = ("hosts", "ranks", "step", "speed-up", "efficiency", "bound by")
 
 
 def plain(profile: JobProfile, assumed: Assumptions, found: Sequence[Forecast], batch: str) -> str:
-    """Return what was measured, a line for each number of hosts, and what was assumed."""
+    """Return the measurements, a line for each number of hosts, and the assumptions, as text."""
     rows = [_HEADINGS, *(_row(item) for item in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
     lines = [_measured(profile)]
@@ -36,7 +36,7 @@ def plain(profile: JobProfile, assumed: Assumptions, found: Sequence[Forecast], 
 
 
 def as_json(assumed: Assumptions, found: Sequence[Forecast], batch: str) -> dict[str, Any]:
-    """Return the object of `distrun predict --json`: members may be added, and `format` grows when one changes."""
+    """Return the object of `distrun predict --json`. Members may be added, and `format` grows when one changes."""
     network = assumed.network
     return {
         "format": FORMAT,

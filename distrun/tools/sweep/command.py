@@ -142,7 +142,7 @@ def sweep(**options: Any) -> int:
 
 
 def _panel() -> Any:
-    """Return the panel for the table; None: stderr is no terminal."""
+    """Return the panel for the table, or None if stderr is not a terminal."""
     if os.environ.get("TERM", "dumb") == "dumb" or not os.isatty(2):
         return None
     from distrun.runner.output.panel import Panel

@@ -1,4 +1,4 @@
-"""The output of trials: kept in a file for each, with the last words of each rank, and searched for the metric."""
+"""The output of trials: written to a file for each, searched for the metric, and the end of each rank's stderr kept."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from distrun.runner.decisions.failure_report import StderrTails
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.tools.sweep.policy.trials import Trial
 
-# A unit right behind a number is passed over. What goes on like 1,234.5 or 12:30 or 45/100 is not read at all: half of
-# it would be a wrong number. None of these patterns takes more than linear time for a line, whatever stands in it.
+# A unit right behind a number is skipped. Text such as 1,234.5 or 12:30 or 45/100 is not read at all, because half of
+# it would be a wrong number. None of these patterns takes more than linear time, whatever the line contains.
 _NUMBER = (
     rb"([-+]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?=(?!e[-+]?\d)[a-z]*(?!\w|[.,:/']\d))"
     rb"|(?:nan|inf(?:inity)?)(?!\w)))"
 )
 _LONGEST = 1 << 16  # bytes of a line that are kept until it ends
-_WORDS = 256  # bytes of a piece of a longer line in which a metric's name may stand, if its number is in the next piece
+_WORDS = 256  # bytes at the end of a piece of a longer line: the metric's name there may belong to the next piece
 
 
 class Metric:
-    """Reads the last number that is printed after a word: `loss: 0.12`, `loss=0.12`, `"loss": 0.12`."""
+    """Finds the last number that is printed after a name: `loss: 0.12`, `loss=0.12`, `"loss": 0.12`."""
 
     def __init__(self, name: str) -> None:
-        """Args: the word; `val_loss` is another one than `loss`."""
+        """`name` must be a whole word: `loss` does not match `val_loss`."""
         end = rb"(?![\w.-])" if name[-1:].isalnum() or name.endswith("_") else b""
         word = rb"(?<![\w.-])" + re.escape(os.fsencode(name)) + end
         self._pattern = re.compile(word + rb"[\"']?(?:\s*[:=])?\s*" + _NUMBER, re.IGNORECASE)
 
     def last(self, line: bytes) -> float | None:
-        """Return the last number in a line; None: there is none."""
+        """Return the last number after the name in a line, or None if there is none."""
         found = self._pattern.findall(line)
         return float(found[-1]) if found else None
 
@@ -51,7 +51,7 @@ class _Stream:
         self._unfinished = {FrameKind.STDOUT: bytearray(), FrameKind.STDERR: bytearray()}
 
     def lines(self, kind: FrameKind, payload: bytes) -> list[bytes]:
-        """Return the lines that end in a payload, with their ends; a progress bar ends each of its by \\r."""
+        """Return the lines that end in a payload, with their line ends. A progress bar ends its lines with \\r."""
         unfinished = self._unfinished[kind]
         if unfinished.endswith(b"\r"):  # perhaps the first half of \r\n
             del unfinished[-1:]
@@ -63,25 +63,25 @@ class _Stream:
             unfinished.clear()
         unfinished += rest
         if len(unfinished) > _LONGEST:
-            end = unfinished.rfind(b" ") + 1 or len(unfinished)  # not in the middle of a number, if that can be
+            end = unfinished.rfind(b" ") + 1 or len(unfinished)  # if possible, not in the middle of a number
             done.append(bytes(unfinished[:end]))
             del unfinished[:end]
         return done
 
     def last_lines(self, kind: FrameKind) -> list[bytes]:
-        """Return what is left of a line that has no end."""
+        """Return the rest, a line without an end, if there is one."""
         return [bytes(line)] if (line := self._unfinished[kind]) else []
 
     def with_words_before(self, kind: FrameKind, line: bytes) -> bytes:
-        """Return a line with the last words of the piece before, if it is a piece of one that was too long."""
+        """Return a line, preceded by the last words of the piece before, if it is a piece of one that was too long."""
         whole = self._before[kind] + line
-        # Words only: the end of val_loss is no loss.
+        # Whole words only: the end of val_loss must not match loss.
         self._before[kind] = b"" if line.endswith((b"\n", b"\r")) else whole[-_WORDS:].partition(b" ")[2]
         return whole
 
 
 class TrialOutput:
-    """Keeps what the ranks of trials write. Its methods may be called by any thread."""
+    """Keeps what the ranks of trials write. Any thread may call its methods."""
 
     def __init__(
         self,
@@ -92,10 +92,10 @@ class TrialOutput:
     ) -> None:
         """
         Args:
-            folder: where the files are written, `trial-7.log` for each.
-            metric: reads values; None: the output is not searched.
-            measured: is given the number of a process and the value that it has printed.
-            warn: is told, once, that trials run without a file.
+            folder: the folder for the files, such as `trial-7.log`.
+            metric: finds values in the output. None = the output is not searched.
+            measured: called with the number of a process and the value that it has printed.
+            warn: called once with a sentence, if trials run without a file.
         """
         self.tails = StderrTails()
         self._folder = folder
@@ -108,14 +108,14 @@ class TrialOutput:
         self._lock = threading.Lock()
 
     def path(self, trial: Trial) -> Path | None:
-        """Return the file of a running trial; None: it has none."""
+        """Return the path of a running trial's file, or None if it has none."""
         return self._path(trial) if trial.number in self._files else None
 
     def begin(self, trial: Trial) -> None:
-        """Expect what the ranks of a trial that is about to begin will write."""
+        """Open the file of a trial that is about to begin, and expect output from its ranks."""
         file = self._opened(trial)
         with self._lock:
-            self._forget(trial.number)  # an attempt that lost its host has not ended
+            self._forget(trial.number)  # an attempt that lost its host was not ended by `end`
             if file is not None:
                 self._files[trial.number] = file
             for member in trial.members:
@@ -123,7 +123,7 @@ class TrialOutput:
                 self._streams[member.process] = _Stream(trial.number, member.rank, file, tag)
 
     def take(self, frame: Frame) -> None:
-        """Take what a process has written; what spares write is kept nowhere."""
+        """Keep the output of a process. Spares' output is dropped."""
         if frame.kind is FrameKind.STDERR:
             self.tails.record(frame.process, frame.payload)
         with self._lock:
@@ -131,14 +131,14 @@ class TrialOutput:
                 self._keep(frame.process, stream, frame.kind, stream.lines(frame.kind, frame.payload))
 
     def exited(self, process: int) -> None:
-        """Note that a process is gone, with all its output."""
+        """Note that a process has exited, and all its output has come."""
         with self._lock:
             if (stream := self._streams.pop(process, None)) is not None:
                 for kind in (FrameKind.STDOUT, FrameKind.STDERR):
                     self._keep(process, stream, kind, stream.last_lines(kind))
 
     def end(self, trial: Trial) -> None:
-        """Close the file of a trial, and forget what its ranks wrote."""
+        """Close the file of a trial, and forget its ranks' output."""
         with self._lock:
             self._forget(trial.number)
             for member in trial.members:
@@ -181,7 +181,7 @@ class TrialOutput:
             return
         if stream.file is not None:
             ended = (line if line.endswith((b"\n", b"\r")) else line + b"\n" for line in lines)
-            with suppress(OSError):  # a full disk shall not end a sweep
+            with suppress(OSError):  # a full disk must not end a sweep
                 stream.file.write(b"".join(stream.tag + line for line in ended))
         if self._metric is not None and stream.rank == 0:
             values = [self._metric.last(stream.with_words_before(kind, line)) for line in lines]

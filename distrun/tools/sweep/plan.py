@@ -1,4 +1,4 @@
-"""The plan of a sweep: all that is known before it begins."""
+"""The plan of a sweep: everything that is decided before it begins."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from distrun.tools.sweep.space.command_line import Template
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep as it is started."""
+    """A sweep that can be started."""
 
     first: LaunchPlan
-    """Its name, its notes, and how other hosts are reached."""
+    """The plan as for one job: the job's name, notes, and how other hosts are reached."""
     planner: TrialPlanner
     hosts: HostList
     slots: dict[str, int]
@@ -38,6 +38,6 @@ class SweepPlan:
     metric: Metric | None
     ssh: SshOptions
     split: Callable[[Sequence[str]], PythonCommand | None]
-    """Returns a command in its two parts; None: it is no Python program."""
+    """Splits a command into interpreter and program. Returns None if it is not a Python program."""
     modules: tuple[str, ...]
     """The modules that spares import."""

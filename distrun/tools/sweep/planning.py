@@ -1,4 +1,4 @@
-"""Planning the processes of trials: each trial is a world of its own, with its key, its ports and its GPUs."""
+"""Planning the processes of trials: each trial is its own world, with its key, its ports and its GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distrun.runner.planning.ssh_config import Route
 from distrun.runner.planning.variables.ranks import RankLocation
 from distrun.tools.sweep.policy.trials import Trial
 
-_PER_SLOT = 4  # ports: two to meet at, of which each trial takes the other, and two for other frameworks
+_PER_SLOT = 4  # ports: two for other frameworks and two for the rendezvous, which successive trials use in turn
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class MemberPlan:
 
 
 class TrialPlanner(ElasticPlanner):
-    """Plans for one sweep, as its hosts come and go and trials begin."""
+    """Plans the agents and the trials of one sweep, whose hosts may come and go."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class TrialPlanner(ElasticPlanner):
     ) -> None:
         """
         Args:
-            request: the user's request, whose command is that of all trials, without values.
-            context: the facts.
+            request: the user's request, with the command of all trials, without values.
+            context: the facts about this machine and the environment.
             is_pruned: whether trials may be pruned.
             free_port: returns a port that is free on this machine now.
         """
@@ -53,13 +53,13 @@ class TrialPlanner(ElasticPlanner):
         self._variables = replace(self._variables, elastic=False, max_restarts=0)
         self._is_pruned = is_pruned
         self._listed: dict[str, Host] = {}
-        self._turns: Counter[tuple[str, int]] = Counter()  # how many trials had their rank 0 on a slot of a host
+        self._turns: Counter[tuple[str, int]] = Counter()  # the number of trials so far with rank 0 on a slot of a host
 
     def part(self, host: Host, route: Route | None) -> AgentPlan:
         """Return the part of the plan that the processes of a host share.
 
         Raises:
-            UsageError: it has too few GPUs.
+            UsageError: the host has too few GPUs.
         """
         self._listed[host.name] = host
         per_slot = 0 if PORTS in self._context.environ else _PER_SLOT
@@ -70,13 +70,13 @@ class TrialPlanner(ElasticPlanner):
         """Return the plans of a trial's ranks.
 
         Args:
-            trial: the trial, which has been begun.
-            command: the command with its values.
+            trial: the trial, which has slots and processes.
+            command: the command with the trial's values.
         """
         hosts = trial.hosts
         slots = {host: [member.slot for member in trial.members if member.host == host] for host in hosts}
         nodes = {host: node for node, host in enumerate(hosts)}
-        # To its ranks, the trial is alone: local ranks and slots count from 0, and so do the GPUs that they see.
+        # The ranks see their trial alone on the hosts: local ranks and slots count from 0, and so do the visible GPUs.
         places = [RankLocation(member.host, slots[member.host].index(member.slot)) for member in trial.members]
         master, rendezvous = self._ports(hosts[0], slots[hosts[0]][0])
         first = self._infos[hosts[0]]
@@ -100,9 +100,9 @@ class TrialPlanner(ElasticPlanner):
         return made
 
     def _ports(self, host: str, slot: int) -> tuple[int, int]:
-        """Return two ports on a host: for other frameworks, and for ours (0: the one that the agent reserves).
+        """Return two ports on a host: for other frameworks, and for distrun's rendezvous (0: the agent reserves one).
 
-        Trials that run at the same time differ in the slot of rank 0; one that follows another takes other ports.
+        Trials that run at the same time differ in the slot of rank 0. Successive trials on a slot use different ports.
         """
         if self._free_port and host == self._here:
             return self._free_port(), self._free_port()
@@ -115,7 +115,7 @@ class TrialPlanner(ElasticPlanner):
         return own[turn], own[2 + turn]
 
     def _gpus(self, host: str, slots: Sequence[int]) -> Mapping[str, str]:
-        """Return the variable by which ranks see the GPUs of their slots only; nothing without GPUs."""
+        """Return the variable that makes only the GPUs of these slots visible, or nothing without GPUs."""
         names = self._listed[host].gpus or self._infos[host].gpus
         if not names or VISIBLE in self._variables.exports:
             return {}

@@ -1,4 +1,4 @@
-"""From the options of `distrun sweep` to a plan that this machine can execute."""
+"""Turning the options of `distrun sweep` into a plan that this machine can execute."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _DEFAULT_TRIALS = 50
 
 @dataclass(frozen=True)
 class _Launch:
-    """The part of a sweep that is as in every launch."""
+    """The part of the preparation that is the same for every launch."""
 
     resolved: Resolved
     context: LaunchContext
     ssh: SshOptions
     start_timeout: float
     hosts: list[Host]
-    """With as many slots as ranks fit on them."""
+    """The hosts, with as many slots as ranks fit on them."""
 
     @property
     def slots(self) -> int:
@@ -64,10 +64,10 @@ class _Launch:
 
 
 def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
-    """Check what the options ask for, and plan it.
+    """Check the options, and return the plan.
 
     Raises:
-        UsageError: it cannot be.
+        UsageError: they cannot be executed.
     """
     earlier = None if options["resume"] is None else read(options["resume"])
     header = _with_choices(_header(options, earlier), options, earlier)
@@ -109,7 +109,7 @@ def _launch(options: Mapping[str, Any], template: Template, ranks: int) -> _Laun
     """Return the hosts and how they are reached.
 
     Raises:
-        UsageError: they cannot be found out, or there is no room for a trial.
+        UsageError: the hosts cannot be found out, or they have too few slots for a trial.
     """
     names = ("exports", "wdir", "slots", "share_gpus", "bind_to", "start_timeout", "keepalive", "network", "launcher")
     given = {name: options[name] for name in (*names, "horovod", "torch_backend", "torchrun_env", "openmpi_env")}
@@ -130,7 +130,7 @@ def _launch(options: Mapping[str, Any], template: Template, ranks: int) -> _Laun
 
 
 def _halving(header: Header, done: Sequence[Trial]) -> Halving:
-    """Return what prunes trials, which knows those of an earlier run."""
+    """Return the pruner, which knows the trials of an earlier run."""
     halving = Halving(header.minimizes, header.prune_factor, header.prune_after)
     for trial in done:
         halving.remember(trial.number, (value for _, value in trial.reports))
@@ -138,7 +138,7 @@ def _halving(header: Header, done: Sequence[Trial]) -> Halving:
 
 
 def _header(options: Mapping[str, Any], earlier: Earlier | None) -> Header:
-    """Return what the sweep is: as the options say or, if they say nothing, as it was."""
+    """Return the header of the sweep from the options, and from the earlier run where they leave something out."""
     if earlier is not None and not options["words"]:
         template = earlier.header.template
     else:
@@ -163,7 +163,7 @@ def _header(options: Mapping[str, Any], earlier: Earlier | None) -> Header:
 
 
 def _minimizes(options: Mapping[str, Any]) -> bool | None:
-    """Return whether small values are good; None: the options do not say."""
+    """Return whether small values are good, or None if the options do not specify it."""
     direction = options["direction"]
     if options["maximize"] and direction == "minimize":
         raise UsageError("--maximize and --direction minimize contradict each other: give one of them")
@@ -173,10 +173,10 @@ def _minimizes(options: Mapping[str, Any]) -> bool | None:
 
 
 def _kept(header: Header, options: Mapping[str, Any], earlier: Earlier) -> Header:
-    """Return the header of a sweep that is resumed, which stays as it was where the options do not say.
+    """Return the header of a resumed sweep, which keeps the earlier values where the options specify nothing.
 
     Raises:
-        UsageError: they ask for another sweep.
+        UsageError: the options ask for a different sweep.
     """
     before = earlier.header
     header = replace(
@@ -200,7 +200,7 @@ def _kept(header: Header, options: Mapping[str, Any], earlier: Earlier) -> Heade
 
 
 def _with_choices(header: Header, options: Mapping[str, Any], earlier: Earlier | None) -> Header:
-    """Return a header with the choices that a sweep keeps when it is resumed, unless the options say otherwise."""
+    """Return a header with the settings that a resumed sweep keeps, unless the options change them."""
     before = header if earlier is None else earlier.header
     names = ("trials", "metric", "seed", "prune_after", "prune_factor")
     is_pruned = options["prune"] or before.prune
@@ -220,10 +220,10 @@ def _varies(template: Template) -> bool:
 
 
 def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPlan]) -> None:
-    """Refuse a script that is not there, before many trials fail of it; other hosts may have what this one lacks.
+    """Refuse a script that does not exist, before many trials fail. Only this machine is checked, not other hosts.
 
     Raises:
-        UsageError: there are ranks on this machine, and the script is not.
+        UsageError: there are ranks on this machine, but the script does not exist there.
     """
     script = parts.program[0]
     for agent in agents:
@@ -232,7 +232,7 @@ def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPla
 
 
 def _source(options: Mapping[str, Any], header: Header, space: Template, earlier: Earlier | None) -> Source:
-    """Return what chooses the values of trials."""
+    """Return the source that chooses the values of trials."""
     done = [] if earlier is None else finished(earlier.trials)
     if header.kind == "grid":
         if options["seed"] is not None:
@@ -252,7 +252,7 @@ def _source(options: Mapping[str, Any], header: Header, space: Template, earlier
         space.parameters,
         total,
         header.minimizes,
-        None if header.seed is None else header.seed + len(done),  # or it would repeat what it chose before
+        None if header.seed is None else header.seed + len(done),  # or it would repeat its earlier choices
         [trial.result for trial in done],
         [] if earlier is None else earlier.unfinished,
     )
@@ -306,6 +306,6 @@ def _folder(options: Mapping[str, Any], earlier: Earlier | None) -> Path:
 
 
 def _unused(name: str) -> str:
-    """Return a name that nothing has: several sweeps may begin in the same second."""
+    """Return a file name that does not exist yet, because several sweeps may begin in the same second."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not os.path.lexists(name))

@@ -1,4 +1,4 @@
-"""The frames about the processes of trials and spares, on their way to agents."""
+"""Sending agents the frames about the processes of trials and spares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distrun.tools.sweep.policy.trials import Trial
 
 
 class Processes:
-    """Starts, tells, ends and releases processes. For the thread that decides."""
+    """Starts, messages, ends and releases processes. Only the thread that decides may call it."""
 
     def __init__(
         self,
@@ -24,10 +24,10 @@ class Processes:
     ) -> None:
         """
         Args:
-            agents: those of the sweep, as they come and go.
+            agents: the agents of the sweep, which may come and go.
             planner: plans trials.
-            split: returns a command in its two parts, interpreter and program; None: it is no Python program.
-            modules: those that spares import.
+            split: splits a command into interpreter and program. Returns None if it is not a Python program.
+            modules: the modules that spares import.
         """
         self._agents = agents
         self._planner = planner
@@ -44,35 +44,35 @@ class Processes:
                 self._send(Frame(FrameKind.START, member.process, member.plan.to_json()))
                 continue
             parts = self._split(command)
-            assert parts is not None  # or there were no spares
+            assert parts is not None  # spares run only Python programs
             self.tell((member.process,), Activate(member.plan.environ, list(parts.program)))
 
     def start_spares(self, hosts: Mapping[int, str]) -> None:
-        """Start spares, by their numbers."""
+        """Start spares, given the host of each by process number."""
         for process, host in hosts.items():
             self._hosts[process] = host
             self._send(Frame(FrameKind.START, process, self._planner.spare(process, {}).to_json()))
             self.tell((process,), Preload(self._modules))
 
     def tell(self, processes: Iterable[int], message: Message) -> None:
-        """Tell processes something on their control channels."""
+        """Send a message to processes on their control channels."""
         pieces = encode_pieces(message)
         for process in processes:
             for piece in pieces:
                 self._send(Frame(FrameKind.CONTROL, process, piece))
 
     def end(self, processes: Iterable[int], grace: float) -> None:
-        """End processes, by SIGKILL after so many seconds."""
+        """End processes, by SIGKILL after `grace` seconds."""
         for process in processes:
             self._send(Frame.number(FrameKind.END, grace, process))
 
     def release(self, processes: Iterable[int]) -> None:
-        """End what dead processes have left behind, and forget them."""
+        """End what exited processes have left running, and forget them."""
         for process in processes:
             self._send(Frame(FrameKind.RELEASE, process))
             self._hosts.pop(process, None)
 
     def _send(self, frame: Frame) -> None:
-        """Send a frame to the agent of the process that it is about, if there is one."""
+        """Send a frame to the agent of the frame's process, if there is one."""
         if (agent := self._agents.get(self._hosts.get(frame.process, ""))) is not None:
             agent.send(frame)

@@ -1,4 +1,4 @@
-"""The reporter of a sweep: it tells and keeps how trials begin and end, and writes the results."""
+"""The reporter of a sweep: it reports and records how trials begin and end, and writes the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distrun.tools.sweep.results.table import View
 
 
 class Reporter:
-    """Tells of trials as they begin and end. For the thread that decides."""
+    """Reports and records trials as they begin and end. Only the thread that decides may call it."""
 
     def __init__(
         self, plan: SweepPlan, output: TrialOutput, view: View, reports_failures: bool, say: Callable[[str], None]
@@ -21,10 +21,10 @@ class Reporter:
         """
         Args:
             plan: the sweep.
-            output: has what ranks write.
+            output: keeps the output of ranks.
             view: shows the trials.
-            tells_stories: whether the user is told why trials failed as soon as they have.
-            say: tells the user.
+            reports_failures: whether the user sees the report of a failure as soon as a trial has failed.
+            say: prints a sentence for the user.
         """
         self.view = view
         self._plan = plan
@@ -34,21 +34,21 @@ class Reporter:
         self._pids: dict[int, int] = {}
 
     def started(self, process: int, pid: int) -> None:
-        """Note a process's number on its host."""
+        """Note the PID of a process on its host."""
         self._pids[process] = pid
 
     def began(self, trial: Trial) -> list[str]:
-        """Write that a trial begins; return its command."""
+        """Record that a trial begins, and return its command."""
         command = self._plan.template.command(trial.values)
         self._output.begin(trial)
         self._plan.record.began(trial, command)
         return command
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Write and tell how a trial has ended.
+        """Record and report how a trial has ended.
 
         Args:
-            trial: the trial, which gets its story.
+            trial: the trial. If it has failed, it gets its failure report here.
             trials: all trials.
         """
         if trial.failure is not None:
@@ -62,7 +62,7 @@ class Reporter:
             self._say("\n".join(f"    {line}" for line in trial.failure_text.split("\n")).lstrip())
 
     def conclude(self, trials: Mapping[int, Trial], is_interrupted: bool) -> None:
-        """Write the results, and tell where they are and, if the sweep was interrupted, how it goes on."""
+        """Write the results, and print where they are and, if the sweep was interrupted, how to resume it."""
         plan = self._plan
         ending = Ending(plan.record.folder, plan.template, plan.limits.ranks, plan.minimizes)
         for line in ending.write(list(trials.values())):
@@ -91,7 +91,7 @@ class Reporter:
         words = self._output.tails.lines(member.process)
         log = self._output.path(trial)
         lines = [format_report(failure, name, self._pids, words, None if log is None else str(log))]
-        if self._plan.hosts[member.host][1] is not None:  # another host than this
+        if self._plan.hosts[member.host][1] is not None:  # not this machine
             lines += missing_module_remedy(self._output.tails, member.process, member.host)
         text = "\n".join(lines).replace("distrun: ", "")
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The sweep itself: events come from one queue, the policy decides, and its actions are executed here."""
+"""The sweep itself: it takes events from one queue, and executes the actions that the policy decides on."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from distrun.tools.sweep.processes import Processes
 from distrun.tools.sweep.reporter import Reporter
 from distrun.tools.sweep.results.table import View
 
-_PRINT_TIMEOUT = 2.0  # seconds for which a blocked terminal may delay the end
+_PRINT_TIMEOUT = 2.0  # seconds that a blocked terminal may delay the end
 
 
 class Sweep:
-    """Executes a plan. It also observes the agents, whose threads call the methods that say so."""
+    """Executes a plan. It is also the observer of the agents, whose threads call the methods marked below."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Sweep:
     ) -> None:
         """
         Args:
-            plan: what to do.
-            options: how to do it.
-            stdout, stderr: where to print.
-            make_view: returns the view, given what tells the user and the time.
-            make_starter: returns what starts agents on some other hosts; None = the usual.
+            plan: the plan.
+            options: the settings of the run that a job has as well.
+            stdout, stderr: the sinks to print to.
+            make_view: returns the view, given a function that prints for the user, and the time.
+            make_starter: returns the starter of agents on other hosts, given their names. None = the usual one.
         """
         self._plan = plan
         self._options = options
@@ -73,15 +73,15 @@ class Sweep:
     # --- observing the agents (their threads)
 
     def output(self, agent: AgentClient, frame: Frame) -> None:
-        """Keep what a process wrote."""
+        """Keep the output of a process."""
         self._output.take(frame)
         agent.acknowledge(len(frame.payload))
 
     def result(self, frame: Frame) -> None:
-        """Take nothing: trials run commands."""
+        """Ignore results of functions: trials run commands."""
 
     def control(self, agent: AgentClient, frame: Frame) -> None:
-        """Pass on what a process says on its control channel."""
+        """Post a message that a process has sent on its control channel. End a process that sends anything else."""
         try:
             message = decode(frame.payload)
         except ValueError as error:
@@ -91,16 +91,16 @@ class Sweep:
         self.post(events.ProcessSaid(frame.process, message))
 
     def observed(self, agent: AgentClient, frame: Frame) -> None:
-        """Take nothing: nobody looks into single ranks."""
+        """Ignore observations of single ranks: a sweep does not show them."""
 
     def reports_lost_peer(self, rank: int) -> bool:
-        """Whether a process that is gone says that it lost a peer."""
+        """Whether a process that has exited has reported a lost peer in its output."""
         return self._output.tails.reports_lost_peer(rank)
 
     def post(self, event: events.Event) -> None:
-        """Tell the decider what has happened (any thread)."""
+        """Queue an event for the thread that decides. Any thread may call this."""
         if isinstance(event, events.RankExited):
-            self._output.exited(event.rank)  # which may tell a last value
+            self._output.exited(event.rank)  # before the event, as this may post a last value
         self._queue.put(event)
 
     def _measured(self, process: int, value: float) -> None:
@@ -109,7 +109,7 @@ class Sweep:
     # --- the decider
 
     def run(self) -> int:
-        """Run all trials; return the exit status when none of them, nor anything they started, is left.
+        """Run all trials. Return the exit status when they, and everything that they started, have ended.
 
         Raises:
             LaunchError: an agent could not be started.
@@ -143,7 +143,7 @@ class Sweep:
             self._reporter.view.see(policy.trials, now)
 
     def _next_event(self, deadline: float) -> events.Event | None:
-        """Return the next event; None when the deadline comes first."""
+        """Return the next event, or None if the deadline comes first."""
         try:
             timeout = None if deadline == float("inf") else max(0.0, deadline - self._suspension.now())
             return self._queue.get(timeout=timeout)
@@ -201,7 +201,7 @@ class Sweep:
     # --- the end
 
     def _release(self) -> None:
-        """Leave no agent behind, even when a decision itself failed."""
+        """End all agents, even if a decision has raised an exception."""
         if self._policy.phase is not Phase.OVER:
             self._agents.kill()
         self._hosts.await_sweeps()
@@ -211,7 +211,7 @@ class Sweep:
         self._reporter.view.end()
 
     def _conclude(self) -> None:
-        """Write the results, and print what there is to say about them."""
+        """Write the results, and print the sentences about them."""
         policy = self._policy
         self._reporter.conclude(policy.trials, policy.interrupted_by is not None)
         self._printer.close(None if policy.failure is None else f"distrun: error: {policy.failure}")

@@ -1,4 +1,4 @@
-"""`distrun ps`, which lists jobs, and `distrun top`, which shows one that is running."""
+"""`distrun ps`, which lists running jobs, and `distrun top`, which shows one of them."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def _row(job: Job) -> tuple[str, ...]:
 @click.command(context_settings=_SETTINGS)
 @click.argument("job", required=False)
 def top(job: str | None) -> int:
-    """Show a job that is running: the speed of each rank, what it does with its time, and for whom it waits.
+    """Show a running job: the speed of each rank, what it spends its time on, and which ranks it waits for.
 
-    JOB is the beginning of its name or the process id of its launcher, as 'distrun ps' lists them; it may be left out
-    where there is only one. The job is observed for as long as somebody looks on, and goes on as before.
+    JOB is the beginning of its name or the process id of its launcher, as 'distrun ps' lists them. It may be left out
+    if there is only one. The job is observed while this command runs, and is not disturbed.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("distrun top needs a terminal: without one, start the job with --live, which writes lines")

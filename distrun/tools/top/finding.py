@@ -1,4 +1,4 @@
-"""The jobs of this user on this machine: their launchers' sockets, by what the kernel lists."""
+"""The jobs of this user on this machine, found by their launchers' sockets, which the kernel lists."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Job:
     hosts: list[str]
     command: str
     since: float
-    """In seconds of the wall clock."""
+    """The time of its start, in seconds of the wall clock."""
     steps_per_second: float | None
-    """None: nobody observes it at present, or its steps are not known."""
+    """None = it is not being observed at present, or its steps are not known."""
     address: bytes = b""
     """The address of its launcher's socket."""
 
@@ -39,18 +39,18 @@ def jobs() -> list[Job]:
             with connect(name) as connection:
                 connection.sendall(b'{"ask": "about"}\n')
                 about = json.loads(connection.makefile("rb").readline())
-                about["command"] = " ".join(about["command"].split())  # it may have lines
+                about["command"] = " ".join(about["command"].split())  # it may contain line breaks
                 found.append(Job(**about, address=name))
         except (OSError, BootstrapError, ValueError, TypeError, KeyError):
-            continue  # it has just ended, or is of another version, or of another user who has taken such a name
+            continue  # it has just ended, or has another version, or another user has taken such a name
     return sorted(found, key=lambda one: one.since)
 
 
 def the_job(wanted: str | None) -> Job:
-    """Return the job that a word means: the beginning of its name, or its launcher's process id; None: the only one.
+    """Return the job whose name begins with `wanted`, or whose launcher has this process id. None = the only job.
 
     Raises:
-        UsageError: there is none, or there are several.
+        UsageError: there is no such job, or there are several.
     """
     there = jobs()
     if not there:
@@ -69,11 +69,11 @@ def the_job(wanted: str | None) -> Job:
 
 
 def connect(address: bytes) -> socket.socket:
-    """Return a connection with a launcher.
+    """Connect to a launcher, and return the connection.
 
     Raises:
-        OSError: there is none.
-        BootstrapError: it is another user's.
+        OSError: no launcher listens there.
+        BootstrapError: the launcher is another user's.
     """
     connection = abstract_sockets.connect(socket.SOCK_STREAM, address)
     connection.settimeout(_TIMEOUT)

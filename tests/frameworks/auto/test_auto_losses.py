@@ -17,7 +17,7 @@ NET = nn.Linear(4, 3)
 
 
 def facts_of(loss, has_other_parts=False):
-    taken = graph.parts(loss.grad_fn)
+    taken = graph.decompose(loss.grad_fn)
     nodes, described = graph.walk(loss.grad_fn)
     places = {node: place for place, node in enumerate(nodes)}
     return LossFacts(
@@ -126,14 +126,14 @@ def test_what_compares_elements_along_a_padded_dimension_is_not_refused():
 def test_losses_that_differ_only_in_their_reductions_are_of_different_kinds():
     scores = NET(torch.ones(2, 4))
     one, other = (functional.cross_entropy(scores, torch.zeros(2).long(), reduction=each) for each in ("sum", "mean"))
-    assert graph.parts(one.grad_fn).signature != graph.parts(other.grad_fn).signature
+    assert graph.decompose(one.grad_fn).signature != graph.decompose(other.grad_fn).signature
 
 
 def test_numbers_are_still_known_when_the_graph_has_been_freed():
     loss = NET(torch.ones(2, 4)).sum() / torch.tensor(8.0)
-    before = graph.parts(loss.grad_fn).reductions[0].divisor
+    before = graph.decompose(loss.grad_fn).reductions[0].divisor
     loss.backward()
-    assert graph.parts(loss.grad_fn).reductions[0].divisor == before == 8
+    assert graph.decompose(loss.grad_fn).reductions[0].divisor == before == 8
 
 
 @pytest.mark.parametrize("name", ["mean", "sum", "sum by the batch", "smooth", "penalty", "stacked"])
@@ -145,7 +145,7 @@ def test_the_weighted_gradients_of_the_parts_have_the_average_of_the_batch(name)
     found = rules([facts_of(loss) for loss in losses], SIZES)
     total = torch.zeros_like(whole)
     for rank, loss in enumerate(losses):
-        for reduction, rule in zip(graph.parts(loss.grad_fn).reductions, found, strict=True):
+        for reduction, rule in zip(graph.decompose(loss.grad_fn).reductions, found, strict=True):
             factor = rule.factor(SIZES, rank)
             reduction.node.register_prehook(lambda grads, factor=factor: tuple(each * factor for each in grads))
         total += torch.autograd.grad(loss, NET.weight)[0] / len(SIZES)

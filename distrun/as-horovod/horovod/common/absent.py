@@ -1,4 +1,4 @@
-"""Names of Horovod's that are not there yet: asking for one says so."""
+"""Names of Horovod that are not supported yet: accessing one raises an error with the reason."""
 
 _ABSENT = {
     "horovod.torch": {"sparse_allreduce_async"},

@@ -1,4 +1,4 @@
-"""The functions that every framework's module has: the rank's place in the job, and Horovod's questions."""
+"""The functions that every framework's module has: the rank's place in the job, and Horovod's capability queries."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class HorovodBasics:
     """The functions of this module as methods: `HorovodBasics(__file__, "mpi_lib").rank()`."""
 
     def __init__(self, pkg_path: str = "", *args: Any) -> None:
-        """`pkg_path` and `args` name the compiled library of Horovod, of which there is none."""
+        """`pkg_path` and `args` are ignored: in Horovod they name its compiled library."""
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -7,16 +7,16 @@ from distrun.elastic.loop import run_fn as run_fn
 
 
 class WorkerNotificationManager:
-    """Horovod's way of telling states that hosts have come or left. Here they ask the runtime, and nothing is told."""
+    """Horovod's notification of states about changed hosts. It does nothing here, because states ask the runtime."""
 
     def init(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the launcher is heard anyway."""
+        """Do nothing: the runtime listens to the launcher anyway."""
 
     def register_listener(self, listener: State) -> None:
-        """Do nothing: a state hears of changes by itself."""
+        """Do nothing: a state asks the runtime for changes."""
 
     def remove_listener(self, listener: State) -> None:
-        """Do nothing, as `register_listener`."""
+        """Do nothing, like `register_listener`."""
 
 
 notification_manager = WorkerNotificationManager()

@@ -1,6 +1,6 @@
 """Horovod's exceptions.
 
-A collective that fails raises one of ours, all of which are a `HorovodInternalError`.
+A failing collective raises one of distrun's exceptions, which are all subclasses of `HorovodInternalError`.
 """
 
 from distrun.elastic.interrupt import HostsUpdatedInterrupt as HostsUpdatedInterrupt
@@ -8,7 +8,7 @@ from distrun.errors import HorovodInternalError as HorovodInternalError
 
 
 class HorovodVersionMismatchError(ImportError):
-    """Horovod's complaint about a framework it was not built for. Nothing is built here, and nothing raises it."""
+    """Horovod's error for a framework that it was not built for. distrun never raises it, as nothing is compiled."""
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
         """`name` is the framework, built against `version`."""

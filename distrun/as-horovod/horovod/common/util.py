@@ -1,4 +1,4 @@
-"""Horovod's helpers around its compiled libraries, of which there are none here, and two for lists."""
+"""Horovod's helpers for compiled libraries, which distrun does not have, and some for lists, versions and variables."""
 
 import functools
 import os
@@ -27,7 +27,7 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
-    """Return: there is no extension to be checked, since nothing is compiled."""
+    """Do nothing: there is no extension to check, since nothing is compiled."""
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
@@ -38,33 +38,33 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
 
 
 def mpi_built(verbose: bool = False) -> bool:
-    """See `distrun.torch.mpi_built`, as for the others below."""
+    """See `distrun.torch.mpi_built`."""
     return capabilities.mpi_built()
 
 
 def gloo_built(verbose: bool = False) -> bool:
-    """See `mpi_built`."""
+    """See `distrun.torch.gloo_built`."""
     return capabilities.gloo_built()
 
 
 def nccl_built(verbose: bool = False) -> int:
-    """See `mpi_built`."""
+    """See `distrun.torch.nccl_built`."""
     return capabilities.nccl_built()
 
 
 def ddl_built(verbose: bool = False) -> bool:
-    """See `mpi_built`."""
+    """See `distrun.torch.ddl_built`."""
     return capabilities.ddl_built()
 
 
 def ccl_built(verbose: bool = False) -> bool:
-    """See `mpi_built`."""
+    """See `distrun.torch.ccl_built`."""
     return capabilities.ccl_built()
 
 
 @contextmanager
 def env(**kwargs: str) -> Iterator[None]:
-    """Set variables of the environment within this context."""
+    """A context in which these variables of the environment are set."""
     before = {name: os.environ.get(name) for name in kwargs}
     os.environ.update(kwargs)
     try:
@@ -78,14 +78,14 @@ def env(**kwargs: str) -> Iterator[None]:
 
 
 def split_list(items: Sequence[Item], parts: int) -> list[Sequence[Item]]:
-    """Return consecutive parts of a list, as equal as they can be: the first ones are longer by one."""
+    """Return consecutive parts of a list, as equal as possible. The first ones may be longer by one."""
     size, longer = divmod(len(items), parts)
     bounds = [part * size + min(part, longer) for part in range(parts + 1)]
     return [items[start:end] for start, end in pairwise(bounds)]
 
 
 def _cache(f: Function) -> Function:
-    """Have a function called once for the same arguments."""
+    """Return a function that caches the results of `f` by arguments."""
     return functools.cache(f)  # type: ignore[return-value]
 
 
@@ -95,10 +95,10 @@ def is_iterable(x: Any) -> bool:
 
 
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
-    """Return whether a version is at least another, which has three numbers.
+    """Return whether version `ver` is at least `target`.
 
     Raises:
-        ValueError: `target` is not like 1.2.3.
+        ValueError: `target` does not have three numbers, like 1.2.3.
     """
     if len(target.split(".")) != 3:
         raise ValueError(f"the version {target!r} has not three numbers: write it as 1.2.3")
@@ -108,7 +108,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 
 def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, bool | None], Any]:
-    """Return the function `(op, average)` that returns the operation which the two arguments mean."""
+    """Return the function `(op, average)` that returns the reduction for these two arguments."""
     return lambda op, average: reduce_op(average, op)
 
 
@@ -118,12 +118,12 @@ def get_ext_suffix() -> str:
 
 
 def get_extension_full_path(pkg_path: str, *args: str) -> str:
-    """Return where Horovod would have a compiled library; there is none."""
+    """Return the path that a compiled library would have in Horovod. The file does not exist."""
     return os.path.join(os.path.dirname(pkg_path), *args) + get_ext_suffix()
 
 
 def check_installed_version(name: str, version: str, exception: Exception | None = None) -> None:
-    """Return: nothing was built against a version of a framework."""
+    """Do nothing: nothing was built against a version of a framework."""
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:

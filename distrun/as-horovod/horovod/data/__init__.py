@@ -1,4 +1,4 @@
-"""Loaders of data that fetch ahead."""
+"""Data loaders that prefetch."""
 
 from horovod.data.data_loader_base import (
     AsyncDataLoaderMixin as AsyncDataLoaderMixin,

@@ -1,4 +1,4 @@
-"""Loaders of data that fetch ahead, in a thread."""
+"""Data loaders that prefetch in a thread."""
 
 import queue
 import threading
@@ -9,7 +9,7 @@ _END = object()
 
 
 class BaseDataLoader:
-    """A loader: a subclass says how many batches there are, and yields them."""
+    """The base of loaders: a subclass defines the number of batches, and yields them."""
 
     def __len__(self) -> int:
         """Return the number of batches."""
@@ -24,25 +24,25 @@ class BaseDataLoader:
             yield self._process_batch(batch)
 
     def _process_batch(self, batch: Any) -> Any:
-        """Return what is handed out for a batch, in the thread that asks for it."""
+        """Return what the caller gets for a batch. This runs in the thread that iterates."""
         return batch
 
 
 class AsyncDataLoaderMixin:
-    """Lets a loader fetch ahead: `class Ahead(AsyncDataLoaderMixin, Loader)`.
+    """A mixin for loaders that prefetch: `class Ahead(AsyncDataLoaderMixin, Loader)`.
 
-    A thread runs `_iterate` for one epoch after the other and keeps batches in a queue. What it raises is raised where
-    the batches are asked for. Without a queue (`async_loader_queue_size=0`) batches are fetched when asked for.
+    A thread runs `_iterate` for one epoch after the other and puts batches into a queue. Its exceptions are raised in
+    the thread that iterates. Without a queue (`async_loader_queue_size=0`) batches are fetched on demand.
     """
 
     def __init__(
         self, async_loader_queue_size: int = 64, debug_data_loader: bool = False, *args: Any, **kwargs: Any
     ) -> None:
-        """Give the loader's own arguments by name or behind these.
+        """The loader's own arguments follow these, or are given by name.
 
         Args:
-            async_loader_queue_size: the number of batches that are fetched ahead.
-            debug_data_loader: whether to print when a batch had to be waited for.
+            async_loader_queue_size: the number of batches that are prefetched.
+            debug_data_loader: whether to print a line when the next batch is not ready.
         """
         self.async_loader_queue_size = async_loader_queue_size
         self.debug_data_loader = debug_data_loader
@@ -54,7 +54,7 @@ class AsyncDataLoaderMixin:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch."""
         if self.async_loader_queue_size < 1:
-            yield from super().__iter__()  # type: ignore[misc]  # the loader's, which this is mixed into
+            yield from super().__iter__()  # type: ignore[misc]  # the method of the loader
             return
         if self._thread is None:
             self._is_closing.clear()

@@ -1,4 +1,4 @@
-"""Horovod's executor of Ray: `RayExecutor` is `distrun.ray.Executor`, whose workers import this package too."""
+"""Horovod's executor for Ray: `RayExecutor` is `distrun.ray.Executor`, whose workers import this package too."""
 
 from distrun.errors import NotOfferedError
 from distrun.ray import Executor as RayExecutor

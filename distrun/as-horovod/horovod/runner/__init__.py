@@ -1,4 +1,4 @@
-"""`horovod.run`: calling a function on all ranks, from within a Python program."""
+"""`horovod.run`: runs a function on all ranks, from within a Python program."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -43,10 +43,10 @@ def run(
     `disable_cache` and `use_gloo` change nothing. `executable` is the Python on other hosts.
 
     Raises:
-        UsageError: mpirun is asked for, or the request cannot be met.
+        UsageError: mpirun is requested, or the request cannot be met.
         Exception: the exception of the first rank that failed.
     """
-    from distrun.runner.launch import function  # not before: every rank imports this module
+    from distrun.runner.launch import function  # not at the top: every rank imports this module
     from distrun.runner.planning.ssh_config import SshOptions
 
     ranks = num_proc if np is None else np
@@ -78,7 +78,7 @@ def run(
         min_np=least,
         max_np=most,
         hosts_from=host_discovery_script,
-        # Both limit elastic jobs, and do not make one.
+        # Both are limits of elastic jobs, but do not make a job elastic.
         reset_limit=reset_limit if is_elastic else None,
         cooldown=(cooldown_range[0], cooldown_range[1]) if is_elastic and cooldown_range else None,
     )

@@ -15,7 +15,7 @@ from horovod.tensorflow import (
 
 if TYPE_CHECKING:
     from distrun.tensorflow import *
-else:  # `import *` would load Keras, for the layer that is loaded when it is asked for
+else:  # `import *` would load Keras, for a layer that is otherwise loaded lazily
     globals().update({name: value for name, value in vars(_face).items() if name in _face.__all__})
 
 

@@ -14,4 +14,4 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'horovod.tensorflow.elastic' has no attribute {name!r}")
     import distrun.tensorflow.elastic
 
-    return distrun.tensorflow.elastic.TensorFlowKerasState  # not before: it loads Keras
+    return distrun.tensorflow.elastic.TensorFlowKerasState  # not at the top: it loads Keras

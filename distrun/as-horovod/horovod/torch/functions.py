@@ -1,4 +1,4 @@
-"""Starting from the same state."""
+"""Functions that give all ranks the same objects and parameters."""
 
 from distrun.torch import (
     allgather_object as allgather_object,

@@ -1,11 +1,11 @@
 """Statistics of the batch that carry no gradient: a loss that is computed with them is refused.
 
-The mean of the inputs by which they are normalised, weights that are divided by their own sum, a `pos_weight` counted
-from the labels: the graph of the loss holds them as numbers like any other, so it does not show that they are of this
-rank's part alone. So in the first batch of some iterations every operation of torch is followed (`following`): which
-dimension of its result counts the samples (`rows`), whether that was reduced, and whether what came of it was combined
-with the samples. Nodes of the graph that take such a tensor in are marked, and `check` looks for marks before
-`backward()`. In all other batches nothing is done.
+Examples are the mean that normalises the inputs, weights that are divided by their own sum, and a `pos_weight` counted
+from the labels. The graph of the loss holds them as numbers like any other, so it does not show that they come from
+this rank's part alone. Therefore every operation of torch is followed in the first batch of some iterations
+(`following`): which dimension of its result counts the samples (`rows`), whether that was reduced, and whether the
+result of that was combined with the samples. Nodes of the graph that take in such a tensor are marked, and `check`
+looks for marks before `backward()`. In all other batches nothing is done.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _LINES = (
     "pos_weight = torch.tensor(3.0)  # weights of the classes in all data, from before the loop",
 )
 _FIRST_ITERATIONS = 4
-_STEPS_BETWEEN = 100  # where an iteration is a few batches only, following each first one would be slow
+_STEPS_BETWEEN = 100  # if iterations are short, following the first batch of each would be slow
 _following = Following()
-_iterations = 0  # since there is a new optimizer
-_followed_at = 0  # the number of steps
+_iterations = 0  # since the latest new optimizer
+_followed_at = 0  # the value of `session.steps`
 
 
 def begin(batch: Any, part: Part, is_new: bool = False) -> None:
-    """Follow what is computed from the first batch of an iteration, if that is one of the first, or after 100 steps.
+    """Follow the computation from the first batch of an iteration, in the first iterations and then every 100 steps.
 
     Args:
-        batch: what the script gets of a DataLoader.
-        part: this rank's.
-        is_new: whether an optimizer is new since the last batch, as for a training of something else.
+        batch: what the DataLoader gives the script.
+            part: this rank's part.
+            is_new: whether an optimizer is new since the last batch, as when the script begins to train another model.
     """
     global _iterations, _followed_at
     _iterations = 1 if is_new else _iterations + 1
@@ -56,7 +56,7 @@ def begin(batch: Any, part: Part, is_new: bool = False) -> None:
 
 
 def end() -> None:
-    """Follow nothing more."""
+    """Stop following."""
     compiling.run_eagerly(is_eager=False)
     if _following.is_on or _following.is_entered:
         _following.end()
@@ -76,11 +76,12 @@ paused = _Paused()
 
 
 def check(roots: Sequence[Tensor]) -> None:
-    """Refuse losses that a statistic of the part has gone into; all ranks call it, with losses of the same kind.
+    """Refuse losses that a statistic of the part has gone into. All ranks call it, with losses of the same kind.
 
-    All ranks with more than one sample must have found one: where the extent of another dimension is the number of a
-    rank's samples by chance, that rank may be mistaken, and the others, whose parts are not all of that size, are not.
-    Maxima and minima that are the same on all of them are those of the batch: pixels reach from 0 to 1 in every part.
+    The losses are refused only if all ranks with more than one sample have found such a statistic. Where another
+    dimension happens to have the extent of a rank's number of samples, that rank may be mistaken, but the others, whose
+    parts are not all of that size, are not. Maxima and minima that are the same on all ranks are allowed, as they are
+    also the batch's: pixels range from 0 to 1 in every part.
     """
     if not _following.is_on:
         return

@@ -1,7 +1,7 @@
-"""Functions of `torch.compile`: they run as they are written in steps that are followed or tried.
+"""Functions of `torch.compile`: in steps that are followed or tried, they run eagerly.
 
-Compiled, they would show nothing of what they do, or be compiled once more for such a step. torch before 2.6 cannot do
-this; there nothing is followed or tried once a script has called `torch.compile`.
+Compiled functions would not show their operations, or would be compiled once more for such a step. torch before 2.6
+cannot switch this. There, nothing is followed or tried once a script has called `torch.compile`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def can_follow() -> bool:
 
 
 def run_eagerly(is_eager: bool) -> None:
-    """Have compiled functions run as they are written from now on, or not."""
+    """Run compiled functions eagerly until the next call, or compiled again if `is_eager` is false."""
     global _is_eager, _stance
     _is_eager = is_eager
     if is_eager and _is_compiling and _stance is None and hasattr(torch.compiler, "set_stance"):

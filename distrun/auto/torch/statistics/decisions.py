@@ -1,4 +1,4 @@
-"""Decisions of a script by what it has computed from samples: all ranks decide alike, or the script is refused."""
+"""Decisions that a script bases on values computed from samples: all ranks decide alike, or the script is refused."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LINES = (
 
 
 def refuse_decision(words: str) -> NoReturn:
-    """Refuse a script that decides by a statistic of the part, which is given in words."""
+    """Refuse a script that decides by a statistic of the part, which `words` describe."""
     refuse(f"the script decides by {words}: each rank would decide by its own part of the batch", _LINES)
 
 
 def is_asserted() -> bool:
-    """Whether the line of the script that runs is an assertion, which decides nothing while it holds."""
+    """Whether the current line of the script is an assertion, which decides nothing while it holds."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("distrun", "torch"):
         frame = frame.f_back
@@ -38,9 +38,9 @@ def is_asserted() -> bool:
 
 
 def agreed(value: bool) -> bool:
-    """Return the truth value of a tensor that the script asks for while it works on a part of a batch.
+    """Return the truth value that all ranks use for a tensor, given this rank's, while the script works on a part.
 
-    Refuse the script if the ranks have different ones; with --auto=scale that of rank 0 is for all.
+    Refuse the script if the values differ. With --auto=scale all ranks use rank 0's.
     """
     is_own = sys._getframe(2).f_globals.get("__name__", "").startswith("distrun.")
     if is_own or session.is_loading or session.part is None or session.part.is_whole or not is_shared():

@@ -1,8 +1,8 @@
 """Following the tensors that are computed from a batch, operation by operation, as torch's Python functions are called.
 
-Of each tensor it is known which dimension counts the samples, and which statistics of the part have gone into it. The
-script's tensors are not kept alive: they are known by weak references. What cannot be followed is not known, and an
-error here is nobody's.
+For each tensor, the mode keeps which dimension counts the samples, and which statistics of the part have gone into it.
+The script's tensors are held by weak references, so they are not kept alive. A result that cannot be followed is
+unknown, and errors in here are suppressed.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ _NAMES |= {"norm": "the norm", "topk": "a choice (topk)", "bincount": "a count",
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statistic:
-    """A number, or some, that was computed across the samples of the part."""
+    """A tensor that was computed across the samples of the part, such as their mean."""
 
     words: str
     extreme: Tensor | None = None
-    """Its value, if it is a maximum or minimum: that of the batch is the same if all parts have the same."""
+    """Its value, if it is a maximum or minimum: if all parts have the same one, the batch has it too."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """The facts that are known of a tensor."""
+    """Facts about a tensor."""
 
     dim: int | None = None
     """The dimension that counts samples."""
     statistics: tuple[Statistic, ...] = ()
     """The statistics of the part that have gone into it."""
     is_free: bool = False
-    """Whether the graph does not show that they have."""
+    """Whether the graph does not show that the statistics have gone into it."""
     is_mixed: bool = False
-    """Whether it was combined with samples: a value of each sample that depends on all."""
+    """Whether a statistic was combined with samples: each sample's value depends on all samples."""
     is_additive: bool = True
-    """Whether the batch's statistic is the sum, or the average, of those of the parts."""
+    """Whether the batch's statistic is the sum or the average of the parts' statistics."""
 
 
 class Following(TorchFunctionMode):
-    """The mode in which torch calls `__torch_function__` for each of its functions."""
+    """A mode in which torch calls `__torch_function__` for each of its Python functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Following(TorchFunctionMode):
         self._states: dict[int, tuple[weakref.ref[Tensor], TensorFacts]] = {}
 
     def begin(self, batch: Any, size: int) -> None:
-        """Follow the tensors of a batch, each of which has its samples in the first dimension, or else the second."""
+        """Follow the tensors of a batch. Each has its `size` samples in the first dimension or the second."""
         if not self._enter():
             return
         self.is_on, self.size = True, size
@@ -82,7 +82,7 @@ class Following(TorchFunctionMode):
                     self._know(tensor, TensorFacts(dims[0]))
 
     def end(self) -> None:
-        """Follow nothing more, and leave the mode, unless the script has entered one of its own after it."""
+        """Stop following, and leave the mode unless the script has entered another one inside it."""
         self.is_on = False
         self._states.clear()
         if self.is_entered and _innermost() is self:
@@ -96,7 +96,7 @@ class Following(TorchFunctionMode):
         return self.is_entered
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call one of torch's functions, and learn what its result is."""
+        """Call one of torch's functions, and note what is known about its result."""
         result = func(*args, **(kwargs or {}))
         if self.is_on and isinstance(result, (bool, int, float)):
             return self._read(_name(func), args, result)
@@ -106,7 +106,7 @@ class Following(TorchFunctionMode):
         return result
 
     def _read(self, name: str, args: Sequence[Any], value: Any) -> Any:
-        """Return what a tensor has given as a Python number, which may be one of a statistic of the part."""
+        """Return a Python number that was read from a tensor, marked if it is a statistic of the part."""
         state = self._state(args[0]) if args and isinstance(args[0], Tensor) else None
         words = next((each.words for each in state.statistics if each.extreme is None), "") if state else ""
         if not words or not is_shared() or name not in ("bool", "item", "tolist"):
@@ -182,7 +182,7 @@ class Following(TorchFunctionMode):
 
 
 def marked(roots: Sequence[Tensor]) -> list[Statistic]:
-    """Return the statistics that have gone into one of the losses without a gradient."""
+    """Return the statistics that have gone into any of the losses without a gradient."""
     found: dict[Statistic, None] = {}
     open_nodes: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen = set(open_nodes)
@@ -198,7 +198,7 @@ def marked(roots: Sequence[Tensor]) -> list[Statistic]:
 def _mark(result: Tensor, known: Sequence[tuple[Tensor, TensorFacts]], state: TensorFacts) -> None:
     """Mark the node of a result that has taken in a statistic of the part which the graph does not show.
 
-    Numbers may be divided by a sum or a count: that the graph shows.
+    A number that is divided by a sum or a count is not marked: the graph shows the division.
     """
     has_rows = state.dim is not None or any(each.dim is not None for _, each in known)
     taken = [
@@ -215,7 +215,7 @@ def _mark(result: Tensor, known: Sequence[tuple[Tensor, TensorFacts]], state: Te
 def _of_unique(
     args: Sequence[Any], options: Mapping[str, Any], known: Sequence[tuple[Tensor, TensorFacts]], which: int, count: int
 ) -> TensorFacts:
-    """Return the state of one result of `unique`: the values are followed no further, their counts are a statistic."""
+    """Return the state of one result of `unique`. Its values are not followed further, their counts are a statistic."""
     has_counts = bool(options.get("return_counts", args[3] if len(args) > 3 else False))
     if known[0][1].dim is None or which == 0:
         return TensorFacts()
@@ -232,7 +232,7 @@ def _name(func: Any) -> str:
 
 
 def _described(name: str) -> str:
-    """Return a statistic in words, with the line of the script that has computed it."""
+    """Return words for a statistic, with the line of the script that has computed it."""
     what = f"{_NAMES.get(name, f'a statistic ({name})')} of the batch's samples"
     frame = sys._getframe(1)
     while frame.f_back is not None:
@@ -244,7 +244,7 @@ def _described(name: str) -> str:
 
 
 def _has_modes() -> bool:
-    """Whether the script works inside of a mode, other than a default device, that it may leave before the batch."""
+    """Whether the script is inside a mode other than a default device. It may leave that before the batch ends."""
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     count = torch._C._len_torch_function_stack()
     return count > 1 or (count == 1 and _innermost() is not default)

@@ -1,8 +1,8 @@
 """Numbers read from a statistic of the part: a script may print them and add them up, but not decide by them.
 
-`correct += (output.argmax(1) == y).sum().item()` counts in this rank's part. Each rank has another number then, none
-has the batch's, and a comparison might end the training on one rank and not on another. So these numbers have types of
-their own, which arithmetic keeps; where the script's code compares one, it is refused.
+`correct += (output.argmax(1) == y).sum().item()` counts in this rank's part only. Each rank then has a different
+number, none has the batch's, and a comparison might end the training on one rank and not on another. So these numbers
+have their own types, which arithmetic keeps. Where the script's code compares one, the script is refused.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _INSTALLED = (
 )
 _SCHEDULERS = "torch.optim.lr_scheduler"
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-_FIRST = 4  # iterations, after which a decision outside of the loop does not refuse the script any more
+_FIRST = 4  # iterations: after these, a decision outside the loop only warns
 _UNARY = ("neg", "pos", "abs")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 class _OfPart:
-    """The methods that both types have; `base` is the type that each stands for."""
+    """The methods of both types. `base` is the built-in type that each stands for."""
 
     base: Any
     words = ""
@@ -64,7 +64,9 @@ class PartInt(_OfPart, int):
 
 
 def of(value: Any, words: str) -> Any:
-    """Return a number as one of a statistic, given in words; what is no number, and a truth value, as it is."""
+    """Return a number as one of a statistic that `words` describe. Other values, truth values included, stay as they
+    are.
+    """
     kind = {int: PartInt, float: PartFloat}.get(type(value))
     if kind is None:
         return value
@@ -74,12 +76,12 @@ def of(value: Any, words: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of this module as a plain one, and another as it is."""
+    """Return a number of this module's types as a plain one, and any other value as it is."""
     return value.base.conjugate(value) if isinstance(value, _OfPart) else value
 
 
 def _converted(number: Any, caller: FrameType) -> float:
-    """Return a number as a plain float. A scheduler, such as `ReduceLROnPlateau`, asks for one to decide by it."""
+    """Return a number as a plain float. Refuse a scheduler, such as `ReduceLROnPlateau`, which would decide by it."""
     if caller.f_globals.get("__name__") == _SCHEDULERS and is_shared():
         refuse_decision(number.words)
     return float(_plain(number))
@@ -99,7 +101,7 @@ def _compared(number: Any, function: Callable[[Any, Any], bool], other: Any, cal
 
 @functools.cache
 def _warn(words: str) -> None:
-    """Say once that the script decides by a statistic where to refuse it would lose what it has trained."""
+    """Warn once that the script decides by a statistic. To refuse it this late would lose what it has trained."""
     if distrun.rank() == 0:
         tell(f"distrun --auto: warning: the script decides by {words}, which is of rank 0's part of the batch")
 

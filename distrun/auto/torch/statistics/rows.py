@@ -1,6 +1,6 @@
 """Which dimension of a tensor counts the samples after an operation, and which operations reduce it. Pure.
 
-Operations go by their names without underscores: `sum`, `add` (also of `add_`), `getitem`.
+Operations are named without underscores: `sum`, `add` (also for `add_`), `getitem`.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ Shape = Sequence[int]
 _BY_DIM = "sum nansum mean nanmean std var std_mean var_mean amax amin aminmax max min median nanmedian prod logsumexp"
 _BY_SECOND = "norm linalg_norm linalg_vector_norm quantile nanquantile kthvalue topk"
 REDUCTIONS = dict.fromkeys([*_BY_DIM.split(), "count_nonzero"], 1) | dict.fromkeys(_BY_SECOND.split(), 2)
-"""Operations that reduce dimensions, with the place of `dim` among their arguments."""
+"""Operations that reduce dimensions, with the position of `dim` among their arguments."""
 MIXING = dict.fromkeys(["softmax", "log_softmax", "softmin", "cumsum", "cumprod", "logcumsumexp"], 1) | {"normalize": 2}
-"""Operations that keep the shape, and whose elements depend on all others along a dimension."""
+"""Operations that keep the shape, but make each element depend on all others along a dimension."""
 COUNTS = {"bincount", "histc", "histogram", "cov", "corrcoef"}
 CONTRACTIONS = {"matmul", "mm", "mv", "dot", "inner", "vdot", "addmm", "addmv", "einsum", "tensordot", "linear", "bmm"}
 CONTRACTIONS |= {"scatter_add", "scatter_reduce", "index_add", "index_reduce", "chain_matmul", "linalg_multi_dot"}
 ADDITIVE = {"sum", "nansum", "mean", "nanmean", "count_nonzero", "bincount", "histc", "histogram", "unique"}
 ADDITIVE |= CONTRACTIONS | {"mse_loss", "l1_loss", "cross_entropy", "nll_loss", "binary_cross_entropy", "kl_div"}
-"""Statistics that, of the batch, are the sums or the averages of those of its parts."""
+"""Statistics whose value for the batch is the sum or the average of their values for its parts."""
 EXTREMES = {"amax", "amin", "aminmax", "max", "min"}
 VALUELESS = ("zeros", "ones", "empty", "rand", "arange", "new_zeros", "new_ones", "new_empty", "zero", "bernoulli")
-"""The beginnings of the names of operations whose results do not depend on the values of tensors."""
-_LAST = {"kthvalue", "topk"}  # `dim` is the last one unless it is said
+"""Prefixes of the names of operations whose results do not depend on the values of tensors."""
+_LAST = {"kthvalue", "topk"}  # `dim` is the last one by default
 _KEEPING = {"split", "chunk", "tensor_split", "cat", "concat", "concatenate", "narrow", "index_select", "repeat", "pad"}
 _KEEPING |= {"repeat_interleave", "unfold", "vstack", "hstack"}
 _RESHAPING = {"view", "reshape", "flatten", "unflatten", "view_as", "reshape_as", "ravel"}
 
 
 def reduces(name: str, args: Sequence[Any], options: Mapping[str, Any], shape: Shape, dim: int) -> bool:
-    """Whether an operation reduces a dimension of its first argument, whose shape is given."""
+    """Whether an operation reduces dimension `dim` of its first argument, which has this shape."""
     if name in COUNTS:
         return True
     if name not in REDUCTIONS or (len(args) > 1 and name in EXTREMES and isinstance(args[1], Tensor)):
@@ -46,10 +46,10 @@ def reduces(name: str, args: Sequence[Any], options: Mapping[str, Any], shape: S
 
 
 def mixes(name: str, args: Sequence[Any], options: Mapping[str, Any], shape: Shape, dim: int) -> bool:
-    """Whether an operation makes each element of its result depend on all along a dimension of its first argument."""
+    """Whether each element of an operation's result depends on all along dimension `dim` of its first argument."""
     if name == "batch_norm":
         is_training = bool(options.get("training", args[5] if len(args) > 5 else False))
-        return is_training and dim != 1  # where samples are channels they are normalised one by one
+        return is_training and dim != 1  # if the samples are the channels, each is normalised by itself
     if name not in MIXING:
         return False
     dims = _dims(name, args, options, MIXING[name], len(shape))
@@ -57,7 +57,7 @@ def mixes(name: str, args: Sequence[Any], options: Mapping[str, Any], shape: Sha
 
 
 def contracts(name: str, shapes: Sequence[Shape], dims: Sequence[int | None]) -> bool:
-    """Whether a product of two tensors sums over the dimension of either that counts the samples."""
+    """Whether a product of two tensors sums over the dimension of either that counts samples, one of `dims`."""
     if name not in ("matmul", "mm", "mv", "dot", "bmm", "rmatmul") or len(shapes) < 2:
         return False
     first, second = (0, 1) if name != "rmatmul" else (1, 0)
@@ -65,7 +65,7 @@ def contracts(name: str, shapes: Sequence[Shape], dims: Sequence[int | None]) ->
 
 
 def may_reduce(name: str, result: Tensor) -> bool:
-    """Whether an operation whose result has no samples has made it of all of them, such as a loss; not of some."""
+    """Whether an operation whose result has no samples may have reduced all of them, as a loss does, not some."""
     if name in ("getitem", "select", "unbind", "iter"):
         return False
     return name in CONTRACTIONS or (result.dim() == 0 and result.is_floating_point())
@@ -74,15 +74,15 @@ def may_reduce(name: str, result: Tensor) -> bool:
 def place(
     name: str, args: Sequence[Any], options: Mapping[str, Any], before: Shape, dim: int, after: Shape
 ) -> int | None:
-    """Return the dimension of a result that counts the samples; None: there is none.
+    """Return the dimension of a result that counts the samples, or None if there is none.
 
     Args:
-        name: the operation's.
+        name: the name of the operation.
         args: its arguments.
         options: its keyword arguments.
         before: the shape of the argument that has samples.
-        dim: its dimension that counts them.
-        after: the result's shape.
+        dim: the dimension of that argument that counts them.
+        after: the shape of the result.
     """
     if name in ("T", "t", "mT", "transpose", "swapaxes", "permute", "movedim"):
         return _transposed(name, args, options, len(before), dim)
@@ -140,7 +140,7 @@ def _transposed(name: str, args: Sequence[Any], options: Mapping[str, Any], coun
 
 
 def _reshaped(before: Shape, dim: int, after: Shape) -> int | None:
-    """Return the dimension in which a dimension lies after a change of shape that leaves the elements in order."""
+    """Return the dimension of `after` that holds dimension `dim` of `before`, where the elements keep their order."""
     outer, found = prod(before[:dim]), 1
     for other, extent in enumerate(after):
         if found <= outer < found * extent or (found == outer and extent == before[dim]):
@@ -167,7 +167,7 @@ def _indexed(index: Any, count: int, dim: int) -> int | None:
 
 
 def _consumed(item: Any) -> int:
-    """Return the number of dimensions that an item of an index stands for."""
+    """Return the number of dimensions that an item of an index consumes."""
     if item is None or item is Ellipsis:
         return 0
     return item.dim() if isinstance(item, Tensor) and item.dtype in (torch.bool, torch.uint8) else 1

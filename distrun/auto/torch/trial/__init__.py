@@ -1,17 +1,18 @@
-"""The trial of a step: what the ranks are about to apply is compared with the gradients of the whole batch.
+"""The trial of a step: the gradients that the ranks are about to apply are compared with the whole batch's.
 
 In a step that is tried, a copy of the last rank (`copying`) goes through the body of the script's loop first: alone, on
-the whole batch, as one process would, silently and without writing files. It notes the gradients that each optimizer is
-about to use. Then the ranks go through it, each on its part; where they draw random numbers they draw those of the
-copy, each its rows (`drawing`). What one of them has then is what all have: the last one compares. A difference beyond
-rounding ends the job before a weight has been updated. Losses that the script reads are compared as well, and that all
-ranks make the same calls. On GPUs a process that was forked before the script began takes the place of the copy, in
-the first step of the job (`rehearsing`).
+the whole batch, as a single process would, silently and without writing files. It records the gradients that each
+optimizer is about to use. Then the ranks go through it, each on its part. Where they draw random numbers, they draw
+those that the copy drew, and each takes its rows (`drawing`). After the reduction all ranks hold the same gradients, so
+only the last one compares. A difference beyond rounding ends the job before a weight has been updated. Losses that the
+script reads are compared as well, and all ranks must make the same calls. On GPUs a process cannot be forked. There, a
+process that was forked before the script began takes the place of the copy, in the first step of the job
+(`rehearsing`).
 
-So whatever the script does with its batch is tried, and not only what is known to be wrong: statistics of the batch,
-positions in it, choices among samples, gradients that go another way than through the loss. The first batches of an
-optimizer are tried, then those at growing distances, as something may be kept from batch to batch. A copy that cannot
-be made, or ends in another way, shows nothing: the step then goes on as if it were not tried.
+So everything that the script does with its batch is tested, and not only what is known to be wrong: statistics of the
+batch, positions in it, choices among samples, gradients that bypass the loss. The first batches of an optimizer are
+tried, then others at growing distances, because the script may keep state from batch to batch. A copy that cannot be
+made, or that ends before the end of the step, shows nothing: the step then continues as if it were not tried.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _LINES = (
     "or, where the loss is one of the whole batch:",
     "distrun --auto=scale ...  # each rank trains on batches of its own, as with DDP",
 )
-_NEAR_ZERO = 1e-3  # added to a loss that is compared
+_NEAR_ZERO = 1e-3  # added to a loss that is compared, as the relative difference of a loss near 0 means nothing
 
 
 class Weights(Protocol):
@@ -61,10 +62,10 @@ class _Running:
     """A trial that is under way on this rank."""
 
     found: copying.CopyFindings | None
-    """The findings of the copy, on the last rank; None on the others."""
+    """The findings of the copy, on the last rank, or None on the others."""
     mode: drawing.Replaying
     losses: Sequence[tuple[graph.Signature, tuple[float, ...]]]
-    """The losses of the copy; see `copying.CopyFindings`."""
+    """The losses of the copy. See `copying.CopyFindings`."""
     backwards: int = 0
     """The number of losses that `backward()` was called for."""
     steps: int = 0
@@ -80,14 +81,17 @@ _stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # in the b
 
 
 def begin(mine: Any, part: Part, is_new: bool, weights: Weights, collate: Callable[[], Any] | None = None) -> Any:
-    """Try the step on a batch if it is its turn; return what the script gets: this rank's part, in the copy all of it.
+    """Try the step on a batch if the schedule says so. Return the batch for the script.
+
+    It is `mine`, except in the copy, which gets the whole batch.
 
     Args:
         mine: this rank's part of the batch, as the DataLoader gave it.
-        part: what it is of the batch.
+        part: which part of the batch it is.
         is_new: whether an optimizer is new since the last batch.
-        weights: those that are trained.
-        collate: returns the whole batch as the script's own `collate_fn` makes it, or None; None: it has none.
+        weights: the weights that are trained.
+        collate: returns the whole batch as the script's own `collate_fn` makes it, or None if it cannot. None if the
+            script has no `collate_fn`.
     """
     session.must_be_tried = ""
     if session.has_new_loss:
@@ -133,12 +137,12 @@ def _tried(
 
 
 def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
-    """Return the whole batch as the script's `collate_fn` makes it; None if that fails."""
+    """Return the whole batch from the script's `collate_fn`; `otherwise` if it gives None, None if it fails."""
     session.is_loading = True
     try:
         with generators.kept():
             whole = collate()
-    except Exception:  # of the script's own function, which will say so itself
+    except Exception:  # raised by the script's own function, which will raise it again in its turn
         return None
     finally:
         session.is_loading = False
@@ -146,28 +150,28 @@ def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def _begin_step(found: copying.CopyFindings | None, part: Part) -> None:
-    """Begin a step in which this rank's gradients are compared with those of a copy, if it has found any.
+    """Begin a step in which the ranks' gradients are compared with a copy's, if the copy has found any.
 
     Args:
-        found: on the last rank, what it has found.
-        part: this rank's.
+        found: the findings of the copy on the last rank, or None elsewhere, or if the copy failed.
+        part: this rank's part.
     """
     global _running
-    told = distrun.broadcast_object(None if found is None else (found.draws, found.losses), _judge(), "auto.trial.copy")
-    if told is None:
+    sent = distrun.broadcast_object(None if found is None else (found.draws, found.losses), _judge(), "auto.trial.copy")
+    if sent is None:
         generators.of_torch.use(own=True)
         return
     _stepped.clear()
     generators.of_torch.use(own=False)
     compiling.run_eagerly(is_eager=True)
-    mode = drawing.Replaying(told[0], part, lambda: generators.of_torch.use(own=True))
-    _running = _Running(found, mode, told[1])
+    mode = drawing.Replaying(sent[0], part, lambda: generators.of_torch.use(own=True))
+    _running = _Running(found, mode, sent[1])
     job.current.is_tried = True
     mode.begin()
 
 
 def begin_copy(copy: copying.Copy) -> None:
-    """Begin the step of a copy, which this process is."""
+    """Begin the step in this process, which is the copy."""
     global _copy
     _copy = copy
     job.current.end_copy = copy.end
@@ -176,7 +180,7 @@ def begin_copy(copy: copying.Copy) -> None:
 
 
 def _batch_of_copy(merged: Any, collate: Callable[[], Any] | None) -> Any:
-    """Return the whole batch as one process has it; the copy ends if it cannot be made."""
+    """Return the whole batch as a single process has it. End the copy if it cannot be made."""
     if collate is None:
         return merged
     assert _copy is not None
@@ -190,7 +194,7 @@ def _batch_of_copy(merged: Any, collate: Callable[[], Any] | None) -> Any:
 
 
 def _is_possible() -> bool:
-    """Whether a copy can do what this process does: not with batches of several DataLoaders at once."""
+    """Whether a copy can do what this process does. It cannot with batches of several DataLoaders at once."""
     if job.current.mode != "global" or session.other_parts():
         return False
     return compiling.can_follow() and drawing.is_possible()
@@ -202,7 +206,7 @@ def _judge() -> int:
 
 
 def _work_alone() -> None:
-    """Make this process, a copy, one that has no other ranks."""
+    """Detach this process, a copy, from the other ranks, so that it starts no collectives."""
     job.current.is_copy = True
     for optimizer in session.prepared:
         reducer = getattr(optimizer, "_reducer", None)
@@ -212,12 +216,12 @@ def _work_alone() -> None:
 
 
 def is_running() -> bool:
-    """Whether a step is tried now, by this rank or a copy of it."""
+    """Whether this process, a rank or a copy, is in a step that is tried."""
     return _copy is not None or _running is not None
 
 
 def divisors_of_batch(signature: graph.Signature) -> tuple[float, ...] | None:
-    """Return the divisors of the reductions in the next loss of the whole batch; None: it is not tried, or another."""
+    """Return the divisors of the reductions in the copy's next loss, None without a trial, for another signature."""
     if _running is None:
         return None
     place, _running.backwards = _running.backwards, _running.backwards + 1
@@ -226,17 +230,17 @@ def divisors_of_batch(signature: graph.Signature) -> tuple[float, ...] | None:
 
 
 def divisors_of_like(signature: graph.Signature) -> tuple[float, ...] | None:
-    """Return the divisors of the reductions in a loss of the whole batch, given its signature; None: there is none."""
+    """Return the divisors of the reductions in the copy's first loss with this signature, or None if there is none."""
     losses = () if _running is None else _running.losses
     return next((divisors for of_copy, divisors in losses if of_copy == signature), None)
 
 
 def before_backward(losses: Iterable[Tensor]) -> None:
-    """The script calls `backward()` of some losses: the copy notes them; all ranks do, or none."""
+    """Note, in the copy, the losses that `backward()` is called for. Check, in a rank, that all ranks call it."""
     _end_copy_that_has_left()
     if _copy is not None:
         for loss in losses:
-            taken = graph.parts(loss.grad_fn)
+            taken = graph.decompose(loss.grad_fn)
             _copy.found.losses.append((taken.signature, tuple(each.divisor for each in taken.reductions)))
     elif _running is not None:
         _agree("calls backward()")
@@ -248,7 +252,7 @@ def _end_copy_that_has_left() -> None:
 
 
 def before_step(optimizer: torch.optim.Optimizer) -> None:
-    """An optimizer is about to use its gradients: the copy notes them, the ranks compare theirs."""
+    """Note, in the copy, the gradients that an optimizer is about to use. Compare, in the ranks, theirs with them."""
     _end_copy_that_has_left()
     _follow_draws(False)
     if not is_running() or optimizer not in session.prepared:
@@ -269,24 +273,24 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def after_step() -> None:
-    """An optimizer has used its gradients."""
+    """Follow draws again, as an optimizer has finished its step."""
     _follow_draws(True)
 
 
 def draws_alone() -> bool:
-    """Whether this rank draws random numbers of its own in the body of the loop."""
+    """Whether this rank draws its own random numbers in the body of the loop, rather than the copy's."""
     return _running is None or _running.mode.is_void
 
 
 def _follow_draws(follows: bool) -> None:
-    """Follow what is drawn, or do not: all ranks draw alike in the step of an optimizer."""
+    """Follow draws, or stop following them within an optimizer's step, where all ranks draw the same numbers."""
     trying = _copy or _running
     if trying is not None:
         trying.mode.is_paused = not follows
 
 
 def note_read(value: float) -> None:
-    """Note that the script has read a loss and is given `value`; the ranks compare it with what the copy was given."""
+    """Note, in the copy, that the script has read a loss of this value. Compare, in the ranks, theirs with it."""
     if _copy is not None:
         _copy.found.reads.append(value)
     elif _running is not None:
@@ -300,14 +304,15 @@ def note_read(value: float) -> None:
 
 
 def _agree(what: str, why: str = "") -> None:
-    """Refuse the script if some rank does something else than this now, or knows why it must be refused.
+    """Refuse the script if any rank does something else now, or has a reason to refuse it.
 
     Args:
-        what: what the script does on this rank, after "one rank".
-        why: a clause; empty on all ranks but one.
+        what: what the script does on this rank, as a predicate of "one rank".
+        why: the reason, a clause. Empty on all ranks but one, or on all.
     """
     assert _running is not None
     mode = _running.mode
+    # A void trial drew other numbers than the copy, so its differences (`why`) show nothing. These reasons hold anyway.
     certain = mode.refused or (session.must_be_tried if mode.is_void else "")
     whats, certains, whys, are_void = zip(
         *distrun.allgather_object((what, certain, why, mode.is_void), name="auto.trial.agree"), strict=True
@@ -321,7 +326,7 @@ def _agree(what: str, why: str = "") -> None:
 
 
 def finish() -> None:
-    """The script takes its next batch: the copy ends; the ranks compare the gradients that nothing has used yet."""
+    """End the step, as the script takes its next batch. The ranks compare the gradients that no optimizer has used."""
     if _copy is not None:
         _copy.found.left = _gradients_of(session.prepared - _stepped)
     elif _running is not None:
@@ -333,15 +338,15 @@ def finish() -> None:
 
 
 def leave_loop() -> None:
-    """The script has left its loop: a trial is over, and the copy ends, unless an error has brought it here."""
+    """End a trial, as the script has left its loop. The copy ends later, as an error may have caused this."""
     if _copy is not None:
-        _copy.has_left = True  # an error comes to the end of the script, where it is seen
+        _copy.has_left = True  # an error must reach the end of the script, where it shows that the copy failed
     else:
         end()
 
 
 def end() -> None:
-    """The script leaves its loop: the copy ends, a trial is over."""
+    """End the trial, and this process if it is the copy."""
     global _running
     if _copy is not None:
         _copy.end()
@@ -354,7 +359,7 @@ def end() -> None:
 
 
 def _gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> Gradients:
-    """Return the gradients of all weights of some optimizers."""
+    """Return the gradients of all weights of these optimizers."""
     with torch._C._DisableTorchDispatch():
         return {
             (session.places[optimizer], place): differences.gradient_of(weight)

@@ -1,4 +1,4 @@
-"""A copy of this process, made by fork, that goes on with the script while this one waits for what it finds."""
+"""A copy of this process, made by fork, that continues the script while this process waits for its findings."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _TIMEOUT = 120.0  # seconds that a copy may take
 
 @dataclass
 class CopyFindings:
-    """The findings of a copy in a step."""
+    """The findings of a copy from one step."""
 
     steps: list[Gradients] = field(default_factory=list)
     """The gradients that each step of an optimizer was about to use, in order."""
     left: Gradients = field(default_factory=dict)
-    """The gradients that no optimizer has used at the end."""
+    """The gradients that no optimizer has used at the end of the step."""
     losses: list[tuple[graph.Signature, tuple[float, ...]]] = field(default_factory=list)
     """The signatures of the losses that `backward()` was called for, in order, and the divisors of their reductions."""
     reads: list[float] = field(default_factory=list)
@@ -39,10 +39,10 @@ class CopyFindings:
 
 
 class Copy:
-    """A copy, as it sees itself."""
+    """The copy's own view of itself, in the forked process."""
 
     def __init__(self, leave: Callable[[bytes], object]) -> None:
-        """`leave` is called at the end, with what was found."""
+        """`leave` is called at the end, with the packed findings."""
         self._leave = leave
         self.found, self.mode = CopyFindings(), drawing.Recording()
         self.has_left = False
@@ -50,7 +50,7 @@ class Copy:
         self.mode.begin()
 
     def end(self) -> NoReturn:
-        """End this process at the end of the step, and leave what it has found."""
+        """Hand over the findings at the end of the step, and end this process."""
         self.mode.end()
         self.found.draws = self.mode.draws
         self.found.tolerance = self.mode.tolerance
@@ -59,40 +59,40 @@ class Copy:
 
 
 def is_on_gpu() -> bool:
-    """Whether this process uses a GPU, so that it cannot be forked."""
+    """Whether this process uses a GPU and therefore cannot be forked."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def packed(value: Any) -> bytes:
-    """Return the bytes of an object that holds tensors."""
+    """Serialise an object that may hold tensors."""
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()
 
 
 def unpacked(data: bytes) -> Any:
-    """Return the object that `packed` made the bytes of, in a process of this rank."""
+    """Return the object that `packed` has serialised in a process of this rank."""
     return torch.load(io.BytesIO(data), weights_only=False)
 
 
 def begin() -> Fork | Copy:
-    """Make a copy of this process, which begins to note what is drawn; return the fork, and in the fork its copy."""
+    """Fork this process. Return the fork in the parent, and in the child the copy, which records draws from here."""
     state = random.getstate()
     fork = Fork()
     if not fork.is_here:
         return fork
-    random.setstate(state)  # Python gives a forked process another one
-    torch.set_num_threads(1)  # those of a pool are not copied
+    random.setstate(state)  # Python reseeds `random` in a forked process
+    torch.set_num_threads(1)  # fork does not copy the threads of torch's pool
     return Copy(fork.leave)
 
 
 def found(fork: Fork) -> CopyFindings | None:
-    """Wait for a copy to end, and return what it has found; None: it has not come to the end of the step."""
+    """Wait for a copy to end, and return its findings, or None if it did not reach the end of the step."""
     return _found(fork.result(_TIMEOUT))
 
 
 def rehearsed(rehearsal: Rehearsal, given: Any) -> CopyFindings | None:
-    """Hand over what a rehearsal needs, and return what it has found; None as in `found`."""
+    """Give a rehearsal what it needs, and return its findings, or None as in `found`."""
     return _found(rehearsal.found(packed(given)))
 
 

@@ -1,4 +1,4 @@
-"""Gradients of the weights, and the differences of those of the ranks from those of a copy."""
+"""Gradients of the weights, and the differences between the ranks' and a copy's."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import torch
 from torch import Tensor
 
 EXACT, TF32, ROUNDED = 2e-4, 5e-3, 0.05
-"""Relative differences that rounding explains: of float32 and float64, of TF32, and of 16 bits."""
+"""Relative differences that rounding explains: for float32 and float64, for TF32, and for 16-bit types."""
 
 _COMPARED = 1 << 17  # elements of a gradient
-_SMALL = 1e-2  # of the norm of all gradients: what is smaller is compared with that
+_SMALL = 1e-2  # of the norm of all gradients: the least norm that the difference of a gradient is relative to
 
 
 class Gradient(NamedTuple):
-    """The part of a gradient that is compared."""
+    """The norm of a gradient, and the elements of it that are compared."""
 
     shape: tuple[int, ...]
     norm: float
     elements: Tensor
-    """Some at equal distances, of a small gradient all; float64, on the CPU."""
+    """A regular sample, or all elements of a small gradient. float64, on the CPU."""
 
 
 Gradients = dict[tuple[int, int], Gradient | None]
-"""The gradients of weights, by the place of the optimizer and that of the weight in it; None where there is none."""
+"""The gradients of weights, by the positions of the optimizer and of the weight in it. None if it has no gradient."""
 
 
 def gradient_of(weight: Tensor) -> Gradient | None:
-    """Return the part of a weight's gradient that is compared; None: it has none."""
+    """Return what is compared of a weight's gradient, or None if it has no gradient."""
     gradient = weight.grad
     if gradient is None:
         return None
@@ -40,13 +40,13 @@ def gradient_of(weight: Tensor) -> Gradient | None:
 
 
 def difference(whole: Gradients, mine: Gradients, tolerance: float) -> str:
-    """Return in what gradients differ; "" if they do not, but for rounding.
+    """Return a clause about the difference between gradients, or "" if rounding explains it.
 
-    The gradients of a first layer may be far off by rounding to 16 bits alone (a quarter, of a ResNet), those of a last
-    one never are. So where something is rounded like that, only a difference in all weights is one.
+    Rounding to 16 bits alone may change the gradients of a first layer a lot (by a quarter, in a ResNet), but never the
+    last layer's. So with such rounding, the script is refused only if no large gradient agrees.
     """
     if whole.keys() != mine.keys():
-        has_skipped = not (are_finite(whole) and are_finite(mine))  # a GradScaler, a step
+        has_skipped = not (are_finite(whole) and are_finite(mine))  # a GradScaler has skipped a step
         return "" if has_skipped else "optimizers make their steps in another order"
     total = sum(each.norm**2 for each in whole.values() if each is not None) ** 0.5
     clauses = []
@@ -58,6 +58,7 @@ def difference(whole: Gradients, mine: Gradients, tolerance: float) -> str:
         zero = Gradient(like.shape, 0.0, torch.zeros_like(like.elements))
         expected, found = expected or zero, found or zero
         norm = max(expected.norm, _SMALL * total)
+        # The norm of the sampled difference, scaled up to all elements. The norms themselves are exact.
         elements = found.elements
         scale = math.sqrt(math.prod(expected.shape) / max(1, elements.numel()))
         error = max(float((expected.elements - elements).norm()) * scale, abs(expected.norm - found.norm))
@@ -77,7 +78,7 @@ def are_finite(gradients: Gradients) -> bool:
 
 
 def are_close(expected: float, found: float, tolerance: float) -> bool:
-    """Whether numbers are equal, but for rounding; two that are not finite are."""
+    """Whether numbers differ by at most `tolerance`. Two that are not finite are close."""
     if not (math.isfinite(expected) and math.isfinite(found)):
         return math.isfinite(expected) == math.isfinite(found)
     return abs(expected - found) <= tolerance

@@ -1,8 +1,8 @@
-"""Random numbers in a step that is tried: each rank draws those of the whole batch, and takes its rows.
+"""Random numbers in a step that is tried: each rank draws them for the whole batch, and takes its rows.
 
-The copy notes each draw: the operation, the shapes of its arguments, the other arguments. A rank that comes to the same
-draw knows by comparing shapes which dimension counts the samples of its part, has the numbers drawn for all samples,
-and takes its own. A draw that is not understood makes the trial void: it shows nothing.
+The copy records each draw: the operation, the shapes of its arguments, the other arguments. A rank at the same draw
+compares the shapes, which shows the dimension that counts the samples of its part. It then draws the numbers for all
+samples and takes its own rows. A draw that does not match makes the trial void: it shows nothing.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from distrun.auto.torch.parts import Part
 from distrun.auto.torch.trial import differences
 
 Draw = tuple[str, list[Any]]
-"""The name of an operation, and its arguments: the shape of a tensor, and others as they are."""
+"""The name of an operation, and its arguments: the shapes of tensors, and other values as they are."""
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def is_possible() -> bool:
-    """Whether the script works inside of no mode of its own."""
+    """Whether draws can be followed: the script is not inside a dispatch mode of its own."""
     return _get_current_dispatch_mode() is None
 
 
 class _Mode(TorchDispatchMode):
     is_paused = False
-    """Whether draws are not followed for now."""
+    """Whether draws are temporarily not followed."""
 
     def begin(self) -> None:
         """Enter the mode, for the body of the script's loop."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
-        """Leave the mode, unless the script is inside of one that it has entered since."""
+        """Leave the mode, unless the script is inside another one that it has entered since."""
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
 
 class Recording(_Mode):  # type: ignore[no-untyped-call]
-    """The mode of the copy: it notes what is drawn."""
+    """The mode of the copy: it records draws."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
         self.tolerance = differences.EXACT
-        """The relative difference that rounding explains, by the least exact numbers that something was computed in."""
+        """The relative difference that rounding explains, by the least exact type of number that was used."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -62,10 +62,10 @@ class Recording(_Mode):  # type: ignore[no-untyped-call]
 
 
 class Replaying(_Mode):  # type: ignore[no-untyped-call]
-    """The mode of a rank: it draws what the copy has drawn."""
+    """The mode of a rank: it repeats the copy's draws."""
 
     def __init__(self, draws: Sequence[Draw], part: Part, draw_alone: Callable[[], object]) -> None:
-        """`draw_alone` is called when the trial becomes void: this rank draws for itself from then on."""
+        """`draw_alone` is called when the trial becomes void. After that, this rank draws from its own stream."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._draw_alone = draw_alone
         self._draws = list(draws)
@@ -74,7 +74,7 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         self.is_void = False
         """Whether a draw was not understood."""
         self.refused = ""
-        """A clause that says which draw cannot be that of one process, if one cannot."""
+        """A clause about a draw that a single process would have made in another way. Empty if there is none."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -84,9 +84,10 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         self._place += 1
         mine = _described(func, args, kwargs)
         is_alike = draw is not None and draw[0] == mine[0] and len(draw[1]) == len(mine[1])
-        is_known = is_alike and _dropout(func, args, kwargs) is None  # a kernel with dropout draws again in backward()
+        is_known = is_alike and _dropout(func, args, kwargs) is None  # a kernel with dropout draws in backward() again
         dims = self._dims(draw[1], mine[1]) if draw is not None and is_known else None
-        if draw is None or not dims:  # also where nothing depends on the batch: other steps draw that on each rank
+        # A draw that does not depend on the batch voids it as well: without a trial, each rank draws its own numbers.
+        if draw is None or not dims:
             self.is_void = True
             self._draw_alone()
         elif -1 in dims.values():
@@ -98,9 +99,9 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _dims(self, whole: Sequence[Any], own: Sequence[Any]) -> dict[int, int] | None:
-        """Return the dimension that counts samples of each argument that is not the same in the copy, by its place.
+        """Return, by position, the dimension that counts samples of each argument that differs from the copy's.
 
-        -1 is that of a bound, as a permutation has; None: something else differs.
+        It is -1 for a bound, such as the length of a permutation. None if anything else differs.
         """
         dims = {}
         for place, (all_, mine) in enumerate(zip(whole, own, strict=True)):
@@ -113,7 +114,7 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         return dims
 
     def _dim(self, whole: Any, own: Any) -> int | None:
-        """Return the one dimension in which a shape is that of the part, and not of the batch; -1 for a number."""
+        """Return the only dimension where two shapes differ as part and batch do, or -1 for two numbers that do."""
         batch, size = sum(self._part.sizes), self._part.size
         if isinstance(whole, int) and isinstance(own, int):
             return -1 if own * batch == whole * size else None
@@ -151,12 +152,12 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
         return tuple(map(rows_of, result)) if isinstance(result, (tuple, list)) else rows_of(result)
 
     def _start(self, own: int) -> int:
-        """Return where the rows of this rank begin, given how many it has."""
+        """Return the index of this rank's first row, given its number of rows (`own`)."""
         return sum(self._part.sizes[: self._part.rank]) * own // self._part.size
 
 
 def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy of a tensor with its dimensions in the order in memory of another's: numbers are drawn in it."""
+    """Return a copy of a tensor with the memory order of `like`, because numbers are drawn in that order."""
     order = sorted(range(like.dim()), key=lambda dim: -like.stride()[dim])
     return torch.empty_permuted(tensor.shape, order, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
@@ -166,7 +167,7 @@ def _may_be_tf32(operation: str) -> bool:
     try:
         by_cudnn = torch.backends.cudnn.allow_tf32 and ("conv" in operation or "_rnn" in operation)
         return bool(torch.backends.cuda.matmul.allow_tf32 or by_cudnn)
-    except RuntimeError:  # the script has used torch's newer settings, for which these have no answer
+    except RuntimeError:  # the script has used torch's newer settings, and these cannot be read then
         return True
 
 
@@ -175,7 +176,7 @@ def _draws(func: Any, args: Sequence[Any], kwargs: Any) -> bool:
 
 
 def _dropout(func: Any, args: Sequence[Any], kwargs: Any) -> float | None:
-    """Return the rate of dropout of a kernel that does more than dropout, as of attention; None: it is another one."""
+    """Return the dropout rate of a kernel that has dropout among others, such as attention, None for other kernels."""
     for place, argument in enumerate(func._schema.arguments):
         if argument.name in ("dropout", "dropout_p"):
             given = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)

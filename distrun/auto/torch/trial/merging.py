@@ -10,20 +10,20 @@ from torch import Tensor
 
 
 def merged(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Return a batch of which ranks have parts; None if it cannot be put together.
+    """Return the whole batch, given the ranks' parts, or None if it cannot be put together.
 
     Args:
-        parts: what a DataLoader gave each rank: tensors, numbers and text in any nest.
-        sizes: the samples of each.
+        parts: what a DataLoader gave each rank: tensors, numbers and text in nested containers.
+        sizes: the number of samples in each part.
     """
     try:
         return _merged(parts, sizes)
-    except Exception:  # also of what a script's own classes do when they are compared or made
+    except Exception:  # also those that a script's own classes raise when they are compared or created
         return None
 
 
 class _UnknownError(Exception):
-    """A value of which it is not known how it was made of samples."""
+    """A value does not show how it was made from samples."""
 
 
 def _merged(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
@@ -38,6 +38,7 @@ def _merged(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
         kind: Any = type(first)
         return kind({key: _merged([part[key] for part in parts], sizes) for key in first})
     if isinstance(first, (list, tuple)):
+        # With equal parts, a list of this length might as well hold something else than samples.
         if all(len(part) == size for part, size in zip(parts, sizes, strict=True)) and len(set(sizes)) > 1:
             return type(first)(each for part in parts for each in part)  # one for each sample
         if any(len(part) != len(first) for part in parts) or hasattr(first, "_fields"):

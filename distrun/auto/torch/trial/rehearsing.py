@@ -1,4 +1,4 @@
-"""The process that rehearses: its training loop takes the first batch from the ranks, and ends with the step on it."""
+"""The process that rehearses: its training loop gets the first batch from the ranks, and ends after the step on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from distrun.auto.torch.trial import copying
 
 
 class RehearsedBatches:
-    """The iterator of a DataLoader in this process."""
+    """The iterator of a DataLoader in the rehearsing process."""
 
     def __init__(self, process: RehearsingProcess, loader: Sized, sums_of_weights: Callable[[], list[int]]) -> None:
         self._process, self._loader, self._sums_of_weights = process, loader, sums_of_weights
@@ -38,7 +38,7 @@ class RehearsedBatches:
             torch.cuda.set_per_process_memory_fraction(1.0)
         session.prepared.update(session.optimizers)
         if self._sums_of_weights() != sums:
-            os._exit(1)  # the script has made others here than on rank 0
+            os._exit(1)  # the script has created other weights here than on rank 0
         trial.begin_copy(copying.Copy(self._process.leave))
         generators.put(states)
         return batch

@@ -1,4 +1,4 @@
-"""The samples of a batch: whether all ranks have the same, and what one process makes of all of them."""
+"""The samples of a batch: a check that all ranks have the same, and the whole batch as a single process collates it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from distrun.auto.refusing import refuse
 
 
 def compare(dataset: Any, batch: list[Any]) -> None:
-    """Refuse to go on if the ranks do not draw the same samples, or do not find the same under the first one's index.
+    """Refuse the script if the ranks draw different indices, or load different samples for the first one.
 
     Args:
-        dataset: a map-style data set; its first sample is loaded twice.
+        dataset: a map-style data set. The first sample of the batch is loaded twice.
         batch: the indices of the first batch, which is not empty.
     """
     mine = np.array([zlib.crc32(repr(batch).encode()), _fingerprint(dataset, batch[0])], np.int64)
@@ -40,9 +40,10 @@ def compare(dataset: Any, batch: list[Any]) -> None:
 
 
 def collated(loader: DataLoader[Any], indices: list[Any]) -> Any:
-    """Return the batch that a DataLoader makes of samples, given by their indices; None if that is not certain.
+    """Return the batch that a DataLoader makes of the samples at `indices`, or None if it is not reproducible.
 
-    It is not if a sample is another one each time, as with random transforms. Generators are drawn from.
+    It is not if loading a sample twice gives different results, as with random transforms. This may draw from the
+    generators.
     """
     dataset: Any = loader.dataset
     first, again = ([*_pieces(dataset[indices[0]])] for _ in range(2))
@@ -52,7 +53,7 @@ def collated(loader: DataLoader[Any], indices: list[Any]) -> Any:
 
 
 def _fingerprint(dataset: Any, index: Any) -> int:
-    """Return a number that depends on all of a sample; -1: it is another one each time, or cannot be told."""
+    """Return a number that depends on all of a sample, or -1 if it differs from load to load, or fails to load."""
     states = torch.get_rng_state(), random.getstate(), np.random.get_state()
     found = set()
     try:
@@ -64,7 +65,7 @@ def _fingerprint(dataset: Any, index: Any) -> int:
             torch.set_rng_state(states[0])
             random.setstate(states[1])
             np.random.set_state(states[2])
-    except Exception:  # of the data set; it will say so itself when the sample is loaded for training
+    except Exception:  # raised by the data set, which will raise it again when the sample is loaded for training
         return -1
     return found.pop() if len(found) == 1 else -1
 

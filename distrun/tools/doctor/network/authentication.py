@@ -1,6 +1,6 @@
 """The proof that both ends of a measuring connection know its key.
 
-Before it is given, no more than a proof of fixed size is read, and only for a limited time.
+Before the proof, nothing but the proof is read, which has a fixed size, and only for a limited time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import os
 import socket
 import time
 
-_PROOF = 2.0  # seconds for all of a proof, some of whose packets may be lost
+_PROOF = 2.0  # seconds for a proof, in which TCP can resend lost packets
 _NONCE = 32
 
 
 def challenge(peer: socket.socket, key: bytes) -> bool:
-    """Prove the key as the server; False when the client does not know it."""
+    """Exchange proofs as the server, and return whether the client knows the key."""
     deadline = time.monotonic() + _PROOF
     ours = os.urandom(_NONCE)
     peer.settimeout(_PROOF)
@@ -31,8 +31,8 @@ def challenge(peer: socket.socket, key: bytes) -> bool:
 
 
 def respond(peer: socket.socket, key: bytes) -> bool:
-    """Prove the key as the client; False when the server does not know it."""
-    deadline = time.monotonic() + 2 * _PROOF  # a stranger may be served before us
+    """Exchange proofs as the client, and return whether the server knows the key."""
+    deadline = time.monotonic() + 2 * _PROOF  # the server may serve a stranger first
     theirs = read(peer, _NONCE, deadline)
     ours = os.urandom(_NONCE)
     peer.sendall(ours + _proof(key, b"client", theirs, ours))
@@ -45,8 +45,11 @@ def _proof(key: bytes, role: bytes, theirs: bytes, own: bytes) -> bytes:
 
 
 def read(peer: socket.socket, size: int, deadline: float) -> bytes:
-    """Return so many bytes, fewer when the peer has gone; raises OSError when they do not come by the monotonic time
-    `deadline`."""
+    """Return `size` bytes from the peer, or fewer if it has closed the connection.
+
+    Raises:
+        OSError: they do not arrive by the monotonic time `deadline`.
+    """
     data = b""
     while len(data) < size:
         peer.settimeout(max(0.001, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The network between the hosts: every pair is measured, and no host takes part in two measurements at once."""
+"""The network between the hosts: every pair is measured, but no host is in two measurements at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
 
 
 def rounds(count: int, most: int = MAX_ROUNDS) -> list[list[tuple[int, int]]]:
-    """Return all pairs of `count` hosts in rounds, in each of which no host is in two pairs.
+    """Return all pairs of `count` hosts in rounds, such that no host is in two pairs of a round.
 
-    The algorithm is that of round-robin tournaments (the circle method): one host stays, the others move on by one
-    place from round to round, and with an odd number one of them pauses. In a pair the lower number comes first. Only
-    the first `most` rounds are returned.
+    This is the circle method of round-robin tournaments: one host stays, the others move by one place from round to
+    round, and with an odd number one of them pauses. In a pair the lower number comes first. Only the first `most`
+    rounds are returned.
     """
     places: list[int | None] = [*range(count), *([None] * (count % 2))]
     found = []
@@ -29,7 +29,7 @@ def rounds(count: int, most: int = MAX_ROUNDS) -> list[list[tuple[int, int]]]:
 
 
 def measure_all(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport], list[str]]:
-    """Measure the network between all hosts; return the links, both directions of each pair, and notes for the user.
+    """Measure the network between all hosts. Return the links, both directions of each pair, and notes for the user.
 
     Args:
         ends: the hosts.

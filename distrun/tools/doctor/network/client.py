@@ -1,4 +1,4 @@
-"""The client's end of the measurements: a connection to the server's for each thing to measure."""
+"""The client's end of the measurements: one connection to the server for each kind of measurement."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from distrun.tools.doctor.network.authentication import respond
 from distrun.tools.doctor.network.server import EXCHANGE, PING, PURPOSE, RECEIVE, SEND
 from distrun.tools.doctor.network.transfers import IDLE_TIMEOUT, drain, ping, pump, reset_on_close
 
-_CONNECT = 4.0  # seconds, in which the kernel tries three times or more
-_TRIES = 3  # for a connection with a server that has been reached before: packets may be lost
+_CONNECT = 4.0  # seconds: the kernel sends at least three SYN packets in this time
+_TRIES = 3  # to connect to a server that has been reached before, since packets may be lost
 
 
 def measure(address: str, port: int, key: bytes) -> dict[str, Any]:
-    """Measure all that can be measured in both directions without knowing anything.
+    """Measure round trips, and transfers in both directions as fast as they go.
 
     Returns:
-        `address`: ours on this connection; `round_trip`: the median in seconds; `rate`: the bytes per second that came
-        from the server, None when none came; `sent`, `lost`: the packets to the server, and those of them that had to
-        be sent again.
+        `address`: this host's on the connection. `round_trip`: the median in seconds. `rate`: the bytes per second that
+        came from the server, None if none came. `sent`, `lost`: the number of packets to the server, and how many of
+        them had to be sent again.
 
     Raises:
         HostError: the server cannot be reached.
@@ -37,11 +37,11 @@ def transfer(address: str, port: int, key: bytes, to_server: int = 0, from_serve
     """Send and receive, and return the `rate`, `sent` and `lost` of `measure`.
 
     Args:
-        address: the server's, which has been reached before.
-        port: the server's.
-        key: of this measurement.
-        to_server: the bytes per second at which to send; 0: as fast as it goes.
-        from_server: the same for what comes from there.
+        address: the address of the server, which has been reached before.
+        port: the port of the server.
+        key: the key of this measurement.
+        to_server: the bytes per second to send, or 0 for as fast as it goes.
+        from_server: the bytes per second to receive, likewise.
 
     Raises:
         HostError: the server cannot be reached.
@@ -53,7 +53,7 @@ def transfer(address: str, port: int, key: bytes, to_server: int = 0, from_serve
 
 
 def largest_packet(address: str, port: int, key: bytes, is_sent: bool) -> dict[str, int] | None:
-    """Return the members of `PacketSizes` for packets to the server, or from it; None when they are not certain.
+    """Return the members of `PacketSizes` for packets to the server or from it, or None if they are not certain.
 
     Raises:
         HostError: the server cannot be reached.
@@ -71,7 +71,7 @@ def largest_packet(address: str, port: int, key: bytes, is_sent: bool) -> dict[s
 
 
 def connect(address: str, port: int, key: bytes, has_loss: bool) -> None:
-    """Connect to a server, and leave; try again if packets are known to be lost.
+    """Connect to a server and disconnect. Try several times if packets are known to be lost.
 
     Raises:
         HostError: the server cannot be reached.

@@ -1,7 +1,7 @@
 """The largest packet that passes: messages of rising sizes are sent, each as one packet, until one is not answered.
 
-A host between the two may throw away packets that are too large for its next link without a word (an MTU black hole).
-Small ones pass, so connections are made, and then hang.
+A router between the hosts may drop packets that are too large for its next link without an error (an MTU black hole).
+Small packets pass, so connections are made, but then hang.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from distrun.host.connections.tcp_info import TcpInfo
 from distrun.tools.doctor.network.authentication import read
 
-_MESSAGE = struct.Struct("<II")  # the bytes of a message, with these, and of its answer
-_ANSWER = 1.5  # seconds for an answer; what is lost is sent again three times in them
-_COARSE = 16  # sizes of the first series
-_FINE = 128  # most sizes of the second
+_MESSAGE = struct.Struct("<II")  # the sizes of the message, this header included, and of its answer
+_ANSWER = 1.5  # seconds for an answer: TCP resends a lost packet three times in them
+_COARSE = 16  # sizes in the first series
+_FINE = 128  # sizes in the second series, about
 _LARGEST = 1 << 16
 
 Passing = Callable[[Sequence[int]], int]
-"""Sends packets with so many bytes of data, one after the other, and returns how many passed before one did not."""
+"""Sends packets with these numbers of bytes of data, one after the other, and returns how many passed in a row."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class PacketSizes:
     """Bytes of packets, with their headers."""
 
     full: int
-    """The largest that are sent."""
+    """The largest packet that is sent."""
     passing: int
-    """The largest that arrive, give or take a few; 0 if not even small ones do."""
+    """The largest packet that arrives, give or take a few bytes, or 0 if not even small ones do."""
 
 
 def search(passing: Passing, most: int) -> int | None:
-    """Return the bytes of data in the largest packet that passes; `most` if all do, None when that is not certain.
+    """Return the bytes of data in the largest packet that passes: `most` if all do, None if it is not certain.
 
-    A packet that is lost by chance ends a series too, so what the first series finds must show again in the second.
+    A packet that is lost by chance ends a series, too. So the second series must confirm what the first one has found.
     """
     coarse = [most * (number + 1) // _COARSE for number in range(_COARSE)]
     count = passing(coarse)
@@ -55,7 +55,7 @@ def search(passing: Passing, most: int) -> int | None:
 
 
 def exchange(peer: socket.socket, sizes: Sequence[int], is_sent: bool) -> int:
-    """Send messages of rising sizes, or have the server send them; return how many came through before one did not."""
+    """Send messages of these sizes, or receive them as answers. Return how many passed before one did not."""
     peer.settimeout(_ANSWER)
     count = 0
     with suppress(OSError):
@@ -68,17 +68,17 @@ def exchange(peer: socket.socket, sizes: Sequence[int], is_sent: bool) -> int:
     return count
 
 
-def serve(peer: socket.socket, silence: float) -> None:
-    """Answer messages until the client has had enough, or nothing comes for so many seconds."""
-    while len(head := read(peer, _MESSAGE.size, time.monotonic() + silence)) == _MESSAGE.size:
+def serve(peer: socket.socket, timeout: float) -> None:
+    """Answer messages until the client disconnects, or nothing comes for `timeout` seconds."""
+    while len(head := read(peer, _MESSAGE.size, time.monotonic() + timeout)) == _MESSAGE.size:
         size, answered = _MESSAGE.unpack(head)
         if max(size, answered) > _LARGEST:
             return
-        read(peer, size - _MESSAGE.size, time.monotonic() + silence)
+        read(peer, size - _MESSAGE.size, time.monotonic() + timeout)
         peer.sendall(bytes(answered))
 
 
 def full_size(peer: socket.socket) -> tuple[int, int]:
-    """Return the bytes of data in the largest packet of a connection, and the bytes of headers that come with them."""
+    """Return the bytes of data in the largest packet of a connection, and the bytes of its headers."""
     info = TcpInfo.of(peer)
     return info.largest, info.headers(peer.family)

@@ -21,9 +21,9 @@ from distrun.tools.doctor.report import LinkReport, Status
 from distrun.tools.doctor.shell_commands import ShellCommands
 from distrun.tools.doctor.verdicts import family
 
-_MAX_ADDRESSES = 4  # of one host that are tried
-_QUICK = 10.0  # seconds for a question that costs nothing
-_MEASURING = 60.0  # seconds for several measurements, each of which has a deadline of its own
+_MAX_ADDRESSES = 4  # tried per host
+_QUICK = 10.0  # seconds for a question that is answered at once
+_MEASURING = 60.0  # seconds for several measurements, which have deadlines of their own
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class ProbedHost:
 
 @dataclass(frozen=True)
 class _Attempts:
-    """The addresses of a host to which another one tried to connect."""
+    """The addresses of a host that another host tried to connect to."""
 
     failed: Sequence[tuple[str, str]]
-    """Each address that cannot be connected to, with what happened there."""
+    """The addresses that cannot be connected to, each with the error."""
     reached: str | None = None
-    """The first that can be; None = none can."""
+    """The first address that can be connected to. None = none can."""
     links: tuple[LinkReport, LinkReport] | None = None
-    """The link to that host and the link from it, as they were measured there."""
+    """The links to that host and from it, as measured over that address."""
 
 
 def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
-    """Measure one pair in a job of so many hosts, and return both directions.
+    """Measure one pair in a job of `hosts` hosts, and return both directions.
 
-    The second host connects to the first, as ranks connect to rank 0, and the first to the second. Which host has rank
-    0 depends on the order in which a job lists them, so both must be able to connect; if either can, its connections
-    serve to measure both directions. Ranks may use any of the addresses, so both families are tried.
+    The second host connects to the first, as ranks connect to rank 0, and the first to the second. The order of hosts
+    in a job decides which one has rank 0, so both must be able to connect. If only one can, its connections serve to
+    measure both directions. Ranks may use any of the addresses, so both families are tried.
     """
     try:
         both = Networks({first.host: first.interfaces, second.host: second.interfaces}, network)
@@ -80,14 +80,14 @@ def _has_loss(attempts: _Attempts) -> bool:
 
 
 class _Pair:
-    """The measurements of two hosts."""
+    """The measurements between two hosts."""
 
     def __init__(self, networks: Networks, hosts: int) -> None:
         self._networks = networks
         self._hosts = hosts
 
     def measure(self, client: ProbedHost, server: ProbedHost) -> _Attempts:
-        """Have one host connect to the other, and measure there; return all attempts."""
+        """Connect one host to the other, measure over the first address that works, and return all attempts."""
         failed: list[tuple[str, str]] = []
         for address in self._addresses(server):
             try:
@@ -97,7 +97,7 @@ class _Pair:
         return _Attempts(failed)
 
     def connect(self, client: ProbedHost, server: ProbedHost, has_loss: bool) -> _Attempts:
-        """See whether one host can connect to the other; return all attempts."""
+        """Find out whether one host can connect to the other, and return all attempts."""
         failed: list[tuple[str, str]] = []
         for address in self._addresses(server):
             trouble = _trouble(client, server, address, has_loss)
@@ -107,9 +107,9 @@ class _Pair:
         return _Attempts(failed)
 
     def with_closed(self, link: LinkReport, client: ProbedHost, server: ProbedHost, attempts: _Attempts) -> LinkReport:
-        """Return the report on a link with what else should be possible: to connect by the other family.
+        """Return the report on a link, with a warning if the hosts cannot connect by the other address family.
 
-        Only networks that both hosts are in count: by others they need not reach each other.
+        Only networks that both hosts are in count: through others they need not reach each other.
         """
         shared = [item.address for item in self._networks.of(server.host) if self._networks.is_shared(item)]
         known = dict(attempts.failed)
@@ -140,7 +140,7 @@ class _Pair:
 
 
 def _trouble(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> str | None:
-    """Return what happens when one host connects to an address of the other; None if all is well."""
+    """Return the error when one host connects to an address of the other, or None if it succeeds."""
     try:
         with _Listening(server, address) as there:
             client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
@@ -154,13 +154,13 @@ def _by_hand(client: ProbedHost, server: ProbedHost, address: str) -> str:
 
 
 class _Listening:
-    """A host that listens at one of its addresses, for as long as this context lasts."""
+    """A context while a host listens at one of its addresses."""
 
     def __init__(self, server: ProbedHost, address: str) -> None:
         self._server = server
         self._address = address
         self.served: dict[str, Any] = {}
-        """The results of the server, once it has stopped listening."""
+        """The server's results, after it has stopped listening."""
 
     def __enter__(self) -> _Listening:
         """Raises HostError."""
@@ -168,7 +168,7 @@ class _Listening:
         ports = os.environ.get(PORTS, "")
         found = self._server.probe.ask("listen", _QUICK, address=self._address, key=key, ports=ports)
         self.place: Mapping[str, Any] = {"address": self._address, "port": int(found["port"]), "key": key}
-        """The arguments for those who connect there."""
+        """The arguments of requests that connect there."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -211,7 +211,7 @@ def _measure(client: ProbedHost, server: ProbedHost, address: str, hosts: int) -
 def _ask(
     client: ProbedHost, server: ProbedHost, what: str, address: str, **arguments: int
 ) -> tuple[dict[str, Any], tuple[Traffic, Traffic]]:
-    """Transfer data over connections to the server: the client's answer, and the transfers to the server and back."""
+    """Transfer data over connections to the server. Return the client's answer, and the traffic there and back."""
     with _Listening(server, address) as there:
         found = client.probe.ask(what, _MEASURING, **there.place, **arguments)
     served = there.served
@@ -220,7 +220,7 @@ def _ask(
 
 
 def _sizes(client: ProbedHost, server: ProbedHost, address: str, is_sent: bool) -> PacketSizes | None:
-    """Return which packets pass in one direction, None when that is not certain."""
+    """Return which packets pass in one direction, or None if that is not certain."""
     try:
         with _Listening(server, address) as there:
             found = client.probe.ask("largest_packet", _MEASURING, **there.place, is_sent=is_sent)

@@ -17,9 +17,9 @@ from distrun.tools.doctor.network.authentication import challenge
 from distrun.tools.doctor.network.transfers import IDLE_TIMEOUT, drain, pump
 
 PING, SEND, RECEIVE, EXCHANGE = b"P", b"S", b"R", b"E"
-"""The requests of a client: round trips, to send, to receive, or to exchange messages of rising sizes."""
+"""The requests of a client: measure round trips, send, receive, or exchange messages of rising sizes."""
 PURPOSE = struct.Struct("<cI")
-"""One of these, and the bytes per second to receive at; 0: as fast as it goes."""
+"""A request, and the bytes per second to transfer, or 0 for as fast as it goes."""
 
 
 class BenchmarkServer:
@@ -29,7 +29,7 @@ class BenchmarkServer:
         """Listen on one address of this host, for clients that know the key.
 
         Raises:
-            HostError: that cannot be done.
+            HostError: it cannot listen there.
         """
         self._key = key
         self._rate: float | None = None
@@ -49,11 +49,11 @@ class BenchmarkServer:
         self._thread.start()
 
     def close(self) -> dict[str, Any]:
-        """Stop listening, and return what was measured here.
+        """Stop listening, and return the measurements.
 
         Returns:
-            `rate`: the bytes per second that came from the client, None if none came; `sent`, `lost`: the packets to
-            it, and those of them that had to be sent again.
+            `rate`: the bytes per second that came from the client, None if none came. `sent`, `lost`: the number of
+            packets to the client, and how many of them had to be sent again.
         """
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept()

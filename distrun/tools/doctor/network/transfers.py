@@ -1,4 +1,4 @@
-"""Sending and receiving for a while: how much goes through, and which share of the packets is lost."""
+"""Sending and receiving for a limited time, to measure the rate, and the share of lost packets."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from dataclasses import dataclass
 from distrun.host.connections.tcp_info import SentPackets
 
 IDLE_TIMEOUT = 3.0
-"""Seconds without a byte after which nothing more will come; what is lost is sent again four times in them."""
-_PINGING = 0.05  # seconds of round trips, or as long as `_MIN_PINGS` take
+"""Seconds without a byte until a transfer is over. TCP resends a lost packet four times in them."""
+_PINGING = 0.05  # seconds of round trips, or longer until there are `_MIN_PINGS`
 _MIN_PINGS = 3
-_WARMING = 0.05  # seconds of data that do not count: buffers and the congestion window fill
+_WARMING = 0.05  # seconds of data that do not count, while buffers and the congestion window fill
 _MEASURING = 0.25
 _PACED = 1.0  # seconds at a steady pace
-_MAX_SENDING = 4.0  # seconds for which data is sent in the worst case
+_MAX_SENDING = 4.0  # seconds until the sender stops, if the receiver does not reset the connection before
 _BLOCK = 1 << 18
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing throws away what is in flight
-_MAX_PACING_RATE = 47  # SO_MAX_PACING_RATE, which Python does not name
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: closing discards data in flight
+_MAX_PACING_RATE = 47  # SO_MAX_PACING_RATE, for which Python has no name
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The load that one direction of a connection carried."""
+    """The traffic in one direction of a connection."""
 
     rate: float | None
-    """Bytes per second; None when nothing arrived."""
+    """Bytes per second, or None if nothing arrived."""
     sent: int
-    """Packets."""
+    """The number of packets."""
     lost: int
-    """The packets that had to be sent again."""
+    """The number of packets that had to be sent again."""
 
     @property
     def loss(self) -> float:
-        """The share of packets that were lost."""
+        """The share of lost packets."""
         return self.lost / self.sent if self.sent else 0.0
 
 
@@ -56,11 +56,11 @@ def ping(peer: socket.socket) -> float | None:
 
 
 def pump(peer: socket.socket, pace: int) -> SentPackets:
-    """Send until the receiver has had enough; return what became of the packets.
+    """Send until the receiver resets the connection. Return the numbers of packets that were sent and lost.
 
     Args:
-        peer: a connection, which is to be closed afterwards.
-        pace: bytes per second; 0: as fast as it goes.
+        peer: a connection. The caller must close it afterwards.
+        pace: bytes per second, or 0 for as fast as it goes.
     """
     if pace:
         peer.setsockopt(socket.SOL_SOCKET, _MAX_PACING_RATE, pace)
@@ -76,7 +76,7 @@ def pump(peer: socket.socket, pace: int) -> SentPackets:
 
 
 def drain(peer: socket.socket, is_paced: bool) -> float | None:
-    """Receive for a while, then reset the connection; return bytes per second, None when nothing came."""
+    """Receive for a fixed time. Return bytes per second, or None if nothing came. Closing resets the connection."""
     buffer = bytearray(4 * _BLOCK)
     reset_on_close(peer)
     arrivals: list[tuple[float, int]] = []
@@ -91,7 +91,7 @@ def drain(peer: socket.socket, is_paced: bool) -> float | None:
 
 
 def rate(arrivals: list[tuple[float, int]], warming: float) -> float | None:
-    """Return bytes per second from (time, bytes) of each arrival.
+    """Return bytes per second, given (time, bytes) of each arrival.
 
     The first `warming` seconds do not count, unless too little came later. The first arrival that counts starts the
     clock, so its own bytes do not count.
@@ -103,5 +103,5 @@ def rate(arrivals: list[tuple[float, int]], warming: float) -> float | None:
 
 
 def reset_on_close(peer: socket.socket) -> None:
-    """Let what is in flight be thrown away when the connection is closed."""
+    """Make the connection discard data in flight when it is closed."""
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

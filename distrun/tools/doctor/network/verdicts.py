@@ -1,4 +1,4 @@
-"""The judgement of the network between two hosts: thresholds, and sentences with remedies. Pure."""
+"""Verdicts on the network between two hosts: thresholds, and sentences with remedies. Pure."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from distrun.tools.doctor.network.transfers import Traffic
 from distrun.tools.doctor.report import LinkReport, Status
 from distrun.tools.doctor.verdicts import family, gigabits, seconds
 
-SLOW_LINK = 1e9 / 8  # bytes per second: no more than this is too little for training
-_ALLREDUCE = 100_000_000  # bytes, for the figure that shows what a slow link means
-_LOSS = 0.005  # the share of packets from which on their loss is a fault of the network
-_FEW = 3  # packets; fewer are no rate
-_PACE, _FASTEST, _SLOWEST = 4, 100e6 / 8, 8e6 / 8  # a steady pace: a quarter of what goes through, bytes per second
+SLOW_LINK = 1e9 / 8  # bytes per second: up to this a link is too slow for training
+_ALLREDUCE = 100_000_000  # bytes of the example that shows what a slow link means
+_LOSS = 0.005  # share of lost packets: from this on it is a fault of the network
+_FEW = 3  # lost packets: fewer are too few for a rate
+_PACE, _FASTEST, _SLOWEST = 4, 100e6 / 8, 8e6 / 8  # a steady pace: a quarter of the rate, within bytes per second
 
 
 def steady_pace(transfer: Traffic) -> int:
-    """Return the bytes per second at which to send once more, to see why packets were lost; 0 if hardly any were.
+    """Return the bytes per second for a second transfer, to see why packets were lost, or 0 if hardly any were.
 
-    TCP sends ever faster until a queue on the way is full, so any slow link loses some. At a pace that it can carry, a
-    sound one loses none.
+    TCP sends ever faster until a queue on the path is full, so any slow link loses some packets. At a pace that it can
+    carry, a sound link loses none.
     """
     if transfer.lost < _FEW or transfer.loss < _LOSS / 2:
         return 0
@@ -35,13 +35,13 @@ def link(
     sizes: PacketSizes | None = None,
     interface: str = "",
 ) -> LinkReport:
-    """Judge a measured link in a job of so many hosts: return it with a status, a text and a remedy.
+    """Judge a measured link in a job, and return it with a status, a text and a remedy.
 
     Args:
-        found: what was measured.
-        hosts: their number.
-        steady: the transfer at a steady pace, where one was made.
-        sizes: the packets that pass, where nothing arrived and this is certain.
+        found: the measurements.
+        hosts: the number of hosts of the job.
+        steady: the transfer at a steady pace, if one was made.
+        sizes: the packets that pass, if nothing arrived in a transfer and they are certain.
         interface: the name of the source's interface.
     """
     if found.bandwidth is None:
@@ -101,11 +101,11 @@ def _nothing_arrives(found: LinkReport, sizes: PacketSizes | None, interface: st
 
 
 def with_closed(found: LinkReport, closed: Sequence[tuple[str, str]]) -> LinkReport:
-    """Return the report on a link with the addresses of the target at which the source should reach it and does not.
+    """Return the report on a link, with a warning about addresses of the target that the source cannot connect to.
 
     Args:
-        found: the report, on a link that was measured by way of another address.
-        closed: (address of the target, what went wrong).
+        found: the report on a link that was measured over another address.
+        closed: (address of the target, error) of each.
     """
     if not closed:
         return found
@@ -130,7 +130,7 @@ def unreachable(
     Args:
         source: the host that tried to connect.
         target: the host that listened.
-        tried: (address of the target, what went wrong), in order.
+        tried: (address of the target, error) of each attempt, in order.
         own: the addresses of the source.
         is_one_way: whether the target can connect to the source.
     """

@@ -1,7 +1,7 @@
-"""The results of a sweep, in a folder: its record, the best trial, a study; and the table in the terminal.
+"""The results of a sweep, in a folder: its record, the best trial and a study, and the table in the terminal.
 
-`record` writes `sweep.json` and `trials.jsonl`, from which a sweep is resumed. `standing` ranks trials, or groups of
-trials that differ in nothing but the seed. `table` is what a terminal shows meanwhile, and `sentences` what is said
-without one. `ending` writes the rest at the end: `best` writes `best.json`, and `study` writes `study.db`, which
+`record` writes `sweep.json` and `trials.jsonl`, which are read to resume a sweep. `ranking` ranks trials, or groups of
+trials that differ only in the seed. `table` shows a running sweep in a terminal, and `sentences` describe it without
+one. `ending` writes the rest at the end: `best` writes `best.json`, and `study` writes `study.db`, which
 `optuna-dashboard` shows.
 """

@@ -13,7 +13,7 @@ from distrun.tools.sweep.space.ranges import plain
 
 
 def write_best(folder: Path, trial: Trial | None, command: Sequence[str], ranks: int, minimizes: bool) -> None:
-    """Write the file, in one step; without a trial there is none."""
+    """Write the file atomically, or remove it if there is no best trial."""
     path = folder / "best.json"
     if trial is None:
         path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""The record of a sweep: `sweep.json` says what it is, and `trials.jsonl` how each trial began and ended.
+"""The record of a sweep: `sweep.json` describes it, and `trials.jsonl` has the start and the end of each trial.
 
-Each line of the latter is one JSON object, and the last line of a trial counts; a launcher that is killed loses nothing
-but the trials that were running.
+Each line of the latter is a JSON object, and the last line about a trial counts. If the launcher is killed, only the
+running trials are lost.
 
-A database would need a transaction per report, and Optuna for grids too.
+A database would need a transaction per report, and Optuna's would need Optuna for grids, too.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Header:
-    """The facts that make a sweep what it is."""
+    """The facts that define a sweep."""
 
     words: list[str]
     fixed: list[str]
     parameters: dict[str, str]
-    """The ranges as they are written."""
+    """The ranges as they are written on the command line."""
     kind: str
     """`search` or `grid`."""
     minimizes: bool
     seeds: int = 0
-    """The number of seeds of each point of a grid; 0 = there are none."""
+    """The number of seeds of each point of a grid. 0 = seeds are not varied."""
     ranks: int = 1
     trials: int | None = None
-    """The number of trials that was asked for; None = none was."""
+    """The requested number of trials. None = it was not given."""
     metric: str | None = None
     seed: int | None = None
     prune: bool = False
@@ -58,7 +58,7 @@ class Header:
         return Template(tuple(self.words), tuple(self.fixed), parameters)
 
     def differences(self, other: Header) -> list[str]:
-        """Return the names of what a sweep that is resumed must have as it was, and has not."""
+        """Return the names of the facts that differ, although a resumed sweep must keep them."""
         parts = {
             "command": (self.words, self.fixed) == (other.words, other.fixed),
             "set of parameters": self.parameters == other.parameters,
@@ -73,14 +73,14 @@ class Record:
     """The record, open for writing."""
 
     def __init__(self, folder: Path, header: Header) -> None:
-        """Create the folder and the files, or go on with those that are there.
+        """Create the folder and the files, or open existing ones for appending.
 
         Raises:
             UsageError: they cannot be written, or another sweep writes them.
         """
         self.folder = folder
         self.problem: str | None = None
-        """Why lines are missing in the file at present; None: none are."""
+        """The reason why lines are missing in the file at present. None = none are missing."""
         self._unwritten = b""
         try:
             (folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ class Record:
             raise
 
     def _lock(self) -> None:
-        """Keep other sweeps away for as long as this process lives, where the file system can do that."""
+        """Lock the file against other sweeps until this process ends, where the file system has locks."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -112,11 +112,11 @@ class Record:
             pass
 
     def began(self, trial: Trial, command: list[str]) -> None:
-        """Write that a trial has begun."""
+        """Write the start of a trial."""
         self._write({"trial": trial.number, "state": "running", "params": trial.values, "command": command})
 
     def ended(self, trial: Trial, command: list[str]) -> None:
-        """Write how a trial has ended."""
+        """Write the end of a trial."""
         self._write(
             {
                 "trial": trial.number,
@@ -135,12 +135,12 @@ class Record:
         )
 
     def flush(self) -> None:
-        """Write what could not be written before, if it can be now."""
+        """Try to write the lines that have not been written yet."""
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
             self.problem = None
-        except OSError as error:  # a full disk shall not end a sweep
+        except OSError as error:  # a full disk must not end a sweep
             self.problem = error.strerror
 
     def close(self) -> None:
@@ -155,16 +155,16 @@ class Record:
 
 @dataclass(frozen=True)
 class Earlier:
-    """An earlier run, as its record tells it."""
+    """An earlier run, read from its record."""
 
     folder: Path
     header: Header
     trials: list[Trial]
-    """All trials; those that were running are waiting."""
+    """All trials. Trials that were running are waiting again."""
 
     @property
     def unfinished(self) -> list[Values]:
-        """The values of the trials that are to be run again."""
+        """The values of the trials that must run again."""
         return [trial.values for trial in self.trials if trial.state in (State.WAITING, State.FAILED)]
 
 
@@ -172,10 +172,10 @@ def read(path: str) -> Earlier:
     """Read the record of an earlier run.
 
     Args:
-        path: its folder, or any file in it.
+            path: the folder of the record, or any file in it.
 
-    Raises:
-        UsageError: there is none, or it cannot be understood.
+        Raises:
+            UsageError: there is no record, or it cannot be read.
     """
     folder = Path(path)
     try:
@@ -201,12 +201,12 @@ def is_there(folder: Path) -> bool:
     """Whether a folder has the record of a sweep."""
     try:
         return (folder / _HEADER).exists()
-    except OSError:  # a name that is too long, or a folder into which we may not look
+    except OSError:  # the name is too long, or the folder may not be read
         return False
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file in one step: if that fails, or the process is killed meanwhile, the old one stays.
+    """Write a file atomically: if that fails, or the process is killed meanwhile, the old file stays.
 
     Raises:
         OSError: it cannot be written.
@@ -224,7 +224,7 @@ def _not_writable(folder: Path, error: OSError) -> UsageError:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether a file ends in the middle of a line: its launcher was killed, or the disk was full."""
+    """Whether a file ends in the middle of a line, because its launcher was killed or the disk was full."""
     if not path.exists():
         return False
     with path.open("rb") as file:
@@ -248,10 +248,10 @@ def _trials(lines: list[str]) -> Iterator[Trial]:
                 seconds=entry.get("seconds", 0.0),
                 failure_text=entry.get("story", ""),
             )
-        except (ValueError, KeyError, TypeError):  # the last line of a launcher that was killed
+        except (ValueError, KeyError, TypeError):  # a line that a killed launcher has not finished
             continue
 
 
 def as_json(value: float | None) -> float | str | None:
-    """Return a value as JSON can hold it."""
+    """Return a value in a form that JSON has: infinities and NaN become text."""
     return value if value is None or math.isfinite(value) else str(value)

@@ -6,17 +6,17 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.results.standing import best, groups
+from distrun.tools.sweep.results.ranking import best, groups
 from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import SEED
 from distrun.tools.sweep.space.ranges import shown
 
 _ORDER = (State.COMPLETE, State.PRUNED, State.FAILED, State.RUNNING, State.WAITING)
-_MOST_GROUPS = 20  # of trials that differ in the seed only, at the end of a sweep
+_MOST_GROUPS = 20  # listed at the end of a sweep: groups of trials that differ only in the seed
 
 
 def parameters(values: Values) -> str:
-    """Return the values: `lr=0.01 width=32`."""
+    """Return values as text: `lr=0.01 width=32`."""
     return " ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
@@ -31,17 +31,17 @@ def ended(trial: Trial, minimizes: bool, trials: Iterable[Trial]) -> str:
     value = "" if trial.value is None else f": {trial.value:.6g}"
     at = "" if trial.step is None else f" at step {trial.step:g}"
     first = best(trials, minimizes)
-    standing = ""
+    comparison = ""
     if first is trial:
-        standing = "; it is the best"
+        comparison = "; it is the best"
     elif first is not None and first.value is not None:
-        standing = f"; the best is trial {first.number} with {first.value:.6g}"
+        comparison = f"; the best is trial {first.number} with {first.value:.6g}"
     tried = f" ({parameters(trial.values)})" if trial.values else ""
-    return f"trial {trial.number} {trial.state.value}{value}{at}{tried}, {trial.seconds:.3g} s{standing}"
+    return f"trial {trial.number} {trial.state.value}{value}{at}{tried}, {trial.seconds:.3g} s{comparison}"
 
 
 def summary(trials: Sequence[Trial], minimizes: bool, where: str) -> list[str]:
-    """Return the sentences at the end of a sweep, without its failures; `where` says where the results are."""
+    """Return the sentences at the end of a sweep. `where` is a clause about where the results are."""
     lines = [f"{counts(trials)}; {where}"]
     if any(SEED in trial.values for trial in trials):
         for group in groups(trials, minimizes)[:_MOST_GROUPS]:
@@ -63,5 +63,5 @@ def best_lines(trial: Trial, command: Sequence[str], ranks: int) -> list[str]:
 
 
 def run_line(command: Sequence[str], ranks: int) -> str:
-    """Return a command line that runs one trial by itself."""
+    """Return the command line that runs the command of one trial without a sweep."""
     return shlex.join(["distrun", "-np", str(ranks), *command])

@@ -17,7 +17,7 @@ from distrun.tools.sweep.space.command_line import Template
 
 
 def write_study(path: Path, trials: Sequence[Trial], template: Template, minimizes: bool) -> bool:
-    """Write all trials to a file of Optuna's journal, in the place of one that is there.
+    """Write all trials to a file in the format of Optuna's journal, which replaces an existing one.
 
     `optuna.load_study(study_name="sweep", storage=JournalStorage(JournalFileBackend(path)))` reads it, and so does
     `optuna-dashboard`.
@@ -29,11 +29,11 @@ def write_study(path: Path, trials: Sequence[Trial], template: Template, minimiz
         minimizes: whether small values are good.
 
     Returns:
-        Whether it is written: without Optuna, which grids and seeds do not need, it is not.
+            Whether it was written. Without Optuna, which grids and seeds do not need, it is not.
 
-    Raises:
-        OSError: it cannot be written.
-        ValueError: Optuna does not take a value, as floats do not tell it from the next.
+        Raises:
+            OSError: it cannot be written.
+            ValueError: Optuna refuses a value because as a float it equals the next one.
     """
     try:
         import optuna
@@ -44,7 +44,7 @@ def write_study(path: Path, trials: Sequence[Trial], template: Template, minimiz
     spaces = optuna_trials.distributions(template.parameters)
     copies = [_copy(trial, template, spaces) for trial in sorted(trials, key=lambda trial: trial.number)]
     draft = path.with_name(f".{path.name}")
-    for left in (draft, draft.with_name(f"{draft.name}.lock")):  # by a launcher that was killed while it wrote
+    for left in (draft, draft.with_name(f"{draft.name}.lock")):  # left by a launcher that was killed while writing
         left.unlink(missing_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
@@ -57,7 +57,7 @@ def write_study(path: Path, trials: Sequence[Trial], template: Template, minimiz
 
 
 def _copy(trial: Trial, template: Template, spaces: Mapping[str, Any]) -> Any:
-    """Return a trial as Optuna knows it, with attributes that say what else there is to know."""
+    """Return a trial in Optuna's form, with its other facts as attributes."""
     import optuna
 
     if trial.state in (State.WAITING, State.RUNNING):
@@ -75,7 +75,7 @@ def _copy(trial: Trial, template: Template, spaces: Mapping[str, Any]) -> Any:
         trial.result, spaces, {name: value for name, value in said.items() if value not in (None, "")}
     )
     ran = timedelta(seconds=trial.seconds)
-    if trial.began:  # in this run of the sweep: the record has no dates
+    if trial.began:  # it ran in this process: trials from the record have no dates
         copy.datetime_start = datetime.now() - timedelta(seconds=time.monotonic() - trial.began)
     else:
         copy.datetime_start -= ran

@@ -1,4 +1,4 @@
-"""A running sweep for who looks on: a table at the bottom of a terminal, or a line for each trial without one."""
+"""The views of a running sweep: a table at the bottom of a terminal, or without one a line for each trial."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from distrun.tools.sweep.policy.trials import State, Trial
+from distrun.tools.sweep.results.ranking import ranked
 from distrun.tools.sweep.results.sentences import counts, ended
-from distrun.tools.sweep.results.standing import ranked
 from distrun.tools.sweep.space.ranges import shown
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY = 30.0  # seconds
 _PAINT_EVERY = 0.25  # seconds
-_MOST_PART = 0.6  # of the terminal's height
+_MOST_PART = 0.6  # of the terminal's height: the most that the table takes
 _COLOURS = {State.COMPLETE: "green", State.RUNNING: "cyan", State.PRUNED: "yellow", State.FAILED: "red"}
 
 
@@ -24,16 +24,16 @@ class View(Protocol):
     """A way to show a sweep."""
 
     due: float
-    """When `see` is to be called if nothing happens before."""
+    """The time for the next call of `see`, if nothing happens before."""
 
     def see(self, trials: Mapping[int, Trial], now: float) -> None:
         """Show the trials, if it is time."""
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Tell of a trial that has ended."""
+        """Report a trial that has ended."""
 
     def end(self) -> None:
-        """Clear away."""
+        """Remove the view from the terminal."""
 
 
 class Quiet:
@@ -45,41 +45,41 @@ class Quiet:
         """Show nothing."""
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Tell nothing."""
+        """Report nothing."""
 
     def end(self) -> None:
-        """Clear away nothing."""
+        """Do nothing: no view was shown."""
 
 
 class PlainTable:
     """The view without a terminal: a line for each trial that ends, and one every 30 s."""
 
     def __init__(self, say: Callable[[str], None], minimizes: bool, total: int | None, now: float) -> None:
-        """Args: tells the user; whether small values are good; the number of trials, None = no end; the time."""
+        """Args: prints for the user, whether small values are good, the number of trials (None = no end), the time."""
         self.due = now + _LINE_EVERY
         self._say = say
         self._minimizes = minimizes
         self._of = "" if total is None else f" of {total}"
 
     def see(self, trials: Mapping[int, Trial], now: float) -> None:
-        """Tell how many trials there are, if it is time."""
+        """Print the number of trials by state, if it is time."""
         if now >= self.due:
             self.due = now + _LINE_EVERY
             self._say(f"{len(trials)}{self._of} trials: {counts(trials.values())}")
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Tell of a trial that has ended."""
+        """Print a sentence about a trial that has ended."""
         self._say(ended(trial, self._minimizes, trials.values()))
 
     def end(self) -> None:
-        """Clear away nothing."""
+        """Do nothing: lines stay."""
 
 
 class Screen:
     """The view in a terminal: a table, best first."""
 
     def __init__(self, panel: Panel, minimizes: bool, total: int | None, now: float) -> None:
-        """Args: where to show it; whether small values are good; the number of trials; the time."""
+        """Args: the panel, whether small values are good, the number of trials (None = no end), the time."""
         self.due = now
         self._panel = panel
         self._minimizes = minimizes
@@ -93,15 +93,15 @@ class Screen:
             self._panel.show(lines(ranked(trials.values(), self._minimizes), title, *self._panel.size, now))
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Tell nothing: the table shows it."""
+        """Do nothing: the table shows it."""
 
     def end(self) -> None:
-        """Clear away."""
+        """Remove the table."""
         self._panel.show(())
 
 
 def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: float) -> list[str]:
-    """Return the table with its colours.
+    """Return the lines of the table, with their colours.
 
     Args:
         trials: all trials, best first.
@@ -145,7 +145,7 @@ def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: flo
 
 
 def _shown(trials: Sequence[Trial], most: int) -> list[Trial]:
-    """Return the best trials and those that run, as many as there is room for."""
+    """Return at most `most` trials, in order: the best ones, and running ones on up to half of the rows."""
     running = [trial for trial in trials if trial.state is State.RUNNING][: most // 2]
     kept = {trial.number for trial in running}
     for trial in trials:

@@ -1,5 +1,5 @@
-"""The sources of trials: which values of the parameters are tried next.
+"""The sources of trials: they choose the values of the parameters for the next trial.
 
-`source` says what a source is. `listed` is one for grids and seeds, and `optuna_search` one that learns from the trials
-before, by Optuna; `optuna_trials` has ranges and trials as Optuna knows them.
+`source` is the interface. `listed` is the source for grids and seeds, and `optuna_search` learns from the earlier
+trials, by Optuna. `optuna_trials` converts ranges and trials to Optuna's forms.
 """

@@ -15,7 +15,7 @@ _MOST = 1 << 20  # trials of a grid
 
 
 class Listed:
-    """A source that has all of its trials listed from the beginning."""
+    """A source with a fixed list of trials."""
 
     needs_values = False
 
@@ -23,7 +23,7 @@ class Listed:
         """
         Args:
             points: the values of all trials, in order.
-            finished: those of trials of an earlier run that need not be run again.
+            finished: the values of trials of an earlier run that need not run again.
         """
         left = list(points)
         self.total: int | None = len(left)
@@ -44,10 +44,10 @@ class Listed:
 
 
 def grid(parameters: Mapping[str, Range]) -> list[Values]:
-    """Return all combinations; the last parameter varies fastest.
+    """Return all combinations of values. The last parameter varies fastest.
 
     Raises:
-        UsageError: a range has no end of values, or there are too many combinations.
+        UsageError: a range has infinitely many values, or there are too many combinations.
     """
     columns = []
     for name, values in parameters.items():
@@ -67,7 +67,7 @@ def grid(parameters: Mapping[str, Range]) -> list[Values]:
 
 
 def size_in_words(parameters: Mapping[str, Range]) -> str:
-    """Return the size of a grid: `12 trials: lr 3, width 4`."""
+    """Return the size of a grid as text: `12 trials: 3 of lr x 4 of width`."""
     counts = {name: len(values.listed() or ()) for name, values in parameters.items()}
     each = " x ".join(f"{count} of {name}" for name, count in counts.items())
     total = math.prod(counts.values())
@@ -75,7 +75,7 @@ def size_in_words(parameters: Mapping[str, Range]) -> str:
 
 
 def _length(values: Sequence[Value]) -> int:
-    """Return how many values there are; `len` knows no range of more than 2 ** 63."""
+    """Return the number of values. `len` fails for a range of 2 ** 63 or more."""
     return (values.stop - values.start - 1) // values.step + 1 if isinstance(values, range) else len(values)
 
 

@@ -1,7 +1,7 @@
-"""Search by Optuna: the tree-structured Parzen estimator, told of running trials, so that several differ.
+"""Search by Optuna: the tree-structured Parzen estimator, which also considers running trials, so that several differ.
 
-The study is in memory. Its record is that of the sweep (`results.record`), from which it is filled when a sweep is
-resumed; `results.study` writes the trials for Optuna's own tools.
+The study is in memory. When a sweep is resumed, the study is filled from the sweep's record (`results.record`).
+`results.study` writes the trials for Optuna's own tools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from distrun.tools.sweep.space.ranges import Range
 
 
 class OptunaSearch:
-    """A source that learns."""
+    """A source that learns from the results of trials."""
 
     needs_values = True
 
@@ -34,11 +34,11 @@ class OptunaSearch:
         """
         Args:
             parameters: the ranges.
-            total: the number of trials, those of an earlier run included; None = no end.
+            total: the number of trials, including an earlier run's. None = no end.
             minimizes: whether small values are good.
-            seed: makes the choices the same each time, if trials end in the same order; None = they differ.
+            seed: makes the choices the same each time, if trials end in the same order. None = they differ.
             finished: the trials of an earlier run.
-            again: the values of those that were running when it ended, which are tried first.
+            again: the values of trials that an earlier run has not finished, which are tried first.
 
         Raises:
             UsageError: Optuna is not installed.
@@ -47,7 +47,7 @@ class OptunaSearch:
         optuna = _import_optuna()
         self._distributions = optuna_trials.distributions(parameters)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that constant_liar is experimental
+            warnings.simplefilter("ignore")  # the warning that constant_liar is experimental
             sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         direction = "minimize" if minimizes else "maximize"
         self._study = optuna.create_study(direction=direction, sampler=sampler)

@@ -1,4 +1,4 @@
-"""The ranges of parameters and the ends of trials, as Optuna knows them. All of it imports Optuna when it is called."""
+"""The ranges of parameters and the ends of trials in Optuna's forms. Optuna is imported when a function is called."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 from distrun.tools.sweep.search.source import Result
 from distrun.tools.sweep.space.ranges import Choices, Integers, Range
 
-_MOST_REPORTS = 1000  # of a trial that Optuna is told of: it copies them all at each
+_MOST_REPORTS = 1000  # of a trial that are passed to Optuna, which copies all of them with each report
 
 
 def distributions(parameters: Mapping[str, Range]) -> dict[str, Any]:
-    """Return the distributions of parameters."""
+    """Return Optuna's distributions for the ranges of parameters."""
     return {name: _distribution(values) for name, values in parameters.items()}
 
 
 def ending(result: Result) -> tuple[float | None, Any]:
-    """Return the value and the state of a trial. One that diverged counts as pruned: as worse than all others."""
+    """Return the value and the state of a trial. One that diverged counts as pruned, so as worse than all others."""
     from optuna.trial import TrialState
 
     if result.is_pruned or (result.value is not None and not result.is_finite):
@@ -30,9 +30,9 @@ def frozen(result: Result, spaces: Mapping[str, Any], attributes: Mapping[str, A
     """Return a trial that has ended, for a study.
 
     Args:
-        result: its end.
+        result: the end of the trial.
         spaces: the distributions of its parameters.
-        attributes: what else there is to say of it, by name.
+        attributes: other facts about it, by name.
     """
     import optuna
 
@@ -51,7 +51,7 @@ def frozen(result: Result, spaces: Mapping[str, Any], attributes: Mapping[str, A
 
 
 def kept_reports(result: Result) -> dict[int, float]:
-    """Return the finite values that a trial reported, by number: of very many some, and the last."""
+    """Return the finite values that a trial reported, by number. If there are very many: a sample, and the last."""
     finite = [(number, value) for number, (_, value) in enumerate(result.reports) if math.isfinite(value)]
     return dict(finite[:: 1 + len(finite) // _MOST_REPORTS] + finite[-1:])
 
@@ -63,7 +63,7 @@ def _distribution(values: Range) -> Any:
         return kinds.CategoricalDistribution(values.values)
     if isinstance(values, Integers):
         step = values.step
-        last = values.high - (values.high - values.low) % step  # as Optuna would, with a warning
+        last = values.high - (values.high - values.low) % step  # Optuna would do the same, with a warning
         return kinds.IntDistribution(values.low, last, log=values.is_log, step=step)
     if values.step is not None:
         high = float((values.listed() or [values.high])[-1])

@@ -1,4 +1,4 @@
-"""The interface of a source of trials, and what it is told of them."""
+"""The interface of a source of trials, and of the results that it gets."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Values = Mapping[str, Value]
 
 @dataclass(frozen=True)
 class Result:
-    """The end of a trial, as far as it says something about its parameters."""
+    """The end of a trial, as far as it depends on the parameters."""
 
     number: int
     values: Values
     value: float | None
-    """The last value reported; None: there is none, or the trial failed."""
+    """The last value reported. None = there is none, or the trial failed."""
     is_pruned: bool = False
     reports: Sequence[tuple[float, float]] = ()
-    """All steps with the values reported."""
+    """The step and the value of each report."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether there is a value that is a number."""
+        """Whether there is a finite value."""
         return self.value is not None and math.isfinite(self.value)
 
 
@@ -35,12 +35,12 @@ class Source(Protocol):
     """Chooses the values of trials."""
 
     needs_values: bool
-    """Whether a trial without a value is of no use."""
+    """Whether a trial without a value is useless to this source."""
     total: int | None
-    """The number of trials that there are to be, those of an earlier run included; None = no end."""
+    """The total number of trials, including an earlier run's. None = no end."""
 
     def ask(self, number: int) -> Values | None:
-        """Return the values of the trial of this number; None: there are no more."""
+        """Return the values for trial `number`, or None if there are none left."""
 
     def tell(self, result: Result) -> None:
         """Note the end of a trial."""

@@ -1,6 +1,6 @@
-"""The parameters of a sweep: their ranges, and the command that a trial with some values of them runs.
+"""The parameters of a sweep: their ranges, and the command that a trial runs with certain values.
 
-`ranges` reads `log:1e-4..1e-1` and its like. `command_line` tells parameters from the words of the command and puts
-values into it. `imports` finds the modules that a script imports first, for spares. All of it is pure, but for reading
-the script.
+`ranges` parses ranges such as `log:1e-4..1e-1`. `command_line` separates parameters from the words of the command, and
+inserts values into it. `imports` finds the modules that a script imports first, for spares. All of it is pure, except
+that it reads the script.
 """

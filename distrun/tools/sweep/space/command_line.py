@@ -1,4 +1,4 @@
-"""The command of a sweep: its words, its parameters, and the command of a trial with some values of them."""
+"""The command of a sweep: its words, its parameters, and the command of a trial with certain values."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SEED = "seed"
 
 @dataclass(frozen=True)
 class Template:
-    """A command with places for the values of parameters."""
+    """A command with placeholders for the values of parameters."""
 
     words: tuple[str, ...]
     """The command, in which `{lr}` stands for the value of lr."""
     fixed: tuple[str, ...] = ()
-    """The arguments behind `--`, which are taken as they are."""
+    """The arguments after `--`, which are passed on as they are."""
     parameters: Mapping[str, Range] = field(default_factory=dict)
 
     def command(self, values: Mapping[str, Value]) -> list[str]:
-        """Return the command of a trial: a parameter that no word names is appended as `--name=value`."""
+        """Return the command of a trial. A parameter without a placeholder is appended as `--name=value`."""
         texts = {name: value if isinstance(value, str) else repr(value) for name, value in values.items()}
         words = [_filled(word, texts) for word in self.words]
         named = {name for name in texts if any(_place(name) in word for word in self.words)}
@@ -37,11 +37,11 @@ class Template:
         return [*words, *options, *self.fixed]
 
     def has_place_in(self, word: str) -> bool:
-        """Whether the value of a parameter is put into a word."""
+        """Whether a word contains the placeholder of a parameter."""
         return any(_place(name) in word for name in self.parameters)
 
     def with_seeds(self, count: int) -> Template:
-        """Return the same command with a parameter `seed` that has so many values, from 0 on.
+        """Return the same command with a parameter `seed` that has the values 0 to `count - 1`.
 
         Raises:
             UsageError: there is such a parameter already.
@@ -67,12 +67,12 @@ def parse_words(words: Sequence[str], python: str = sys.executable) -> Template:
     """Return the command that the words of `distrun sweep` describe.
 
     Args:
-        words: such as `train.py lr=log:1e-4..1e-1 width=16|32 -- --epochs 5`. `NAME=RANGE` is a parameter, anywhere but
-            in front; words behind `--` are none.
-        python: the interpreter for a command that is a mere script.
+            words: such as `train.py lr=log:1e-4..1e-1 width=16|32 -- --epochs 5`. `NAME=RANGE` is a parameter,
+                except as the first word, and after `--`.
+            python: the interpreter for a command that is only a script.
 
-    Raises:
-        UsageError: there is no command, or a range is none.
+        Raises:
+            UsageError: there is no command, or a range is invalid.
     """
     rest = list(words)
     fixed: list[str] = []
@@ -99,7 +99,7 @@ def parse_words(words: Sequence[str], python: str = sys.executable) -> Template:
 
 
 def _check_word(word: str) -> None:
-    """Refuse what was meant as choices, rather than to pass all of them on as one argument."""
+    """Refuse a word that was meant as choices, rather than pass it on as an argument of the command."""
     choices = _CHOICES.fullmatch(word)
     if choices is not None and not _PLACE.search(word):
         raise UsageError(

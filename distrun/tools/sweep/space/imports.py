@@ -1,8 +1,8 @@
-"""The modules that a script imports before it does anything else, which a spare of a sweep may import before it.
+"""The modules that a script imports before it does anything else, so that a spare may import them in advance.
 
-A script may set variables before an import, as Keras needs them to choose its backend. So only the imports at its
-beginning count, up to the first other statement, and not those behind a module of the user's own that looks like it
-might set one.
+A script may set environment variables before an import, such as the one that chooses Keras's backend. So only the
+imports at its beginning count, up to the first other statement, or up to one of the user's own modules that looks as if
+it might set a variable.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _SUSPECT = ("environ", "putenv", "set_start_method")
 
 
 def first_imports(program: Sequence[str], wdir: str) -> list[str]:
-    """Return the modules that a Python program imports first, its own files followed but left out.
+    """Return the modules that a Python program imports first. Its own files are followed, but not returned.
 
     Args:
         program: `script.py args`, `-m module args` or `-c code args`.
-        wdir: the directory in which it runs.
+        wdir: the directory that it runs in.
     """
     if program[0] == "-c":
         return list(dict.fromkeys(_Imports(wdir).of_source(program[1])))
@@ -34,7 +34,7 @@ def first_imports(program: Sequence[str], wdir: str) -> list[str]:
 
 
 class _Imports:
-    """Follows imports from file to file."""
+    """Follows the imports from file to file."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -69,7 +69,7 @@ class _Imports:
                 yield from self._of_module(name)
                 if self._stopped:
                     return
-        # What a module of the user's own does besides, it does before the next import of the script.
+        # Whatever else one of the user's own modules does happens before the next import of the script.
         if is_own_module and any(word in source for word in _SUSPECT):
             self._stopped = True
 

@@ -17,7 +17,7 @@ _MOST = 1 << 20  # values of a range with steps
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values."""
+    """A list of values."""
 
     values: tuple[str, ...]
 
@@ -31,7 +31,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Integers:
-    """The whole numbers from one to another, both included."""
+    """The integers from `low` to `high`, both included, in steps of `step`."""
 
     low: int
     high: int
@@ -39,7 +39,7 @@ class Integers:
     is_log: bool = False
 
     def listed(self) -> Sequence[Value] | None:
-        """Return all values; None if the range is logarithmic, which has no even steps."""
+        """Return all values, or None if the range is logarithmic, which has no even steps."""
         return None if self.is_log else range(self.low, self.high + 1, self.step)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Integers:
 
 @dataclass(frozen=True)
 class Floats:
-    """The numbers between two, both included."""
+    """The numbers from `low` to `high`, both included, in steps of `step` if it is given."""
 
     low: float
     high: float
@@ -56,7 +56,7 @@ class Floats:
     is_log: bool = False
 
     def listed(self) -> Sequence[Value] | None:
-        """Return all values; None if there is no step."""
+        """Return all values, or None if there is no step."""
         if self.step is None:
             return None
         count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
@@ -79,7 +79,7 @@ def parse_range(name: str, text: str) -> Range:
         text: the text.
 
     Raises:
-        UsageError: it is no range.
+        UsageError: the text is not a range.
     """
     is_log = text.startswith("log:")
     body = text.removeprefix("log:")
@@ -124,7 +124,7 @@ def _checked(name: str, text: str, numbers: list[int | float], is_log: bool) -> 
 
 
 def plain(value: Value) -> Value:
-    """Return a value as JSON should have it: choices that are written as numbers are numbers."""
+    """Return a value for JSON: choices that are written as numbers become numbers."""
     if not isinstance(value, str):
         return value
     for kind in (int, float):
@@ -137,5 +137,5 @@ def plain(value: Value) -> Value:
 
 
 def shown(value: Value) -> str:
-    """Return a value for people, with four digits."""
+    """Return a value as text for people, floats with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The results of a sweep: records, standing, the study and the table."""
+"""The results of a sweep: records, the ranking, the study and the table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from distrun.tools.sweep.output import Metric
 from distrun.tools.sweep.policy.trials import Member, State, Trial
 from distrun.tools.sweep.results.best import write_best
 from distrun.tools.sweep.results.ending import Ending
+from distrun.tools.sweep.results.ranking import best, groups, ranked
 from distrun.tools.sweep.results.record import Header, Record, read
 from distrun.tools.sweep.results.sentences import ended
-from distrun.tools.sweep.results.standing import best, groups, ranked
 from distrun.tools.sweep.results.study import write_study
 from distrun.tools.sweep.results.table import PlainTable, lines
 from distrun.tools.sweep.space.command_line import parse_words

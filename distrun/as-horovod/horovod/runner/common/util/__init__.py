@@ -1,1 +1,1 @@
-"""Helpers of Horovod's launcher that scripts import: variables, hosts and waiting times."""
+"""Helpers of Horovod's launcher that scripts import: variables, hosts and timeouts."""

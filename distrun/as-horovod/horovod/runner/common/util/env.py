@@ -1,4 +1,4 @@
-"""The variables of the environment by which ranks know their place, and those that are passed on to them."""
+"""The variables of the environment that give ranks their place, and which variables are passed on to ranks."""
 
 import os
 import re
@@ -17,7 +17,7 @@ def is_exportable(v: str) -> bool:
 
 
 def get_env_rank_and_size() -> tuple[int, int]:
-    """Return rank and size as the launcher has set them; 0 and 1 where none has.
+    """Return rank and size from the launcher's variables, or 0 and 1 without any.
 
     Raises:
         RuntimeError: only one of the two is set.

@@ -1,4 +1,4 @@
-"""Lists of hosts with their slots, as `-H` and hostfiles have them."""
+"""Lists of hosts with their slots, in the formats of `-H` and of hostfiles."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +44,7 @@ def parse_host_files(filename: str) -> str:
 def get_host_assignments(
     hosts: Sequence[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """Return the places of as many ranks as there are slots, up to `max_num_proc`, host by host.
+    """Return the places of one rank per slot, up to `max_num_proc`, host by host.
 
     Raises:
         ValueError: there are fewer slots than `min_num_proc`.

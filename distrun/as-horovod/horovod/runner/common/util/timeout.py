@@ -1,17 +1,17 @@
-"""A time to wait until, with the error for when it is over."""
+"""A timeout, and the error that it raises."""
 
 import time
 
 
 class TimeoutException(Exception):  # noqa: N818 - Horovod's name
-    """The time is over."""
+    """A timeout has expired."""
 
 
 class Timeout:
-    """`timeout` seconds from now on."""
+    """A timeout that expires `timeout` seconds after it is created."""
 
     def __init__(self, timeout: float, message: str) -> None:
-        """`message` is the error's text, in which `{timeout}` stands for the seconds, `{activity}` for the work."""
+        """`message` is the error's text. `{timeout}` in it stands for the seconds, `{activity}` for the activity."""
         self._timeout, self._message = timeout, message
         self._until = time.time() + timeout
 
@@ -20,10 +20,10 @@ class Timeout:
         return max(0.0, self._until - time.time())
 
     def timed_out(self) -> bool:
-        """Return whether the time is over."""
+        """Return whether the timeout has expired."""
         return time.time() > self._until
 
     def check_time_out_for(self, activity: str) -> None:
-        """Raise TimeoutException if the time is over."""
+        """Raise TimeoutException if the timeout has expired."""
         if self.timed_out():
             raise TimeoutException(self._message.format(activity=activity, timeout=self._timeout))

@@ -1,4 +1,4 @@
-"""Scripts that distribute by themselves, which is noticed when they begin to; and the modes of modules."""
+"""Scripts that distribute themselves, which are refused when they begin to, and the modes of modules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _plain_train = nn.Module.train
 
 
 def install() -> None:
-    """Refuse the beginnings of distribution by others, and note the modes of modules."""
+    """Refuse calls that set up distribution by other means, and note the modes of modules."""
     nn.Module.train = _train  # type: ignore[method-assign, assignment]
     nn.DataParallel.__init__ = _refusing("torch.nn.DataParallel")  # type: ignore[method-assign]
     nn.parallel.DistributedDataParallel.__init__ = _refusing(  # type: ignore[method-assign]

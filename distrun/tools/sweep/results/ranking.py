@@ -1,4 +1,4 @@
-"""The standing of a sweep: its trials from the best to the worst, and trials that differ in the seed only as one."""
+"""The ranking of trials, from the best to the worst, and of groups of trials that differ only in the seed."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from distrun.tools.sweep.space.command_line import SEED
 
 @dataclass(frozen=True)
 class Group:
-    """Trials of the same values, but for the seed."""
+    """Trials with the same values, except for the seed."""
 
     values: Values
     trials: tuple[Trial, ...]
 
     @property
     def complete(self) -> list[float]:
-        """The values of those that are complete and did not diverge."""
+        """The results of the complete trials that did not diverge."""
         found = [trial.value for trial in self.trials if trial.state is State.COMPLETE]
         return [value for value in found if value is not None and math.isfinite(value)]
 
     @property
     def mean(self) -> float | None:
-        """The mean of these; None: there are none."""
+        """The mean of these results, or None if there are none."""
         return statistics.mean(self.complete) if self.complete else None
 
     @property
     def deviation(self) -> float | None:
-        """Their sample standard deviation; None: there are fewer than two."""
+        """The sample standard deviation of these results, or None if there are fewer than two."""
         return statistics.stdev(self.complete) if len(self.complete) > 1 else None
 
 
 def ranked(trials: Iterable[Trial], minimizes: bool) -> list[Trial]:
-    """Return trials, best first: complete ones, running ones and pruned ones by value, then those without one."""
+    """Return trials, best first: complete ones, running ones, pruned ones, each by value, then trials without one."""
     order = {State.COMPLETE: 0, State.RUNNING: 1, State.PRUNED: 2, State.FAILED: 3, State.WAITING: 4}
 
     def key(trial: Trial) -> tuple[bool, int, float, int]:
@@ -50,7 +50,7 @@ def ranked(trials: Iterable[Trial], minimizes: bool) -> list[Trial]:
 
 
 def best(trials: Iterable[Trial], minimizes: bool) -> Trial | None:
-    """Return the best of the complete trials; None: there is none with a value."""
+    """Return the best complete trial, or None if none has a finite value."""
     sign = 1 if minimizes else -1
     found = (
         (sign * trial.value, trial.number, trial)
@@ -61,7 +61,7 @@ def best(trials: Iterable[Trial], minimizes: bool) -> Trial | None:
 
 
 def groups(trials: Iterable[Trial], minimizes: bool) -> list[Group]:
-    """Return the groups of trials that differ in the seed only, the one with the best mean first."""
+    """Return the groups of trials that differ only in the seed, the best mean first."""
     found: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         key = tuple((name, str(value)) for name, value in trial.values.items() if name != SEED)
