@@ -7,8 +7,8 @@ from typing import Any
 import optax
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.jax.gradients import GradientReduction
+from distrun.runtime.collectives.compressors import Compression, Compressor, wire_only
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
@@ -34,7 +34,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
         optimizer: any `optax.GradientTransformation`, with extra arguments or without. Its state stays as it is.
         op: Average, Sum, Min, Max or Product.
-        compression: in what gradients travel between hosts, see `distrun.graphs.compression`.
+        compression: in what gradients travel between hosts, see `distrun.runtime.collectives.compressors`.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
 
     Raises:

@@ -14,7 +14,6 @@ Keras 2, the package tf_keras, is meant by a model or an optimizer of it, and by
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
-from distrun.graphs.compression import Compression as Compression
 from distrun.keras import callbacks as callbacks
 from distrun.keras.optimizer import (
     DistributedOptimizer as DistributedOptimizer,
@@ -27,6 +26,7 @@ from distrun.keras.variables import (
     broadcast_global_variables as broadcast_global_variables,
     broadcast_variables as broadcast_variables,
 )
+from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.collectives.objects import *
 from distrun.runtime.world.capabilities import *
 from distrun.runtime.world.world import shutdown as shutdown

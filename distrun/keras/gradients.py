@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -11,13 +10,13 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import residuals as residuals, signatures
-from distrun.graphs.compression import Compression, Compressor, compressed
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.keras.library import Library, attach
 from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.compressors import compressed
 from distrun.runtime.collectives.consistency import compare, describe
-from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.collectives.residuals import may_need_feedback
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
@@ -38,23 +37,11 @@ BEGINNING = "keras.fit"
 _WHAT = "the trainable variables of the model"
 
 
-@dataclass(frozen=True)
-class Settings(GradientSettings):
-    """The way gradients are reduced; see `DistributedOptimizer` for the meaning."""
-
-    factor: float = 1.0
-    """Multiplies the gradients before they are reduced."""
-    compression: Compressor = Compression.none
-    """Called for dense gradients if it is the user's own; otherwise `wire` says it all."""
-    scale_local: bool = True
-    """Whether local gradients are divided by the number of ranks."""
-
-
 class Distributed:
     """The class that `DistributedOptimizer` mixes into an optimizer's."""
 
     distrun_library: ClassVar[Library]
-    distrun_settings: ClassVar[Settings]
+    distrun_settings: ClassVar[OptimizerSettings]
     distrun_plain: ClassVar[type]
 
     @property

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.graphs.local_variables import LocalVariables
 from distrun.keras import fitting, library
 from distrun.keras.choice import CHOSEN, library_of
-from distrun.keras.gradients import LOCAL, Distributed, Settings
+from distrun.keras.gradients import LOCAL, Distributed
 from distrun.keras.library import Library
+from distrun.runtime.collectives.compressors import Compression, Compressor
 from distrun.runtime.collectives.gradient_settings import check_groups, check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
@@ -48,7 +49,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             the same object with its state; its class becomes a subclass of its class. What is saved is the plain
             optimizer, and loads without distrun; see `load_model`.
         name: a new name for the optimizer.
-        compression: what travels between hosts, or a compressor of your own; see `distrun.graphs.compression`.
+        compression: what travels between hosts, or a compressor of your own; see
+            `distrun.runtime.collectives.compressors`.
         sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
         op: Average or Sum.
@@ -69,18 +71,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     passes = check_passes(backward_passes_per_step)
     check_groups(num_groups, groups)
     # Checked before anything happens to the optimizer.
-    plain = Settings(
-        op, float(gradient_predivide_factor), wire_type(compression, of_gradients=True), sparse_as_dense, process_set
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
     )
     if op not in (Average, Sum):
         raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
-    plain.is_alone()  # says so if there is no world yet, or no such set
-    settings = replace(
-        plain,
-        factor=kind.accumulate(optimizer, passes, average_aggregated_gradients),
-        compression=compression,
-        scale_local=bool(scale_local_gradients),
-    )
+    settings.is_alone()  # says so if there is no world yet, or no such set
+    settings = replace(settings, factor=kind.accumulate(optimizer, passes, average_aggregated_gradients))
     if name is not None:
         kind.rename(optimizer, name)
     library.switch_class(optimizer, _distributed(type(optimizer), settings, kind))
@@ -121,24 +118,10 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: as `DistributedOptimizer` does, or `local_layers` are no layers.
     """
+    arguments = dict(locals())  # those of `DistributedOptimizer`, and `local_layers`
     layers = LocalVariables()
-    layers.add_layers(local_layers)
-    DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    layers.add_layers(arguments.pop("local_layers"))
+    DistributedOptimizer(**arguments)
     library.attach(optimizer, LOCAL, layers)
     return optimizer
 
@@ -165,10 +148,10 @@ def library_to_wrap(optimizer: Any, wrapper: str = "DistributedOptimizer") -> Li
 
 # The classes ----------------------------------------------------------------------------------------------------------
 
-_classes: dict[tuple[type, Settings], type] = {}
+_classes: dict[tuple[type, OptimizerSettings], type] = {}
 
 
-def _distributed(plain: type, settings: Settings, kind: Library) -> type:
+def _distributed(plain: type, settings: OptimizerSettings, kind: Library) -> type:
     """The subclass of an optimizer's class that reduces gradients. `from_config`, and so a clone, makes its like."""
     if (plain, settings) in _classes:
         return _classes[plain, settings]

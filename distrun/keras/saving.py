@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from distrun.graphs.compression import Compression, Compressor
 from distrun.keras.choice import CHOSEN
 from distrun.keras.optimizer import DistributedOptimizer
+from distrun.runtime.collectives.compressors import Compression, Compressor
 
 
 def load_model(

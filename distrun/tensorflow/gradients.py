@@ -9,24 +9,18 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.graphs import residuals as residuals, signatures
-from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
-from distrun.graphs.local_variables import LocalVariables
+from distrun.graphs.gradients import OptimizerSettings
+from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.graphs.tensorflow import reduce_gradients
 from distrun.graphs.tensorflow.facts import number, stay_out
+from distrun.runtime.collectives.compressors import compressed
 from distrun.runtime.collectives.consistency import describe
-from distrun.runtime.collectives.gradient_settings import GradientSettings, check_groups
-from distrun.runtime.operations.reduction import ReduceOp
-from distrun.runtime.process_sets.process_set import ProcessSet
 
 
 @dataclass(frozen=True)
-class GradientReduction(GradientSettings):
+class GradientReduction(OptimizerSettings):
     """The reduction of gradients by given settings."""
 
-    compression: Compressor = Compression.none
-    """Called for dense gradients if it is the user's own; otherwise `wire` says it all."""
-    scale_local: bool = True
-    """Whether local gradients are divided by the number of ranks."""
     local: LocalVariables = field(default_factory=LocalVariables, compare=False)
     """The sources whose gradients stay on their rank."""
 
@@ -42,9 +36,10 @@ class GradientReduction(GradientSettings):
             MismatchError: the sources differ, in number, name, shape or dtype, or in what their gradients are.
         """
         ranks = self.process_set
+        gradients = [scaled(gradient, self.factor) for gradient in gradients]
         if self.is_alone():
             stay_out(ranks)
-            return list(gradients)
+            return gradients
 
         def reduce(gradients: list[Any], sources: list[Any]) -> list[Any]:
             return self._reduce(gradients, sources, use_generic_names)
@@ -73,33 +68,6 @@ class GradientReduction(GradientSettings):
         if gradient is None:
             return " without gradient"
         return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense else ""
-
-
-def gradient_reduction(
-    op: ReduceOp,
-    gradient_predivide_factor: float,
-    compression: Any,
-    sparse_as_dense: bool,
-    num_groups: int,
-    groups: Any,
-    process_set: ProcessSet,
-    scale_local_gradients: bool,
-) -> GradientReduction:
-    """Return the reduction that a user's arguments ask for.
-
-    Raises:
-        UsageError: an argument is impossible.
-    """
-    check_groups(num_groups, groups)
-    return GradientReduction(
-        op,
-        float(gradient_predivide_factor),
-        wire_type(compression, of_gradients=True),
-        sparse_as_dense,
-        process_set,
-        compression,
-        bool(scale_local_gradients),
-    )
 
 
 def entry_of(source: Any, place: int, is_generic: bool = False) -> str:

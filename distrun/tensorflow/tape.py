@@ -7,11 +7,12 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor
+from distrun.runtime.collectives.compressors import Compression, Compressor
+from distrun.runtime.collectives.gradient_settings import check_groups
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.tensorflow.gradients import gradient_reduction
+from distrun.tensorflow.gradients import GradientReduction
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -57,15 +58,9 @@ class DistributedGradientTape(tf.GradientTape):
             )
         world.current()
         self._wrapped = gradtape
-        self._reduction = gradient_reduction(
-            op,
-            gradient_predivide_factor,
-            compression,
-            sparse_as_dense,
-            num_groups,
-            groups,
-            process_set,
-            scale_local_gradients,
+        check_groups(num_groups, groups)
+        self._reduction = GradientReduction.of(
+            op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
         )
 
     def register_local_source(self, source: Any) -> None:
@@ -165,18 +160,8 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: as `DistributedGradientTape` does, or `local_layers` are no layers.
     """
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
-    tape._reduction.local.add_layers(local_layers)
+    arguments = dict(locals())  # those of `DistributedGradientTape`, and `local_layers`
+    layers = arguments.pop("local_layers")
+    tape = DistributedGradientTape(**arguments)
+    tape._reduction.local.add_layers(layers)
     return tape

@@ -33,11 +33,11 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
+from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.collectives.synchronisation import *
 from distrun.runtime.world.capabilities import *
 from distrun.runtime.world.world import shutdown as shutdown
 from distrun.shared_names import *
-from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer

@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
 from distrun.keras.choice import CHOSEN
 from distrun.runtime import collectives
+from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 

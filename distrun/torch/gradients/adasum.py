@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import Compressor
 from distrun.runtime.operations.reduction import Adasum
 from distrun.runtime.process_sets.process_set import ProcessSet
-from distrun.torch.compression import Compressor
 from distrun.torch.reductions import grouped_allreduce
 
 

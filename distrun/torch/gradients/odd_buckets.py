@@ -12,11 +12,11 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.compressors import Compressor
 from distrun.runtime.operations.handle import AnyHandle
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.runtime.world import world
 from distrun.torch import cuda, operations
-from distrun.torch.compression import Compressor
 from distrun.torch.gradients.arrivals import Arrivals
 from distrun.torch.gradients.bucket import Bucket, Start, flags_of
 from distrun.torch.sparse import SparseHandle, start_sparse

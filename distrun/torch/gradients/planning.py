@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency
+from distrun.runtime.collectives.compressors import is_builtin
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
@@ -24,7 +25,6 @@ from distrun.tensor_fusion.buckets import (
 )
 from distrun.tensor_fusion.low_rank import rank_of
 from distrun.torch import cuda
-from distrun.torch.compression import Compressor
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.dense_bucket import DenseBucket
 from distrun.torch.gradients.device_bucket import DeviceBucket
@@ -42,8 +42,6 @@ _NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of
 class Settings(GradientSettings):
     """The way gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
 
-    compressor: Compressor | None = None
-    """A compressor of the user's own."""
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD
     first: int = FIRST_THRESHOLD
@@ -167,8 +165,8 @@ def _bucket(
     sparse = {index: sparse_dims[place] for index, place in enumerate(places) if place in sparse_dims}
     if rank := rank_of(settings.wire):
         return LowRankBucket(call._replace(wire=""), places, tensors, rank, sparse)
-    if settings.compressor is not None:
-        return CompressedBucket(call, places, tensors, settings.compressor, sparse)
+    if not is_builtin(settings.compression):
+        return CompressedBucket(call, places, tensors, settings.compression, sparse)
     kind = DenseBucket if cuda.kind(tensors[0]) == cuda.CPU else DeviceBucket
     names = [parameters.names[place] for place in places]
     return kind(call, places, tensors, names, settings.sparse_as_dense, sparse)

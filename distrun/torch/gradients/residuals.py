@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from distrun.runtime.collectives.compressors import Compression
 from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.process_sets.process_set import ProcessSet
-from distrun.torch.compression import Compression
 from distrun.torch.reductions import grouped_allreduce
 
 

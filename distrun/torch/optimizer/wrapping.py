@@ -12,13 +12,12 @@ from torch import Tensor
 
 from distrun.contract.settings import current
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import Compression, Compressor
 from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.tensor_fusion.low_rank import name_of_rank
-from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.gradients.adasum import StepCombiner, check_predivide
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
@@ -52,7 +51,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class
             becomes a subclass of its class.
         named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
-        compression: see `distrun.torch.compression`.
+        compression: see `distrun.runtime.collectives.compressors`.
         backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward
             passes. `step()` reduces what is left over. See also `no_sync`.
         op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero. With Adasum each
@@ -88,16 +87,15 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if num_groups and groups is None:
         groups = num_groups
     chosen = current()
-    settings = Settings(
+    settings = Settings.of(
         op,
         gradient_predivide_factor,
-        _wire_of(compression),
+        compression,
         sparse_as_dense,
         process_set,
-        None if wire_type(compression) is not None or low_rank(compression) else compression,
-        groups or 0,
-        chosen.bucket_bytes,
-        chosen.first_bucket_bytes,
+        groups=groups or 0,
+        threshold=chosen.bucket_bytes,
+        first=chosen.first_bucket_bytes,
     )
     if chosen.autotune and process_set is global_process_set:
         from distrun.torch.gradients.tuning import own_note  # only here: other jobs tune nothing
@@ -123,11 +121,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if may_change or process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
     return wrap(optimizer, reducer, process_set, chosen.horovod)
-
-
-def _wire_of(compression: Compressor) -> str:
-    rank = low_rank(compression)
-    return name_of_rank(rank) if rank else wire_type(compression) or ""
 
 
 # The arguments --------------------------------------------------------------------------------------------------------
