@@ -1,4 +1,4 @@
-"""The reduction of the gradients that a Keras optimizer is given, whichever Keras and whichever backend it has."""
+"""The reduction of the gradients of a Keras optimizer, in Keras 3 and Keras 2, on every backend."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from distrun.runtime.process_sets.process_set import ProcessSet, global_process_
 from distrun.runtime.world import world
 
 # Attributes of an optimizer:
-_AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
-_STEP = "_distrun_step"  # what the first operation of a step is called
+_AGREED = "_distrun_agreed"  # the engine, the variables that the ranks compared, and the resulting `Call`
+_STEP = "_distrun_step"  # the name of the first operation of a step
 _FEEDBACK = "_distrun_feedback"  # what `Distributed.distrun_feedback` returns
 LOCAL = "_distrun_local"
 """The attribute of an optimizer that holds its local variables."""
@@ -46,7 +46,8 @@ class Distributed:
 
     @property
     def distrun_feedback(self) -> Any:
-        """The `ErrorFeedback` that `distrun.checkpoint` saves along with the optimizer; None if it loses nothing."""
+        """The `ErrorFeedback` that `distrun.checkpoint` saves with the optimizer; None if compression keeps no
+        residuals."""
         settings = self.distrun_settings
         if settings.process_set is not global_process_set or not may_need_feedback(settings.wire):
             return None
@@ -57,7 +58,7 @@ class Distributed:
         return vars(self)[_FEEDBACK]
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank: it is not reduced but, unless `scale_local_gradients` is False,
+        """Keep the gradient of `var` on this rank. It is not reduced but, unless `scale_local_gradients` is False,
         divided by the number of ranks."""
         local_variables(self).add(var)
 
@@ -77,7 +78,7 @@ def outer_steps_of(optimizer: Any) -> Any:
 
 
 Reduce = Callable[[Sequence[Any], Sequence[Any], Call, bool], list[Any]]
-"""Reduces gradients (None among them) of variables with a collective; the flag is `sparse_as_dense`."""
+"""Reduces gradients (some may be None) of variables by a collective call. The flag is `sparse_as_dense`."""
 
 
 @lru_cache
@@ -102,7 +103,7 @@ def _reduction_on(backend: str) -> Reduce:
 
 
 def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients of all ranks together. In a world of one, and on ranks that are not in the process set, they are as
+    """Return the gradients of all ranks together. In a world of one, and on ranks outside the process set, they stay as
     they were.
 
     Raises:
@@ -126,7 +127,7 @@ def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -
 
 
 def _size(ranks: ProcessSet, is_tensorflow: bool) -> Any:
-    """The number of ranks: of TensorFlow's a tensor, where a graph may outlive this world."""
+    """Return the number of ranks. For TensorFlow it is a tensor, since a graph may outlive this world."""
     if not is_tensorflow:
         return ranks.size()
     import tensorflow as tf
@@ -149,15 +150,16 @@ def _reduce(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[
 
 
 def _missing(gradients: Sequence[Any], backend: str) -> frozenset[int]:
-    """The places of gradients that there are not, on any rank: one's first might otherwise be added to another's
-    second."""
+    """Return the places of gradients that are None. The ranks compare them, or one rank's first gradient might be added
+    to another rank's second."""
     if backend == "torch":  # where ranks may differ in that, see torch_gradients
         return frozenset()
     return frozenset(place for place, gradient in enumerate(gradients) if gradient is None)
 
 
 def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int] = frozenset()) -> Call:
-    """The collective that reduces the gradients of these variables. The ranks compare them when they are first seen."""
+    """Return the call that reduces the gradients of these variables. The ranks compare the variables when they are
+    first seen."""
     engine, identity = world.engine(), (tuple(map(id, variables)), missing)
     agreed = getattr(optimizer, _AGREED, None)
     if agreed is not None and agreed[0] is engine and agreed[1] == identity:
@@ -173,7 +175,7 @@ def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int
 def entry_of(variable: Any) -> str:
     """Return a variable's entry in the list that ranks compare."""
     name = getattr(variable, "path", None) or variable.name
-    dtype = getattr(variable.dtype, "name", variable.dtype)  # of TensorFlow's variables it is an object
+    dtype = getattr(variable.dtype, "name", variable.dtype)  # TensorFlow's variables have an object there
     return describe(signatures.canonical_name(name), variable.shape, dtype)
 
 
@@ -182,10 +184,10 @@ def _entries(variables: Sequence[Any]) -> list[str]:
 
 
 def begin(model: Any) -> None:
-    """Before the first step of `fit`: the ranks compare their models, whatever they have compared before.
+    """Compare the ranks' models before the first step of `fit`, even if they have compared them before.
 
-    So ranks that differ get an error even if one of them has trained such a model already, and each knows, before it
-    makes a step, what the steps of the others are called. If a model is not built yet, that waits for the first step.
+    So ranks that differ get an error even if one of them has trained such a model already, and each knows the names of
+    the other ranks' steps before it makes one. If a model is not built yet, the comparison waits for the first step.
 
     Raises:
         MismatchError: the ranks do not have the same variables.
@@ -203,7 +205,7 @@ def begin(model: Any) -> None:
 
 
 def all_built(model: Any, library: Library, name: str, ranks: ProcessSet) -> bool:
-    """Whether the model has its variables on all ranks. `name` is the operation's."""
+    """Return whether the model has its variables on all ranks. `name` is the name of the operation that asks them."""
     return bool(collectives.allgather(np.array([library.is_built(model)]), name, ranks).all())
 
 
