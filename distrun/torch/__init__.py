@@ -6,27 +6,29 @@
     optimizer = distrun.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01 * distrun.size()))
     distrun.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Each rank trains on its own part of the data; after every `loss.backward()` all have the same gradients.
+Each rank trains on its own part of the data. After every `loss.backward()` all have the same gradients.
 
 The collectives have Horovod's names, arguments and order of arguments, and follow the rules of
 `distrun.runtime.collectives`. Tensors are on the CPU or on this rank's GPU, of any torch dtype but the 8-bit floats, of
-any shape, contiguous or not (one that is not is copied). In place (the forms ending in `_`) a contiguous tensor is
-worked on in its own memory, leaf parameters included. The `_async` forms return a handle for `synchronize` and `poll`.
-The synchronous forms that are not in place are differentiable: see `distrun.torch.autograd` for what flows back.
+any shape, contiguous or not (a non-contiguous tensor is copied). The in-place forms, whose names end in `_`, use the
+memory of a contiguous tensor directly, leaf parameters included. The `_async` forms return a handle for `synchronize`
+and `poll`. The synchronous forms that are not in place are differentiable: see `distrun.torch.autograd` for their
+gradients.
 
-On the GPU an operation begins when the work is done that the submitting thread has queued on its current stream. To
-wait for it makes the current stream of the waiting thread wait, while the host goes on as soon as the operation is
-queued: results can be used like those of torch's own computations. Splits and numbers of rows are for the host, and
-stay there.
+On the GPU an operation begins after the work that the submitting thread has queued on its current stream. Waiting for
+it makes the current stream of the waiting thread wait, while the host continues as soon as the operation is queued, so
+results can be used like the results of torch's own computations. Splits and numbers of rows are for the host, and stay
+there.
 
 Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too, as do 0-dimensional and
-non-contiguous ones; a handle is an object, not a number; failures are `distrun.CollectiveError`, wrong arguments
+non-contiguous ones. A handle is an object, not a number. Failures are `distrun.CollectiveError`, wrong arguments
 `distrun.UsageError` (which is a ValueError).
 
-The room: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
-`operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` know the tensors' memory. `optimizer`
-wraps an optimizer, also for hosts that exchange now and then, and `gradients` reduces what its parameters get. `state`
-gives all ranks the same start, `elastic` whenever there are others; `normalization` normalises their batches as one.
+Modules: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
+`operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` handle the tensors' memory. `optimizer`
+wraps an optimizer, also for DiLoCo, and `gradients` reduces the gradients of its parameters. `state` broadcasts the
+initial state, `elastic` does so again whenever the ranks change, and `normalization` normalises over the batches of all
+ranks.
 """
 
 from importlib import import_module as _import_module
@@ -69,7 +71,7 @@ else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` ha
     }
 
     def __getattr__(name: str) -> object:
-        if name == "elastic":  # only here: a job that is not elastic does without
+        if name == "elastic":  # loaded on demand: most jobs are not elastic
             return _import_module("distrun.torch.elastic")
         if name in _LATER:  # likewise
             return getattr(_import_module(_LATER[name]), name)

@@ -18,22 +18,22 @@ from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch.operations import allreduce_in_place, run
 
-_numbers = Numbering()  # layers are told apart by the order in which they were made, the same on all ranks
+_numbers = Numbering()  # layers are identified by the order in which they were made, the same on all ranks
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation with the mean and variance of the batches of all ranks, as one process has on all of them.
+    """Batch normalisation with the mean and variance over the batches of all ranks, as one process would compute.
 
-    For inputs of shape (N, C) to (N, C, D, H, W), on the CPU or on this rank's GPU; N may differ between the ranks, and
-    be 0. In half precision the statistics are computed in float32, as torch does. Running statistics are the same on
-    all ranks; gradients of weight and bias are this rank's, for the optimizer to reduce.
+    Inputs have a shape from (N, C) to (N, C, D, H, W), on the CPU or on this rank's GPU. N may differ between the
+    ranks, and be 0. In half precision the statistics are computed in float32, as torch does. Running statistics are the
+    same on all ranks. Gradients of weight and bias are local, for the optimizer to reduce.
 
     A layer costs one allreduce of 2C + 1 numbers in `forward` and one of 2C in `backward`, and the ranks wait for one
-    another in both. So all ranks run them equally often, also where a batch is empty, and in the same order: each layer
-    has operations of its own, and ranks that are in different layers end in a stall report that names them. In
-    evaluation mode nothing is communicated.
+    another in both. So all ranks must run them equally often, with empty batches too, and in the same order: each layer
+    has operations of its own, and ranks that are in different layers get a stall report that names them. In evaluation
+    mode nothing is communicated.
 
-    The state_dict is that of torch's BatchNorm.
+    The state_dict has the format of torch's BatchNorm.
     """
 
     process_set: ProcessSet
@@ -49,16 +49,16 @@ class SyncBatchNorm(_BatchNorm):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make a layer: on all ranks in the same order, and of the same sizes.
+        """Make a layer. All ranks make their layers in the same order and of the same sizes.
 
         Args:
             num_features: C, the extent of dimension 1.
-            eps: is added to the variance.
-            momentum: the weight of a batch in the running statistics; None: they are the mean over all batches.
+            eps: the number that is added to the variance.
+            momentum: the weight of a batch in the running statistics. None: they are the mean over all batches.
             affine: whether there are weight and bias.
             track_running_stats: whether there are running statistics, which evaluation mode uses.
-            process_set: the ranks whose batches are one. On other ranks the layer is torch's.
-            device: where weight, bias and running statistics lie.
+            process_set: the ranks to normalise over. On other ranks the layer is torch's.
+            device: the device of weight, bias and running statistics.
             dtype: their type.
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
@@ -70,20 +70,20 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: torch.nn.Module, process_set: ProcessSet = global_process_set) -> Any:
-        """Replace the batch normalisations in a module by synchronised ones; call it on all ranks alike.
+        """Replace the batch normalisations in a module by synchronised ones. Call it on all ranks alike.
 
         Args:
             module: of any kind; torch's `BatchNorm1d`, `2d`, `3d` and `SyncBatchNorm` anywhere in it are replaced.
-            process_set: the ranks whose batches are one.
+            process_set: the ranks to normalise over.
 
         Returns:
-            `module`, or what replaces it if it is a batch normalisation itself. The new layers have the old ones' very
-            parameters and buffers, hooks, and training or evaluation mode.
+            `module`, or its replacement if it is a batch normalisation itself. The new layers have the same parameter
+            and buffer objects as the old ones, the same hooks, and the same training or evaluation mode.
 
         Raises:
             UsageError: a lazy layer does not know its number of features yet.
         """
-        replaced: dict[torch.nn.Module, SyncBatchNorm] = {}  # so that what was one layer in two places stays one
+        replaced: dict[torch.nn.Module, SyncBatchNorm] = {}  # so that a layer used in two places stays one layer
 
         def converted(old: torch.nn.Module) -> torch.nn.Module:
             if not isinstance(old, _BatchNorm) or isinstance(old, cls):
@@ -120,7 +120,7 @@ class SyncBatchNorm(_BatchNorm):
             )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the normalised input; in training mode all ranks call it."""
+        """Return the normalised input. In training mode all ranks call it."""
         if not self.training or self.process_set.included() is False or self.process_set.size() == 1:
             return super().forward(input)
         self._check_input_dim(input)
@@ -140,7 +140,7 @@ def _normalise(*arguments: Any) -> Tensor:
 
 
 class _Normalisation(torch.autograd.Function):
-    """Normalisation by the statistics of all ranks' batches."""
+    """Normalisation by the statistics of the batches of all ranks."""
 
     @staticmethod
     def forward(
@@ -169,21 +169,21 @@ class _Normalisation(torch.autograd.Function):
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """The type in which statistics of elements of `dtype` are computed."""
+    """Return the dtype for the statistics of elements of `dtype`."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def _statistics(input: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, in float64, the elements per channel on all ranks together, their mean and their (biased) variance.
+    """Return, in float64, the number of elements per channel on all ranks, their mean and their (biased) variance.
 
-    Sums are exact enough in float64 to be added up in one operation, and the host does not wait for them.
+    In float64 sums and sums of squares are exact enough for one allreduce, and the host does not wait for it.
     """
     channels = input.shape[1]
     sums = torch.zeros(2 * channels + 1, dtype=torch.float64, device=input.device)
     count = input.numel() // channels
     if count:
         exact = _exact(input.dtype)
-        unused = torch.zeros(channels, dtype=exact, device=input.device)  # its dtype is that of the results
+        unused = torch.zeros(channels, dtype=exact, device=input.device)  # the results take its dtype
         mean, variance = torch.batch_norm_update_stats(input, unused, unused, 0.0)
         mean = mean.double()
         torch.stack([mean, variance.double() + mean * mean], out=sums[:-1].view(2, -1)).mul_(count)
@@ -195,15 +195,15 @@ def _statistics(input: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _local_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return what this rank knows by itself: the gradients of input (as far as it does), of weight and of bias.
+    """Return what this rank can compute without the others: gradients of the input, the weight and the bias.
 
-    The first is that for statistics which do not depend on the input; None where it would be rounded, or has no use.
+    The gradient of the input takes the statistics as constants. It is None if it would be rounded, or is not needed.
     """
     input, weight, _, mean, variance = ctx.saved_tensors
     if not input.numel():
         return None, torch.zeros_like(mean), torch.zeros_like(mean)
     is_wanted = ctx.needs_input_grad[0] and input.dtype is mean.dtype
-    unused = mean.new_empty(0)  # as torch has it in evaluation mode; None is an error on CUDA
+    unused = mean.new_empty(0)  # as torch passes in evaluation mode; None is an error on CUDA
     gradients: tuple[Tensor | None, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
         gradient, input, weight, mean, variance, unused, unused, False, ctx.eps, [is_wanted, True, True]
     )

@@ -1,4 +1,4 @@
-"""Joining the job, dividing data among the ranks, and having no more data than others."""
+"""Joining the job, dividing data among the ranks, and `join` for ranks that run out of data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from distrun.torch.gradients.recording import record
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job, with the arguments of `distrun.init`.
-
-    Where there are GPUs, the one of this rank becomes torch's current one.
-    """
+    """Join the job, with the arguments of `distrun.init`. If there are GPUs, this rank's becomes torch's current
+    one."""
     initialisation.init(comm, process_sets)
     record()
     device = world.device()
@@ -27,7 +25,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
-    """Say that this rank has no more data, and return when all ranks have said so: see `distrun.join`.
+    """Declare that this rank has no more data, and return when all ranks have done so; see `distrun.join`.
 
     Args:
         device: accepted for Horovod's sake.
@@ -46,7 +44,7 @@ def distributed_sampler(
     drop_last: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> DistributedSampler[Any]:
-    """torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
+    """Return torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
 
     Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not
     divide the dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all.
