@@ -66,21 +66,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: an argument is impossible, or the optimizer is wrapped already.
     """
-    kind = library_to_wrap(optimizer)
-    passes = check_passes(backward_passes_per_step)
     check_groups(num_groups, groups)
-    # All arguments are checked before the optimizer is changed.
     settings = OptimizerSettings.of(
         op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
     )
-    if op not in (Average, Sum):
-        raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
-    settings.is_alone()  # raises if there is no world yet, or no such set
-    settings = replace(settings, factor=kind.accumulate(optimizer, passes, average_aggregated_gradients))
-    if name is not None:
-        kind.rename(optimizer, name)
-    library.switch_class(optimizer, _distributed(type(optimizer), settings, kind))
-    return optimizer
+    return wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -117,11 +107,33 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: as `DistributedOptimizer` does, or `local_layers` are not layers.
     """
-    arguments = dict(locals())  # those of `DistributedOptimizer`, and `local_layers`
     layers = LocalVariables()
-    layers.add_layers(arguments.pop("local_layers"))
-    DistributedOptimizer(**arguments)
+    layers.add_layers(local_layers)
+    check_groups(num_groups, groups)
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
+    )
+    wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
     library.attach(optimizer, LOCAL, layers)
+    return optimizer
+
+
+def wrap(optimizer: Any, name: str | None, settings: OptimizerSettings, passes: int, is_average: bool) -> Any:
+    """Make `optimizer` reduce gradients by `settings`, and update its variables once in `passes` passes; returns it.
+
+    Raises:
+        UsageError: see `DistributedOptimizer`.
+    """
+    # All arguments are checked before the optimizer is changed.
+    kind = library_to_wrap(optimizer)
+    passes = check_passes(passes)
+    if settings.op not in (Average, Sum):
+        raise UsageError(f"op={settings.op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
+    settings.is_alone()  # raises if there is no world yet, or no such set
+    settings = replace(settings, factor=kind.accumulate(optimizer, passes, is_average))
+    if name is not None:
+        kind.rename(optimizer, name)
+    library.switch_class(optimizer, _distributed(type(optimizer), settings, kind))
     return optimizer
 
 

@@ -18,10 +18,11 @@ from distrun.runtime.collectives.consistency import describe
 
 
 @dataclass(frozen=True)
-class GradientReduction(OptimizerSettings):
+class GradientReduction:
     """The reduction of gradients by given settings."""
 
-    local: LocalVariables = field(default_factory=LocalVariables, compare=False)
+    settings: OptimizerSettings
+    local: LocalVariables = field(default_factory=LocalVariables)
     """The sources whose gradients stay on their rank."""
 
     @tf.autograph.experimental.do_not_convert
@@ -35,9 +36,9 @@ class GradientReduction(OptimizerSettings):
         Raises:
             MismatchError: the sources differ, in number, name, shape or dtype, or in what their gradients are.
         """
-        ranks = self.process_set
-        gradients = [scaled(gradient, self.factor) for gradient in gradients]
-        if self.is_alone():
+        ranks = self.settings.process_set
+        gradients = [scaled(gradient, self.settings.factor) for gradient in gradients]
+        if self.settings.is_alone():
             stay_out(ranks)
             return gradients
 
@@ -45,7 +46,7 @@ class GradientReduction(OptimizerSettings):
             return self._reduce(gradients, sources, use_generic_names)
 
         def share() -> Any:
-            return 1.0 / number(ranks.size, tf.float32) if self.scale_local else 1.0
+            return 1.0 / number(ranks.size, tf.float32) if self.settings.scale_local else 1.0
 
         return self.local.apart(gradients, sources, share, reduce)
 
@@ -56,10 +57,12 @@ class GradientReduction(OptimizerSettings):
             entry_of(source, place, use_generic_names) + self._note(gradient)
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
-        number = signatures.signature_id(entries, "the variables that have gradients", self.process_set)
-        call = residuals.named(self.call(f"gradients.{number}"), entries)
+        number = signatures.signature_id(entries, "the variables that have gradients", self.settings.process_set)
+        call = residuals.named(self.settings.call(f"gradients.{number}"), entries)
         return compressed(
-            self.compression, gradients, lambda tensors: reduce_gradients(tensors, call, self.sparse_as_dense)
+            self.settings.compression,
+            gradients,
+            lambda tensors: reduce_gradients(tensors, call, self.settings.sparse_as_dense),
         )
 
     def _note(self, gradient: Any) -> str:
@@ -67,7 +70,7 @@ class GradientReduction(OptimizerSettings):
         second."""
         if gradient is None:
             return " without gradient"
-        return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense else ""
+        return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.settings.sparse_as_dense else ""
 
 
 def entry_of(source: Any, place: int, is_generic: bool = False) -> str:

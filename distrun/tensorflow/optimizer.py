@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from distrun.errors import UsageError
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.graphs.tensorflow.accumulation import Accumulation, when
 from distrun.runtime.collectives.compressors import Compression, Compressor
 from distrun.runtime.collectives.gradient_settings import check_groups, check_passes
@@ -60,39 +62,32 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: this is not an optimizer of TensorFlow or Keras, it is wrapped already, or arguments do not fit it.
     """
-    arguments = dict(locals())  # those of `keras.DistributedOptimizer`, and `use_locking`
-    del arguments["use_locking"]
     world.current()
     if isinstance(optimizer, _DistributedOptimizer):
         raise UsageError(
             "this optimizer is a DistributedOptimizer already, and would reduce its gradients twice: wrap it once"
         )
+    check_groups(num_groups, groups)
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
+    )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         passes = check_passes(backward_passes_per_step)
-        check_groups(num_groups, groups)
-        reduction = GradientReduction.of(
-            op,
-            gradient_predivide_factor,
-            compression,
-            sparse_as_dense,
-            process_set,
-            scale_local=scale_local_gradients,
-            factor=1.0 / passes if average_aggregated_gradients else 1.0,
-        )
         if passes > 1 and world.is_elastic():
             raise UsageError(
                 f"backward_passes_per_step={passes} of an optimizer of TensorFlow 1 does not go with an elastic job, "
                 "whose ranks would count the passes differently: leave it out, or leave --elastic out"
             )
-        return _DistributedOptimizer(optimizer, reduction, passes, name, use_locking)
+        settings = replace(settings, factor=1.0 / passes if average_aggregated_gradients else 1.0)
+        return _DistributedOptimizer(optimizer, GradientReduction(settings), passes, name, use_locking)
     if not {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__} & {"keras", "tf_keras"}:
         raise UsageError(
             f"DistributedOptimizer wraps an optimizer of tf.compat.v1.train or tf.keras.optimizers, not "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}: use the distrun face of its library"
         )
-    from distrun import keras  # not at the top: it loads Keras, and tf.GradientTape alone does without
+    from distrun.keras.optimizer import wrap  # not at the top: it loads Keras, and tf.GradientTape alone does without
 
-    return keras.DistributedOptimizer(**arguments)
+    return wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):

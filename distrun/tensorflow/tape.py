@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.runtime.collectives.compressors import Compression, Compressor
 from distrun.runtime.collectives.gradient_settings import check_groups
 from distrun.runtime.operations.reduction import Average, ReduceOp
@@ -59,9 +60,10 @@ class DistributedGradientTape(tf.GradientTape):
         world.current()
         self._wrapped = gradtape
         check_groups(num_groups, groups)
-        self._reduction = GradientReduction.of(
+        settings = OptimizerSettings.of(
             op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
         )
+        self._reduction = GradientReduction(settings)
 
     def register_local_source(self, source: Any) -> None:
         """Keep the gradient of a variable, or of another source, on this rank: it is not reduced but, unless
@@ -160,8 +162,11 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: as `DistributedGradientTape` does, or `local_layers` are no layers.
     """
-    arguments = dict(locals())  # those of `DistributedGradientTape`, and `local_layers`
-    layers = arguments.pop("local_layers")
-    tape = DistributedGradientTape(**arguments)
-    tape._reduction.local.add_layers(layers)
+    check_groups(num_groups, groups)
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
+    )
+    tape = DistributedGradientTape(gradtape)
+    tape._reduction = GradientReduction(settings)
+    tape._reduction.local.add_layers(local_layers)
     return tape
