@@ -25,14 +25,14 @@ def sparse_allreduce_async(
     """Start an allreduce of a sparse tensor without waiting for it.
 
     Args:
-        tensor: of layout `torch.sparse_coo`, hybrid or not, coalesced or not, of any number of elements; of one shape,
-            dtype and number of sparse dimensions on all ranks.
+        tensor: of layout `torch.sparse_coo`, hybrid or not, coalesced or not, with any number of elements. All ranks
+            have the same shape, dtype and number of sparse dimensions.
         name: how the ranks match the operation. Unnamed calls are matched by their order.
         op: `Average` (if None) or `Sum`.
         process_set: the ranks that take part.
 
     Returns:
-        A handle that is also, as Horovod's, a function: it takes nothing, waits, and returns the coalesced result.
+        A handle that can also be called without arguments, as in Horovod: it waits, and returns the coalesced result.
 
     Raises:
         UsageError: an argument is impossible.
@@ -42,10 +42,10 @@ def sparse_allreduce_async(
 
 
 class SparseHandle(HandleGroup):
-    """An allreduce of a sparse tensor under way."""
+    """A pending allreduce of a sparse tensor."""
 
     def __init__(self, gathered: AnyHandle, shape: torch.Size, call: Call) -> None:
-        """`gathered`: see `start_sparse`."""
+        """`gathered` is the handle of the allgathers that `start_sparse` starts."""
         super().__init__([(gathered, range(3))])
         self._shape = shape
         self._call = call
@@ -53,7 +53,7 @@ class SparseHandle(HandleGroup):
 
     @torch.no_grad()
     def wait(self) -> Any:
-        """Wait until the operation is done; its result. Raises as `Handle.wait` does."""
+        """Wait until the operation is done, and return its result. Raises as `Handle.wait` does."""
         if self._result is None:
             indices, values, marks = super().wait()
             ranks = self._call.process_set.size() if current().horovod else len(marks)
@@ -63,7 +63,8 @@ class SparseHandle(HandleGroup):
     __call__ = wait
 
     def _reduced(self, indices: Tensor, values: Tensor, ranks: int) -> Tensor:
-        """`ranks`: those that count in an average: all that have not joined; in Horovod's mode, these too."""
+        """Return the reduced tensor. `ranks` is the divisor of an average: the number of ranks that have not called
+        `join()` or, in Horovod's mode, of all ranks."""
         dtype, call = values.dtype, self._call
         if dtype in (torch.float16, torch.bfloat16):
             values = values.float()
@@ -81,10 +82,10 @@ class SparseHandle(HandleGroup):
 
 @torch.no_grad()
 def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) -> SparseHandle:
-    """Start the allgathers that an allreduce of a sparse tensor is made of.
+    """Start the allgathers for an allreduce of a sparse tensor.
 
     Raises:
-        UsageError: the operator or the layout is another one.
+        UsageError: the op is not Average or Sum, or the layout is not sparse COO.
     """
     if call.op not in (Average, Sum):
         raise UsageError(f"an allreduce of sparse tensors with op={call.op} is not offered: use Average or Sum")
@@ -93,7 +94,7 @@ def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) 
         raise UsageError(f"a sparse tensor of layout torch.sparse_coo is needed, not {what}: use .to_sparse()")
     whole = tensor.detach().coalesce()
     indices = whole.indices().t().contiguous()
-    mark = indices.new_empty((1, 0, *tensor.shape))  # for the ranks to compare, and to be counted
+    mark = indices.new_empty((1, 0, *tensor.shape))  # lets the ranks compare shapes, and counts the ranks
     gathering = call._replace(kind="allgather", wire="").named("sparse")
     tensors = [indices, whole.values(), mark]
     return SparseHandle(operations.grouped(tensors, gathering, operations.move_rows, start), tensor.shape, call)

@@ -1,7 +1,9 @@
-"""Tensors as the flat arrays and buffers the runtime moves, and back: the two share their memory.
+"""Conversion between tensors and the flat arrays and buffers of the runtime, which share the tensors' memory.
 
-A tensor on the CPU is a numpy array to the runtime, one on the GPU a `DeviceBuffer` whose owner is a tensor. numpy has
-no bfloat16, so those elements travel as uint16 under the name "bfloat16"; the runtime knows how to add them.
+The runtime gets a tensor on the CPU as a numpy array, and a tensor on the GPU as a `DeviceBuffer` whose owner is a
+tensor. numpy has no bfloat16, so these elements travel as uint16 under the name "bfloat16", and the runtime adds them
+as
+bfloat16.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.torch import cuda
 
 Flat = NDArray[Any] | DeviceBuffer
-"""Consecutive elements of a storage dtype: in host memory, or in that of this rank's GPU."""
+"""Consecutive elements of a storage dtype, in host memory or in the memory of this rank's GPU."""
 
 _NAMES = {
     torch.bool: "bool",
@@ -46,11 +48,10 @@ STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype,
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """The runtime's name of a tensor's element type.
+    """Return the runtime's name of a tensor's element type.
 
     Raises:
-        UsageError: this is not a tensor, or one that cannot travel: another dtype, another layout, not on the CPU or
-            this rank's own GPU.
+        UsageError: this is not a tensor, or one that cannot travel because of its dtype, its layout or its device.
     """
     if not isinstance(tensor, Tensor):
         raise UsageError(f"a torch.Tensor is needed, not {type(tensor).__name__}: make one with torch.as_tensor(...)")
@@ -66,7 +67,7 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def flat(tensor: Tensor) -> Flat:
-    """The tensor's elements as flat storage: its own memory where it is contiguous, otherwise a copy."""
+    """Return the tensor's elements as flat storage: its own memory if it is contiguous, otherwise a copy."""
     plain = tensor.detach()
     if plain.is_complex() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
@@ -77,7 +78,8 @@ def flat(tensor: Tensor) -> Flat:
 
 
 def flat_rows(tensor: Tensor) -> Flat:
-    """`flat` for operations that move rows. Rows without elements would get lost: they travel as one element each."""
+    """Return `flat(tensor)` for operations that move rows. A row without elements travels as one element, so that its
+    number is not lost."""
     if elements_in_row(tensor.shape):
         return flat(tensor)
     if cuda.kind(tensor) != cuda.CPU:
@@ -86,10 +88,11 @@ def flat_rows(tensor: Tensor) -> Flat:
 
 
 def array_of(tensor: Tensor) -> NDArray[Any] | None:
-    """Return a tensor as an array of its shape in its own memory; None if it is not on the CPU, of a dtype that numpy
-    does not have, has a gradient, or is no tensor.
+    """Return a tensor as an array of its shape in its own memory; None if it is not on the CPU, has a dtype that numpy
+    lacks, requires a gradient, or is not a tensor.
 
-    Nearly all are so, and of a small tensor the rest of this module would cost more than the operation.
+    This is the fast path for most tensors: for a small one, the rest of this module would take longer than the
+    operation.
     """
     try:
         return cuda.as_array(tensor)
@@ -98,7 +101,7 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return `array_of` each tensor; None if it is None of one."""
+    """Return `array_of` each tensor; None if it is None for any of them."""
     try:
         return list(map(cuda.as_array, tensors))
     except (TypeError, RuntimeError):
@@ -118,20 +121,21 @@ def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
 
 
 def elements_in_row(shape: Sequence[int]) -> int:
-    """Return the elements that one index of the first dimension stands for."""
+    """Return the number of elements for one index of the first dimension."""
     return math.prod(shape[1:])
 
 
 def is_flat(tensor: Tensor) -> bool:
-    """Whether `flat` gives the tensor's own memory."""
+    """Return whether `flat` returns the tensor's own memory."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def check_written(tensors: Iterable[Tensor | None]) -> None:
-    """Make sure that results can be written into tensors; asked before an operation, for torch asks after it.
+    """Check that results can be written into tensors. It is called before an operation, since torch checks only after
+    it.
 
     Raises:
-        UsageError: elements of one of them share their memory, as those of an expanded tensor do.
+        UsageError: elements of one of them share their memory, as in an expanded tensor.
     """
     for tensor in tensors:
         if tensor is None or tensor.layout is not torch.strided or tensor.is_contiguous():
@@ -144,7 +148,7 @@ def check_written(tensors: Iterable[Tensor | None]) -> None:
 
 
 def tensor_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The tensor of `dtype` and `shape` in the memory of flat storage."""
+    """Return the tensor of `dtype` and `shape` in the memory of flat storage."""
     if isinstance(array, DeviceBuffer):
         return _part_of_owner(array, dtype).view(shape)
     tensor = torch.from_numpy(array)
@@ -154,7 +158,7 @@ def tensor_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
 
 
 def _part_of_owner(buffer: DeviceBuffer, dtype: torch.dtype) -> Tensor:
-    """The flat tensor in the memory of `buffer`, which its owner may have more of."""
+    """Return the flat tensor in the memory of `buffer`, which may be a part of its owner's."""
     owner: Tensor = buffer.owner
     start = (buffer.pointer - owner.data_ptr()) // buffer.itemsize
     whole = owner.view(-1)
@@ -164,7 +168,9 @@ def _part_of_owner(buffer: DeviceBuffer, dtype: torch.dtype) -> Tensor:
 
 
 def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """The tensor whose first dimension the data decides; `shape[1:]` are its other ones. See `flat_rows`."""
+    """Return the tensor of rows in `array`: its first dimension follows from the number of elements, and `shape[1:]`
+    are
+    the others. See `flat_rows`."""
     if elements_in_row(shape):
         return tensor_of(array, dtype, (-1, *shape[1:]))
     device = array.owner.device if isinstance(array, DeviceBuffer) else cuda.CPU
@@ -172,25 +178,25 @@ def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
 
 
 def empty_array(count: int, dtype: torch.dtype) -> NDArray[Any]:
-    """A flat storage array for `count` elements of `dtype`, in the memory that collectives reach without a copy."""
+    """Return a flat storage array for `count` elements of `dtype`, in memory that collectives use without a copy."""
     return collectives.empty(count, STORAGE[dtype])
 
 
 def empty(kind: str, count: int, dtype: torch.dtype) -> Tensor:
-    """An uninitialised flat tensor on the CPU or, if `kind` is CUDA, on this rank's GPU."""
+    """Return an uninitialised flat tensor on the CPU or, if `kind` is CUDA, on this rank's GPU."""
     if kind == cuda.CPU:
-        return torch.empty(count, dtype=dtype, device=cuda.CPU)  # whatever the default device is
+        return torch.empty(count, dtype=dtype, device=cuda.CPU)  # explicit, for the default device may be another one
     return tensor_of(_on_device(count, STORAGE[dtype]), dtype, (-1,))
 
 
 def _on_device(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
-    """Memory on this rank's GPU, for use on the current stream."""
+    """Return memory on this rank's GPU, for use on the current stream."""
     arena = cuda.arena()
     return arena.empty(count, dtype, arena.current_stream())
 
 
 def room_for(arrays: Sequence[Flat]) -> Flat:
-    """One array or buffer in which the result of an operation on `arrays`, taken as one, is formed."""
+    """Return one array or buffer for the result of an operation on the concatenation of `arrays`."""
     count, dtype = sum([array.size for array in arrays]), arrays[0].dtype
     if isinstance(arrays[0], DeviceBuffer):
         return _on_device(count, dtype)
@@ -198,7 +204,7 @@ def room_for(arrays: Sequence[Flat]) -> Flat:
 
 
 def copy_of(tensor: Tensor) -> Flat:
-    """The tensor's elements as flat storage that is never its own memory."""
+    """Return a copy of the tensor's elements as flat storage."""
     array = flat(tensor)
     if not isinstance(array, DeviceBuffer):
         copied: NDArray[Any] = array.copy()

@@ -1,5 +1,4 @@
-"""The ranks' average of what compression has taken from the gradients of parameters; see
-`distrun.runtime.collectives.residuals`."""
+"""Averaging the residuals of compression over the ranks; see `distrun.runtime.collectives.residuals`."""
 
 from __future__ import annotations
 
@@ -17,7 +16,9 @@ from distrun.torch.reductions import grouped_allreduce
 def merged(
     parameters: Sequence[Tensor], residuals: Mapping[Tensor, Residual], name: str, process_set: ProcessSet
 ) -> dict[Tensor, Residual]:
-    """Return the ranks' average of the losses of `parameters`, the same list on all; `name` is the operation's.
+    """Return the average over the ranks of the residuals of `parameters`, which are the same list on all ranks. `name`
+    is
+    the operation's name.
 
     Raises:
         CollectiveError: as `distrun.torch.allreduce` raises.
