@@ -26,7 +26,7 @@ Timeout = float
 """Seconds; infinite for none."""
 
 Finish = Callable[[], object]
-"""Makes a result of those of several operations."""
+"""Makes one result from the results of several operations."""
 
 _NOTHING = timedelta(0)
 _ASSIST_AFTER = 0.05
