@@ -34,7 +34,7 @@ def _keras3() -> Library:
 
 
 def library_of(thing: Any) -> Library | None:
-    """Return the Keras whose class `thing` (an optimizer or a model) is an instance of; None if it is of neither."""
+    """Return the Keras whose class `thing` (an optimizer or a model) is an instance of, or None if it is of neither."""
     packages = {kind.__module__.partition(".")[0] for kind in type(thing).__mro__}
     return _keras2() if "tf_keras" in packages else _keras3() if "keras" in packages else None
 

@@ -40,7 +40,7 @@ def is_distributed(model: Any) -> bool:
 
 
 def _prepare(model: Any) -> tuple[type, bool] | None:
-    """Return what the train function of `model` depends on, before it is made; None if it is not distributed."""
+    """Return what the train function of `model` depends on, before it is made, or None if it is not distributed."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, Distributed):
         return None

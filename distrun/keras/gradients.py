@@ -46,7 +46,7 @@ class Distributed:
 
     @property
     def distrun_feedback(self) -> Any:
-        """The `ErrorFeedback` that `distrun.checkpoint` saves with the optimizer; None if compression keeps no
+        """The `ErrorFeedback` that `distrun.checkpoint` saves with the optimizer, or None if compression keeps no
         residuals."""
         settings = self.distrun_settings
         if settings.process_set is not global_process_set or not may_need_feedback(settings.wire):
@@ -73,7 +73,7 @@ def local_variables(optimizer: Any) -> LocalVariables:
 
 
 def outer_steps_of(optimizer: Any) -> Any:
-    """Return the outer steps of an optimizer; None if it takes none."""
+    """Return the outer steps of an optimizer, or None if it takes none."""
     return getattr(optimizer, OUTER, None)
 
 
@@ -219,6 +219,6 @@ def _first_operation(gradients: Sequence[Any], collective: Call, backend: str) -
 
 
 def name_of_step(optimizer: Any) -> str | None:
-    """Return the name of the first operation of each of the optimizer's steps; None if it is not known yet."""
+    """Return the name of the first operation of each of the optimizer's steps, or None if it is not known yet."""
     agreed = getattr(optimizer, _AGREED, None)
     return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None

@@ -35,7 +35,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make `optimizer` use the gradients of all ranks together; returns it.
+    """Make `optimizer` use the gradients of all ranks together, and return it.
 
     Gradients are reduced where the optimizer takes them (`apply`, `apply_gradients`, `stateless_apply`), so before
     clipping, weight decay and averages of weights: in `fit`, `train_on_batch`, a `train_step` of your own and a loop of
@@ -47,7 +47,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
         optimizer: an optimizer of any class, of Keras 3 or of Keras 2 (tf_keras, its legacy optimizers too). It stays
             the same object with its state, but its class becomes a subclass of its class. A saved file holds the plain
-            optimizer, and loads without distrun; see `load_model`.
+            optimizer, and loads without distrun. See `load_model`.
         name: a new name for the optimizer.
         compression: what travels between hosts, or a compressor of your own; see
             `distrun.runtime.collectives.compressors`.
@@ -119,7 +119,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
 
 
 def wrap(optimizer: Any, name: str | None, settings: OptimizerSettings, passes: int, is_average: bool) -> Any:
-    """Make `optimizer` reduce gradients by `settings`, and update its variables once in `passes` passes; returns it.
+    """Return `optimizer`, made to reduce gradients by `settings` and to update its variables once in `passes` passes.
 
     Raises:
         UsageError: see `DistributedOptimizer`.

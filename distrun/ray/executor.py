@@ -60,7 +60,7 @@ class Executor:
             use_current_placement_group: whether to use the placement group that this process runs in, if it does.
             env: further variables of the workers. DISTRUN_* of this process reach them in any case.
             network: the interfaces and subnets that ranks of other nodes may use, like `distrun --network`.
-            horovod: whether `import horovod` gives distrun in the workers; None: if it does here.
+            horovod: whether `import horovod` gives distrun in the workers. None: if it does here.
             min_workers and the rest: Horovod's arguments for elastic jobs, refused. `override_discovery` changes
                 nothing.
 
@@ -172,7 +172,7 @@ class Executor:
         Raises:
             UsageError: the workers are not running.
             LaunchError: a worker is gone. The text has its rank, its node, the reason and its last lines.
-            Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
+            Exception: the exception of the first rank that failed. Its cause is a `RemoteTraceback`.
         """
         _refuse_callbacks(callbacks)
         return self._call("try_run", _checked(fn, args, kwargs))

@@ -30,7 +30,7 @@ class Failed:
     raised: Raised = NOTHING
     """Otherwise the exception of the function."""
     stuck: str = ""
-    """A sentence about a call or result that could not be pickled or unpickled; otherwise empty."""
+    """A sentence about a call or result that could not be pickled or unpickled, otherwise empty."""
 
     @property
     def is_consequence(self) -> bool:

@@ -15,11 +15,11 @@ class Settings:
     """The settings that scripts for Horovod make by `RayExecutor.create_settings`."""
 
     timeout_s: float | None = None
-    """Seconds that the ranks wait for one another in `init`; None: DISTRUN_START_TIMEOUT."""
+    """Seconds that the ranks wait for one another in `init`. None: DISTRUN_START_TIMEOUT."""
     placement_group_timeout_s: float = 100.0
     """Seconds that Ray may take to create the placement group of the workers."""
     nics: Iterable[str] | None = None
-    """The interfaces and subnets that ranks of other nodes may use; None: Ray's address of each node."""
+    """The interfaces and subnets that ranks of other nodes may use. None: Ray's address of each node."""
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
@@ -38,7 +38,7 @@ class WorkerRequest:
 
     num_workers: int
     num_hosts: int | None
-    """The number of nodes; None: Ray chooses it."""
+    """The number of nodes. None: Ray chooses it."""
     cpus_per_worker: float
     gpus_per_worker: int
     use_current_placement_group: bool

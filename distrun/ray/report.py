@@ -38,7 +38,7 @@ def raise_failure(failed: Sequence[Failed], facts: Sequence[WorkerFacts], names:
 
     Raises:
         LaunchError: a worker is gone, or a call or result could not be pickled or unpickled.
-        Exception: the exception that the function raised; its cause is a `RemoteTraceback`.
+        Exception: the exception that the function raised. Its cause is a `RemoteTraceback`.
     """
     first = failed[0]
     if first.stuck:
@@ -116,7 +116,7 @@ def _last_lines(fact: WorkerFacts, is_lost: bool) -> list[bytes]:
 
 
 def tail(path: str, start: int) -> bytes | None:
-    """Return the end of a log from an offset on; None if there is no such file here."""
+    """Return the end of a log from an offset on, or None if there is no such file here."""
     with suppress(OSError), Path(path).open("rb") as log:
         size = log.seek(0, 2)
         log.seek(max(start, size - _LONGEST_TAIL))

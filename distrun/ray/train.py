@@ -81,7 +81,7 @@ class Trainer(_trainer_of_ray()):  # type: ignore[misc]
 
         Args:
             train_loop_per_worker: the training function, which calls `distrun.init()`.
-            backend_config: distrun's configuration; None: the default one.
+            backend_config: distrun's configuration. None: the default one.
             arguments: other arguments of Ray's `DataParallelTrainer`.
         """
         super().__init__(train_loop_per_worker, backend_config=backend_config or Config(), **arguments)

@@ -68,7 +68,7 @@ class Raised:
     """An exception that a function raised on a rank."""
 
     pickled: bytes
-    """The exception; empty if it cannot be pickled, or would end the driver, as KeyboardInterrupt does."""
+    """The exception. Empty if it cannot be pickled, or would end the driver, as KeyboardInterrupt does."""
     text: str
     """Its traceback."""
 
@@ -90,7 +90,7 @@ class Worker:
             print(f"{_ACTOR_NAME}rank {environ['RANK']}", file=stream, flush=True)
 
     def make_executable(self, call: Call) -> tuple[None, Raised | None]:
-        """Make the object that `try_execute` passes to functions; return the exception, if any."""
+        """Make the object that `try_execute` passes to functions, and return the exception, if any."""
         self._executable, raised = _tried(*call)
         return None, raised
 
@@ -137,7 +137,7 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 
 
 def _log_file(descriptor: int) -> tuple[str, int] | None:
-    """Return the file that a descriptor writes to, and its length; None if it is not a file."""
+    """Return the file that a descriptor writes to, and its length, or None if it is not a file."""
     try:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         return (path, os.stat(path).st_size) if os.path.isfile(path) else None

@@ -24,7 +24,7 @@ def rank_environs(
         facts: the workers, in rank order.
         env: further variables, the same for all.
         horovod: whether the ranks get Horovod's variables too.
-        network: the value of `--network`; empty: the rendezvous is at Ray's address of rank 0's node.
+        network: the value of `--network`. Empty: the rendezvous is at Ray's address of rank 0's node.
 
     Raises:
         UsageError: a node has another version of distrun, or no interface of that network.

@@ -20,14 +20,14 @@ class Assignment:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables for the ranks, which may be secrets."""
     driver: tuple[str, int] | None = None
-    """The address where the driver listens for the output of the ranks; None: the output comes with the report."""
+    """The address where the driver listens for the output of the ranks. None: the output comes with the report."""
     is_logged: bool = True
     """Whether the output is written to the logs of the executors too."""
     start_timeout: float = 600.0
     tags: bool = True
     timestamps: bool = False
     network: str = ""
-    """The interfaces and subnets for the ranks of other hosts; empty: Spark's address of each host."""
+    """The interfaces and subnets for the ranks of other hosts. Empty: Spark's address of each host."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class TaskReport:
     host: str = ""
     status: int = 1
     failure: str = ""
-    """The text about the first failure; empty if there is none."""
+    """The text about the first failure, empty if there is none."""
     failed_rank: int | None = None
     is_usage_error: bool = False
     results: Mapping[int, bytes] = field(default_factory=dict)
-    """On task 0, the results of all ranks; see `runner.job.options.Outcome`."""
+    """On task 0, the results of all ranks. See `runner.job.options.Outcome`."""
     size: int = 0
     stdout: bytes = b""
     """On task 0, the last output of the ranks that was not sent to the driver live."""

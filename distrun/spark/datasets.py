@@ -31,7 +31,7 @@ def dataset(df: Any, path: str, *, num_proc: int | None = None, columns: Sequenc
         df: the DataFrame, of a classic session or of Spark Connect.
         path: a folder on storage that the executors and the ranks share. Existing files are replaced.
         num_proc: the number of ranks that will read it: there will be enough row groups for them.
-        columns: the columns to keep; None: all.
+        columns: the columns to keep. None: all.
 
     Returns:
         The dataset, which can be passed to the ranks as an argument of `run`.
@@ -67,7 +67,7 @@ class Dataset:
     path: str
     """The folder."""
     columns: tuple[str, ...] | None = None
-    """The columns to read; None: all."""
+    """The columns to read. None: all."""
 
     def row_groups(self) -> list[Piece]:
         """Return all row groups that have rows, in an order that is the same on all ranks.
@@ -96,7 +96,7 @@ class Dataset:
             batch_size: the number of rows of a batch.
             shuffle: whether to shuffle the row groups, and the rows within each, by the seed and the epoch.
             seed: the seed of the order, the same on all ranks.
-            rank, size: the part to return, and the number of parts; None: by this rank and the size of the world.
+            rank, size: the part to return, and the number of parts. None: by this rank and the size of the world.
 
         Raises:
             UsageError: there are fewer rows than ranks, or an argument is impossible.

@@ -28,7 +28,7 @@ _KEPT = 1 << 20  # the last bytes of each stream that are kept for the report
 def printed_live(
     addresses: tuple[str, str] | None, key: bytes, stdout: TextIO, stderr: TextIO
 ) -> Iterator[tuple[str, int] | None]:
-    """Print the lines that task 0 sends. Yields the address for task 0 to connect to; None if it cannot.
+    """Print the lines that task 0 sends. Yields the address for task 0 to connect to, or None if it cannot.
 
     Args:
         addresses: the address where this process listens, and the address by which tasks reach it (names or numeric).
@@ -95,7 +95,7 @@ class DriverLine:
     """The task's side: sends lines to the driver, and keeps those that could not be sent."""
 
     def __init__(self, endpoint: tuple[str, int] | None, key: bytes) -> None:
-        """Begin to connect to the driver at `endpoint`; None: do not connect."""
+        """Begin to connect to the driver at `endpoint`. None: do not connect."""
         self._connection: socket.socket | None = None
         self._left = (bytearray(), bytearray())
         self._lock = threading.Lock()

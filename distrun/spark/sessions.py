@@ -31,7 +31,7 @@ class Session(Protocol):
         """Return whether the executor is in the driver's JVM, so that its log is the driver's output."""
 
     def driver_addresses(self) -> tuple[str, str] | None:
-        """Return the address where this process can listen, and the address by which tasks reach it; None if they
+        """Return the address where this process can listen, and the address by which tasks reach it, or None if they
         cannot
         reach it."""
 
@@ -187,7 +187,7 @@ class Classic:
             time.sleep(_POLL)
 
     def _slots(self) -> int | None:
-        """Return how many tasks can run at once; None if unknown. Spark then raises its own error if they do not
+        """Return how many tasks can run at once, or None if unknown. Spark then raises its own error if they do not
         fit."""
         if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
             return None

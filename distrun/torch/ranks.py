@@ -25,7 +25,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
-    """Declare that this rank has no more data, and return when all ranks have done so; see `distrun.join`.
+    """Declare that this rank has no more data, and return when all ranks have done so. See `distrun.join`.
 
     Args:
         device: accepted for Horovod's sake.

@@ -101,7 +101,7 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return `array_of` each tensor; None if it is None for any of them."""
+    """Return `array_of` each tensor, or None if it is None for any of them."""
     try:
         return list(map(cuda.as_array, tensors))
     except (TypeError, RuntimeError):

@@ -112,7 +112,7 @@ class Collectives(NamedGroup):
 
     @collective("_reduce_scatter_base_", "_reduce_scatter_base")
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
-        """Reduce a tensor, of which each rank gets an equal part."""
+        """Reduce a tensor. Each rank gets an equal part."""
         return self._start([self._reducing.scattered([output], [[input]], _op(opts))], [output], opts)
 
     @collective("reduce_scatter_tensor_coalesced_", "reduce_scatter", [1, 1])
@@ -244,7 +244,7 @@ class Collectives(NamedGroup):
         return self._start([handle], [], opts)
 
     def _root(self, opts: Any) -> int:
-        """Return the root's rank in the group; raises `ArgumentError` if there is no such rank."""
+        """Return the root's rank in the group. Raises `ArgumentError` if there is no such rank."""
         root: int = 0 if opts is None else opts.rootRank
         size = len(self._members.ranks)
         if not 0 <= root < size:

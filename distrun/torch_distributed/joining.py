@@ -94,7 +94,7 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
 
 
 def agreed_name() -> str:
-    """Return the unique name that the ranks have agreed on in the last `join`; empty without one."""
+    """Return the unique name that the ranks have agreed on in the last `join`, empty without one."""
     return _agreed_name
 
 
@@ -111,7 +111,7 @@ def join_beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelt
         The ranks of the group in the world.
 
     Raises:
-        UsageError: this rank is in a world without some of these ranks; or as `join` raises.
+        UsageError: this rank is in a world without some of these ranks, or as `join` raises.
         BootstrapError: as `join` raises.
     """
     global _joined_ranks
@@ -192,7 +192,7 @@ def _host() -> str:
 
 
 def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:
-    """Return the variables of the launch contract that follows from the introductions; empty if none is needed.
+    """Return the variables of the launch contract that follows from the introductions, empty if none is needed.
 
     Raises:
         UsageError: the ranks cannot form this world.

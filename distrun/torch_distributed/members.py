@@ -35,7 +35,7 @@ class Members:
         """A name that no other group of these ranks ever has; the same on all of them."""
         rising = sorted(ranks)
         self.order = None if list(ranks) == rising else [rising.index(rank) for rank in ranks]
-        """The place in the process set of each rank of the group; None if both have the same order."""
+        """The place in the process set of each rank of the group, or None if both have the same order."""
 
     def leave(self, is_aborting: bool = False) -> None:
         """Leave the group. After the group of all ranks, leave the job: when all ranks do so or, if `is_aborting`, at

@@ -20,7 +20,7 @@ from distrun.torch.cuda import StreamPoint, TorchArena
 
 
 def arena_of(handles: Sequence[Handle]) -> TorchArena | None:
-    """Return the arena of the operations on a GPU; None if there are none."""
+    """Return the arena of the operations on a GPU, or None if there are none."""
     for handle in handles:
         if isinstance(handle, DeviceHandle):
             return handle.arena  # type: ignore[return-value]  # these handles are made in `distrun.torch`
@@ -38,7 +38,7 @@ def note_fetched(handles: Sequence[Handle], tensors: Any) -> StreamPoint | None:
     """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences.
 
     Returns:
-        The point in the stream after the copies; None if no operation was on a GPU.
+        The point in the stream after the copies, or None if no operation was on a GPU.
     """
     arena = arena_of(handles)
     if arena is None:

@@ -50,7 +50,7 @@ class PointToPoint:
         """Start to send a tensor, which must not change before the work is done.
 
         Raises:
-            ArgumentError: `destination` is this rank, or not in the group; or this is not one dense tensor.
+            ArgumentError: `destination` is this rank, or not in the group, or this is not one dense tensor.
             JobAbortedError: the job has failed.
         """
         tensor = _only(tensors)
@@ -130,7 +130,7 @@ class MessageWork(PythonWork):
         """Return True when the message is sent or received. The current stream may then use a tensor on a GPU.
 
         Args:
-            timeout: how long to wait; 0 for the timeout of the process group.
+            timeout: how long to wait. 0 stands for the timeout of the process group.
 
         Raises:
             JobAbortedError: the other rank is gone, or the job has failed.
@@ -231,7 +231,7 @@ class MessageWork(PythonWork):
 
 
 def _only(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor of a list that has one; raises `ArgumentError`."""
+    """Return the tensor of a list that has one. Raises `ArgumentError`."""
     if len(tensors) != 1:
         raise ArgumentError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
     (tensor,) = tensors
@@ -244,7 +244,7 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _check_tag(tag: int) -> None:
-    """Refuse a tag that does not fit the header of a message; raises `ArgumentError`."""
+    """Refuse a tag that does not fit the header of a message. Raises `ArgumentError`."""
     if not -_TAGS <= tag < _TAGS:
         raise ArgumentError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
 

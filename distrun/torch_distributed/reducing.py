@@ -54,7 +54,7 @@ SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 
 
 class Reducing:
-    """The reductions of one process group; calls that come again and again are made once."""
+    """The reductions of one process group. The `Call` of each operator is made once and kept."""
 
     def __init__(self, members: Members, rank: int) -> None:
         """`rank` is ours in the group."""
@@ -87,7 +87,7 @@ class Reducing:
         An average is the sum divided by the number of ranks, as with gloo.
 
         Raises:
-            ArgumentError: as `in_place` raises; or they are not dense, or have several dtypes or shapes.
+            ArgumentError: as `in_place` raises, or they are not dense, or have several dtypes or shapes.
         """
         if not tensors or any(tensor.shape != tensors[0].shape for tensor in tensors):
             raise ArgumentError(
@@ -146,7 +146,7 @@ class Reducing:
             op: the operator.
 
         Raises:
-            ArgumentError: as `in_place` raises; or the parts do not fit the ranks.
+            ArgumentError: as `in_place` raises, or the parts do not fit the ranks.
         """
         check_alike(outputs[0].dtype, chain(outputs, *inputs))
         storage.check_written(outputs)
@@ -170,7 +170,7 @@ class Reducing:
         return handle
 
     def _call(self, kind: str, op: Any) -> Call | None:
-        """Return the call of an allreduce or a reducescatter; None for an operator that the runtime lacks."""
+        """Return the call of an allreduce or a reducescatter, or None for an operator that the runtime lacks."""
         which = op.op
         call = self._calls.get((kind, which))
         if call is None and which not in _BITWISE:
@@ -235,7 +235,7 @@ def afterwards(handle: Handle, do: Callable[[], Any]) -> None:
 
 
 def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Copy the elements of each source into the target at its place, unless they are there; return the targets."""
+    """Copy the elements of each source into the target at its place, unless they are there. Return the targets."""
     for target, source in zip(targets, sources, strict=True):
         if target.data_ptr() == source.data_ptr():  # the result was written there directly
             continue

@@ -26,7 +26,7 @@ def exchange(store: Store, rank: int, size: int, text: str, timeout: float, warn
         rank, size: this rank, and the number of ranks.
         text: this rank's text.
         timeout: seconds to wait for the others.
-        warning: seconds after which a wait is reported, and again each time it has doubled; 0: never.
+        warning: seconds after which a wait is reported, and again each time it has doubled. 0: never.
 
     Raises:
         BootstrapError: the others did not come in time, or the store is gone.

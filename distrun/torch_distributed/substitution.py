@@ -47,7 +47,7 @@ def substitute() -> None:
 
 
 def chosen_backend(asked: str | None) -> str | None:
-    """Return the backend for a script that asks for `asked`; None if it has asked for none, and gets the default.
+    """Return the backend for a script that asks for `asked`, or None if it has asked for none, and gets the default.
 
     It is "distrun" in place of gloo, and in place of gloo for CPUs with NCCL for GPUs, which is torch's own default. A
     script that names NCCL alone, or any other backend, gets that.

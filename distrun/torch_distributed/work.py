@@ -73,7 +73,7 @@ class DistrunWork(PythonWork):
         """Return True when the operation is done; for tensors on a GPU, the current stream waits.
 
         Args:
-            timeout: how long to wait; 0 for the timeout of the process group.
+            timeout: how long to wait. 0 stands for the timeout of the process group.
 
         Raises:
             StallError: the time is over. After the group's timeout, the operation is given up for all ranks.

@@ -28,7 +28,7 @@ class BestModelCheckpoint(ModelCheckpoint):
         save_freq: str | int = "epoch",
         filepath: str | None = None,
     ) -> None:
-        """`filepath` is `best.keras` (`best.weights.h5` for the weights only) unless given; for the rest see
+        """`filepath` is `best.keras` (`best.weights.h5` for the weights only) unless given. For the rest see
         `keras.callbacks.ModelCheckpoint`."""
         super().__init__(
             filepath or ("best.weights.h5" if save_weights_only else "best.keras"),

@@ -8,7 +8,7 @@ from distrun.runtime.collectives.trial import report
 
 
 class ReportCallback(Callback):
-    """Reports a metric to `distrun sweep` at the end of each epoch, where the trial may end; see `distrun.report`.
+    """Reports a metric to `distrun sweep` at the end of each epoch, where the trial may end. See `distrun.report`.
 
     Put it after `MetricAverageCallback`. Outside of a sweep it does nothing.
     """

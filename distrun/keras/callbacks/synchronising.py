@@ -96,7 +96,7 @@ class MetricAverageCallback(Callback):
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet | None = None) -> None:
-        """`device` is accepted for Horovod's sake. `process_set`: the ranks to average over; None: the ranks of the
+        """`device` is accepted for Horovod's sake. `process_set`: the ranks to average over. None: the ranks of the
         `DistributedOptimizer`."""
         super().__init__()
         self.process_set = process_set

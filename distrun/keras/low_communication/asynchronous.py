@@ -24,7 +24,7 @@ _taking_part: list[bool] = []
 def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     optimizer: Any, staleness: float = 4, *, model: Any = None, overlap: bool = True
 ) -> Any:
-    """Keep the parameters of `optimizer` on the job's parameter servers; returns it, for `compile`.
+    """Keep the parameters of `optimizer` on the job's parameter servers, and return it, for `compile`.
 
     In each step of `fit` a worker pushes its gradients to the servers, which apply them on arrival, and pulls the
     newest parameters. All workers begin with the parameters of rank 0, which they take when the optimizer is built. In

@@ -37,8 +37,8 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     overlap: bool = True,
     fragments: int = 4,
 ) -> Any:
-    """Make each host train by itself with `optimizer`, and exchange weights with the others every `every` steps;
-    returns it.
+    """Make each host train by itself with `optimizer`, and exchange weights with the others every `every` steps, and
+    return it.
 
     In `fit` the ranks of a host reduce their gradients at each step, as with a `DistributedOptimizer` of their process
     set, and after every `every` steps each weight takes an outer step. At the end of each epoch, and so of `fit`, all
@@ -152,7 +152,7 @@ def _callback_of(base: type) -> Any:
 
 
 class _KerasParameters(HostArrays):
-    """The trainable variables of a model; see `distrun.methods.diloco.parameters.Parameters`."""
+    """The trainable variables of a model. See `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, model: Any, library: Library) -> None:
         self._model = model

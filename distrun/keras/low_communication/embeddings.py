@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from distrun.keras.library import attach, switch_class
 
 Pull = Callable[[Any, NDArray[np.int64]], NDArray[np.float32] | None]
-"""Takes an embedding layer and unique rows of it, and returns their newest values; None: the layer's own are valid."""
+"""Takes an embedding layer and unique rows of it, and returns their newest values. None: the layer's own are valid."""
 
 
 def embeddings_of(model: Any) -> list[Any]:
@@ -83,7 +83,7 @@ class _Embedding(keras.layers.Embedding):
         return keras.ops.cast(looked_up, self.compute_dtype)
 
     def _pull_torch(self, variable: Any, indices: Any) -> bool:
-        """Pull the rows at `indices` into `variable`; return whether the layer is kept by rows."""
+        """Pull the rows at `indices` into `variable` and return whether the layer is kept by rows."""
         import torch
 
         if indices.is_meta or not isinstance(variable, torch.nn.Parameter):

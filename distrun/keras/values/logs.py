@@ -70,7 +70,7 @@ def _leaves(logs: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _members(logs: Any) -> list[tuple[Any, Any]] | None:
-    """Return the keys and values of a nest; None for a value."""
+    """Return the keys and values of a nest, or None for a value."""
     if isinstance(logs, Mapping):
         return list(logs.items())
     return list(enumerate(logs)) if isinstance(logs, (list, tuple)) else None

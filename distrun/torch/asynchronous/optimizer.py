@@ -25,7 +25,7 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     overlap: bool = True,
     delayed_nesterov: bool = False,
 ) -> Any:
-    """Keep the parameters of `optimizer` on the job's parameter servers; returns it.
+    """Keep the parameters of `optimizer` on the job's parameter servers, and return it.
 
     `step()` pushes this worker's gradients to the servers, which apply them on arrival, each with the present learning
     rate of its group, and pulls the newest parameters. All workers begin with the parameters of rank 0. The rest of a

@@ -43,7 +43,7 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], delay: int)
 
 
 def delay_of(optimizer: torch.optim.Optimizer, is_wanted: bool, staleness: float, workers: int) -> int:
-    """Return the number of gradients for which momentum is applied once; 0 if momentum is not delayed.
+    """Return the number of gradients for which momentum is applied once, or 0 if momentum is not delayed.
 
     Raises:
         UsageError: delayed momentum is wanted, but impossible.

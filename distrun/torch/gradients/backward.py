@@ -33,14 +33,14 @@ from torch.autograd import graph
 _ENGINE_CALL = graph._engine_run_backward.__code__  # every backward pass goes through this function
 
 current_task: Callable[[], int] = torch._C._current_graph_task_id
-"""The number of the graph task that runs in this thread; -1 outside of a backward pass."""
+"""The number of the graph task that runs in this thread, or -1 outside of a backward pass."""
 
 
 class Position(NamedTuple):
     """The place of a thread in a backward pass."""
 
     call: FrameType | None
-    """The pass's outermost call of the engine; None outside of a pass, or if its caller is gone."""
+    """The pass's outermost call of the engine, or None outside of a pass, or if its caller is gone."""
     depth: int
     """The number of nested calls of the engine."""
     is_own: bool

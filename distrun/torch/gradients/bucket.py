@@ -263,7 +263,7 @@ class BufferBucket(Bucket):
         self._loaded = {index: residual.lost for index, residual in residuals.items() if residual.lost is not None}
 
     def _wait(self) -> bool:
-        """Wait for the reduction if one was started; return whether there was one."""
+        """Wait for the reduction if one was started, and return whether there was one."""
         handle, self._handle = self._handle, None
         if handle is None:
             return False

@@ -80,7 +80,7 @@ class BucketSet:
         self.reset()
 
     def keep(self) -> None:
-        """Note that the received gradients are used; see `Bucket.keep`."""
+        """Note that the received gradients are used. See `Bucket.keep`."""
         for bucket in self._buckets:
             bucket.keep()
 

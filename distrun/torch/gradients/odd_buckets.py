@@ -116,7 +116,7 @@ class CompressedBucket(Bucket):
         return tensors
 
     def _gradient(self, parameter: Tensor, index: int) -> Tensor:
-        """Return a parameter's gradient as a dense tensor; zeros if there is none."""
+        """Return a parameter's gradient as a dense tensor, or zeros if there is none."""
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         return self.to_dense(gradient, index) if gradient.is_sparse else gradient
 

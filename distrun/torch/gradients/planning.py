@@ -40,7 +40,7 @@ _NONE, _DENSE, _SPARSE = 0, 1, 2  # kinds of gradients; the number of sparse dim
 
 @dataclass(frozen=True)
 class Settings(GradientSettings):
-    """The way gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
+    """The way gradients are reduced, and which of them travel together. See `DistributedOptimizer` for the meaning."""
 
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD

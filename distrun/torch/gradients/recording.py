@@ -45,7 +45,7 @@ def _record_batches(iterator: Any) -> None:
 
 
 def samples_in(batch: Any) -> int:
-    """Return the number of samples in a batch: the first dimension of its first tensor; 0 if there is none."""
+    """Return the number of samples in a batch: the first dimension of its first tensor, or 0 if there is none."""
     for _ in range(4):
         if isinstance(batch, Tensor):
             return int(batch.shape[0]) if batch.ndim else 0

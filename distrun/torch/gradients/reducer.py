@@ -72,7 +72,7 @@ class GradientReducer:
         self.passes_per_reduction = passes
         self.suppressed = False
         self.tuner: BucketTuner | None = None
-        """Tunes the buckets, from the first agreement on; None if they are not tuned."""
+        """Tunes the buckets, from the first agreement on, or None if they are not tuned."""
         self.before_agreement: Callable[[], None] | None = None
         """A function that all ranks of the job call before an agreement, even if not all of them reduce together."""
         self._name = name
@@ -354,7 +354,7 @@ class GradientReducer:
             self._buckets.load_residuals(residuals)
 
     def merged_residuals(self) -> dict[Tensor, Residual]:
-        """Return the average of all ranks' residuals, which any number of ranks can load; empty without error feedback.
+        """Return the average of all ranks' residuals, which any number of ranks can load. Empty without error feedback.
         All ranks of the process set call this.
 
         Raises:

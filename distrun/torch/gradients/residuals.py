@@ -1,4 +1,4 @@
-"""Averaging the residuals of compression over the ranks; see `distrun.runtime.collectives.residuals`."""
+"""Averaging the residuals of compression over the ranks. See `distrun.runtime.collectives.residuals`."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class BucketTuner:
         self._wanted = self._settings(policy.setting)
 
     def _slowest(self, seconds: float) -> float | None:
-        """Return the duration of the slowest rank in seconds; None if a rank has called `join()`."""
+        """Return the duration of the slowest rank in seconds, or None if a rank has called `join()`."""
         times = (np.array([seconds]),)
         request = Call("allreduce", self._name, Max).request("float64", ((1,),))
         handle = Handle(world.engine(), request, times, times)
@@ -145,7 +145,7 @@ class BucketTuner:
     # The plans --------------------------------------------------------------------------------------------------------
 
     def due(self) -> Settings | None:
-        """Return the settings for new buckets, at the beginning of a pass; None if the buckets stay."""
+        """Return the settings for new buckets, at the beginning of a pass, or None if the buckets stay."""
         if turns.has_joined() and not self._is_over:
             self._stop(_JOINED)
         if self._wanted == self._used:

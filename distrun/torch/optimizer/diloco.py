@@ -49,8 +49,8 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     backward_passes_per_step: int = 1,
     sparse_as_dense: bool = False,
 ) -> Any:
-    """Make each host train by itself with `optimizer`, and exchange updates with the others every `every` steps;
-    returns it.
+    """Make each host train by itself with `optimizer`, and exchange updates with the others every `every` steps, and
+    return it.
 
     At each step the ranks of a host reduce their gradients, as with a `DistributedOptimizer` of their process set.
     After every `every` steps each parameter takes an outer step: the distance by which the hosts have moved it since
@@ -151,7 +151,7 @@ class OuterDistributed(Distributed):
         return result
 
     def _unscale(self, grad_scale: Tensor | None, found_inf: Tensor) -> bool:
-        """Unscale the gradients, as a `GradScaler` does before other optimizers' steps; return whether to take the
+        """Unscale the gradients, as a `GradScaler` does before other optimizers' steps. Return whether to take the
         step."""
         if found_inf.item():
             return False
@@ -206,7 +206,7 @@ class OuterDistributed(Distributed):
 
 
 class _TorchParameters:
-    """The parameters of an optimizer; see `distrun.methods.diloco.parameters.Parameters`."""
+    """The parameters of an optimizer. See `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._tensors = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]

@@ -211,11 +211,11 @@ def wrap(
     kind: type[Distributed] | None = None,
     **more: Any,
 ) -> Distributed:
-    """Mix `Distributed` into the class of `optimizer`, which stays the same object; return it.
+    """Mix `Distributed` into the class of `optimizer`, which stays the same object, and return it.
 
     Args:
         optimizer: a plain optimizer.
-        reducer: reduces its gradients; None if this rank trains alone.
+        reducer: reduces its gradients, or None if this rank trains alone.
         process_set: the ranks whose gradients are reduced together.
         fills: whether a parameter without a gradient gets one of zeros.
         kind: a subclass to mix in instead.
@@ -247,7 +247,7 @@ def extend(optimizer: Distributed, kind: type[Distributed], step: Callable[..., 
     Args:
         optimizer: an optimizer that `DistributedOptimizer` returned.
         kind: a subclass of `Distributed`, which extends `_step`.
-        step: the `step` that the instance had before it was wrapped, such as a scheduler's; see `wrap`.
+        step: the `step` that the instance had before it was wrapped, such as a scheduler's. See `wrap`.
         more: the attributes.
     """
     wrapped = type(optimizer)

@@ -41,7 +41,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Make `optimizer` use the gradients of all ranks together; returns it.
+    """Make `optimizer` use the gradients of all ranks together, and return it.
 
     When `loss.backward()` returns, gradients are already reduced (as with DDP, and unlike Horovod, which reduces them
     by `step()` or `synchronize()`), so clipping, `GradScaler` and closures need nothing special. The gradients are

@@ -12,7 +12,7 @@ Callee = TypeVar("Callee", type, Callable[..., Any])
 
 
 def leave_uncompiled(callee: Callee) -> Callee:
-    """Exclude a function, or the methods of a class, and everything that they call from compilation; return it.
+    """Exclude a function, or the methods of a class, and everything that they call from compilation, and return it.
 
     `torch.compiler.disable` does the same, but takes a frame for each call, and a second to import.
     """
