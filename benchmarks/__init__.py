@@ -11,5 +11,6 @@ gpu/                    NVIDIA GPUs
 observation/            what recording events costs, and what autotuning brings
 prediction/             predictions beside own runs and published tables
 auto/                   plain scripts under --auto
+results/                figures that the documentation has, as `--json` writes them
 support/                tables, child processes, ranks and rounds of measurements
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
@@ -27,7 +28,7 @@ from benchmarks.gpu import tables as gpu
 from benchmarks.hosts import namespaces, tables as hosts
 from benchmarks.observation import recording
 from benchmarks.scale import policy, tables as scale
-from benchmarks.support import comparison, processes, ranks
+from benchmarks.support import comparison, figures, processes, ranks
 
 DEADLINES = {"allreduce": 300.0, "many": 240.0, "step": 300.0, "torch-backend": 900.0}
 """Seconds the programs that run on ranks may take."""
@@ -53,6 +54,9 @@ CHOICES = (
 def main() -> int:
     """Run what was chosen, print each table when it is there; 0 if nothing failed."""
     options = _options()
+    if options.write_pages:
+        figures.write_pages()
+        return 0
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what is in the background without it
     chosen = list(CHOICES) if options.only == "all" else [options.only]
@@ -77,7 +81,10 @@ def main() -> int:
                 print(f"benchmarks: error: {name}: {error}", file=sys.stderr)
                 failures += 1
     if options.json is not None:
-        options.json.write_text(json.dumps({"conditions": conditions, "comparisons": comparisons}, indent=1) + "\n")
+        command = " ".join(["scripts/bench", *(["--only", options.only] if options.only != "all" else [])])
+        source = {"command": command + " --quick" * options.quick, "date": datetime.date.today().isoformat()}
+        written = {**source, "conditions": conditions, "comparisons": comparisons}
+        options.json.write_text(json.dumps(written, indent=1) + "\n")
     return 1 if failures else 0
 
 
@@ -86,7 +93,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", choices=(*CHOICES, "all"), default="all", help="what to measure; default: all")
     parser.add_argument("--quick", action="store_true", help="a third of the rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything, in seconds, to FILE")
-    parser.add_argument("--markdown", action="store_true", help="print the tables as docs/figures.md has them")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
+    parser.add_argument(
+        "--write-pages",
+        action="store_true",
+        help="measure nothing: write the tables of README.md and docs/ from benchmarks/results",
+    )
     return parser.parse_args()
 
 

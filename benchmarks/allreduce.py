@@ -25,7 +25,7 @@ SIZES = {
 """The number of bytes, and how often they are reduced."""
 
 COPY, COPIES = "memcpy", "2 memcpys"
-EMPTY, TENSOR, ARRAY, GLOO = "distrun.empty", "torch", "numpy", "gloo"
+TENSOR, ARRAY, EMPTY, GLOO = "distrun", "distrun, numpy", "distrun.empty", "gloo"
 
 
 def compare(rank: Rank) -> Comparison:
@@ -33,19 +33,13 @@ def compare(rank: Rank) -> Comparison:
     comparison = Comparison(
         f"allreduce in place, sum, float32, {SIZE} ranks",
         "size",
-        [COPY, COPIES, EMPTY, TENSOR, ARRAY, GLOO, OPENMPI],
-        [
-            (EMPTY, COPY),
-            (TENSOR, COPY),
-            (TENSOR, EMPTY),
-            (GLOO, TENSOR),
-            (OPENMPI, TENSOR),
-        ],
+        [TENSOR, ARRAY, EMPTY, GLOO, OPENMPI, COPY, COPIES],
+        [(GLOO, TENSOR), (OPENMPI, TENSOR), (TENSOR, EMPTY), (TENSOR, COPY), (EMPTY, COPY)],
         notes=[
             f"{COPY}: numpy.copyto of as many bytes between warm arrays, the other rank asleep; "
             f"{COPIES}: both ranks at once.",
-            f"{EMPTY}: an array of distrun.empty; {TENSOR}, {ARRAY}: an ordinary tensor and array, reduced by "
-            "distrun; "
+            f"{TENSOR}, {ARRAY}: an ordinary torch tensor and numpy array; {EMPTY}: an array of distrun.empty, where "
+            "all others have ordinary memory. "
             f"{GLOO}: torch.distributed.all_reduce; {OPENMPI}: mpi4py's Allreduce(IN_PLACE). "
             "Each rank has just written its own one.",
         ],

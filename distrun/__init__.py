@@ -1,7 +1,7 @@
 """Data-parallel training from one command: `distrun -np 2 python train.py`.
 
-Importing this package loads the errors and nothing else, since it also runs before the launcher: what a rank uses is
-fetched from `distrun.public` when first used, and numpy with it.
+Importing this package loads nothing but the errors, since it is also imported before the launcher. What a rank uses is
+loaded from `distrun.public` when it is first used, and numpy with it.
 """
 
 from typing import TYPE_CHECKING
@@ -31,19 +31,19 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    # The import system asks for names such as __path__, and must not wait for numpy.
+    # The import system asks for names such as __path__, and that must not import numpy.
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'distrun' has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "__all__":  # which `from distrun import *` asks for
+    if name == "__all__":  # for `from distrun import *`
         return _names()
-    # A launcher needs no numpy.
+    # `run` is a function of the launcher, which needs no numpy.
     home = import_module("distrun.runner.launch.function" if name == "run" else "distrun.public")
     if not hasattr(home, name):
         raise AttributeError(f"module 'distrun' has no attribute {name!r}")
     value: object = getattr(home, name)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # the next access finds it without this function
     return value
 
 

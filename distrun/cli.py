@@ -1,4 +1,4 @@
-"""The command line of `distrun`: options in, a request out, and an error as one sentence."""
+"""The command line of `distrun`: it turns options into a request, and an error into one sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
 
 
-_MOST_HIDDEN = 1 << 16  # ranks that --redirect concerns
+_MOST_HIDDEN = 1 << 16  # the most ranks that --redirect may hide
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
@@ -29,10 +29,10 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 def distrun(**options: Any) -> int:
     """Start COMMAND once per rank and wait until all ranks are done: distrun -np 2 python train.py
 
-    Everything from the first word that is not an option belongs to the command. The exit status is that of the first
-    rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them; see distrun doctor --help.
-    'distrun predict FILE' tells how fast a job that has run would be on more hosts; see distrun predict --help.
-    'distrun sweep' tries a command with many values of its parameters; see distrun sweep --help.
+    Everything from the first word that is not an option belongs to the command. The exit status is the status of the
+    first rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them: see distrun doctor
+    --help. 'distrun predict FILE' estimates how fast a job that has run would be on more hosts: see distrun predict
+    --help. 'distrun sweep' tries a command with many values of its parameters: see distrun sweep --help.
     """
     if options["version"]:
         from distrun import __version__
@@ -50,17 +50,17 @@ def distrun(**options: Any) -> int:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Be the `distrun` command; the exit status is that of the job."""
+    """Run the `distrun` command. The exit status is the job's."""
     try:
         _open_standard_descriptors()
         status = _status(arguments)
-    except KeyboardInterrupt:  # between two lines that catch it
+    except KeyboardInterrupt:  # it came outside the code that handles it
         status = 130
     sys.exit(status)
 
 
 def _open_standard_descriptors() -> None:
-    """Open the descriptors 0, 1 and 2 if a daemon has started us without: no pipe of ours may get their numbers."""
+    """Open the descriptors 0, 1 and 2 if a daemon has started this process without them: pipes must not get them."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -135,7 +135,7 @@ def _look_at_jobs(name: str, *arguments: str) -> int:
 
 
 def _sentence(error: click.ClickException) -> str:
-    """Return what is wrong with the command line, and where to read on or what was probably meant."""
+    """Return what is wrong with the command line, and where to read more or what was probably meant."""
     context = getattr(error, "ctx", None)
     remedy = f"see {context.command_path if context else 'distrun'} --help"
     if isinstance(error, click.NoSuchOption):
@@ -151,7 +151,7 @@ def complain(sentence: str, status: int) -> int:
 
 
 def _with_own_options(command: click.Command, name: str, arguments: list[str]) -> list[str]:
-    """Return the arguments of a command with our options in the place of other launchers' flags."""
+    """Return the arguments of a command with distrun's options in place of other launchers' flags."""
     own = own_options(command)
     if "--auto" in arguments:
         arguments = with_value(own, arguments, "--auto", "global")

@@ -1,6 +1,6 @@
-"""`distrun-compat PROGRAM ...`: a command line of horovodrun, mpirun, mpiexec or torchrun starts its job with distrun.
+"""`distrun-compat PROGRAM ...`: starts the job of a horovodrun, mpirun, mpiexec or torchrun command line with distrun.
 
-Called through a link with the name of such a program, it is that program.
+Called through a link with the name of such a program, it acts as that program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ A link to distrun-compat with the name of such a program is enough: called throu
 
 
 def main() -> NoReturn:
-    """Be the `distrun-compat` command; the exit status is that of the job."""
+    """Run the `distrun-compat` command. The exit status is the job's."""
     try:
         _start_job()
     except KeyboardInterrupt:

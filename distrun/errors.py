@@ -1,4 +1,4 @@
-"""The errors distrun raises: one family, so that `except DistrunError` catches all of them and nothing else."""
+"""The errors that distrun raises: one family, so that `except DistrunError` catches all of them and nothing else."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 
 class DistrunError(Exception):
-    """Base of every error distrun raises on purpose; its text is one sentence meant for the user."""
+    """Base class of every error that distrun raises on purpose. Its text is one sentence for the user."""
 
     # TensorFlow's AutoGraph reads this signature to raise an error again with a longer text. Type checkers must not see
-    # it: they would take every error for a plain Exception.
+    # it, as they would take every error for a plain Exception.
     if not TYPE_CHECKING:
         __init__ = Exception.__init__
 
 
 class UsageError(DistrunError, ValueError):
-    """The caller asked for something that cannot be: the text holds the value, what is allowed and the remedy."""
+    """The caller asked for something impossible. The text has the value, what is allowed, and the remedy."""
 
 
 class NotOfferedError(UsageError, NotImplementedError):
-    """The caller asked for something that makes sense and is not offered, at all or in this mode of a framework."""
+    """The caller asked for something that makes sense but is not offered, at all or in this mode of a framework."""
 
 
 class NotInitializedError(DistrunError, ValueError):
@@ -35,7 +35,7 @@ class BootstrapError(DistrunError, RuntimeError):
 
 
 class RemoteError(DistrunError, RuntimeError):
-    """A function that a `Coordinator` has scheduled raised an error on a worker; the text holds its traceback."""
+    """A function that a `Coordinator` has scheduled raised an error on a worker. The text has its traceback."""
 
 
 class CheckpointError(DistrunError, RuntimeError):
@@ -43,15 +43,15 @@ class CheckpointError(DistrunError, RuntimeError):
 
 
 class CollectiveError(DistrunError, RuntimeError):
-    """A collective operation failed. Unless it is a `JobAbortedError`, the job can go on."""
+    """A collective operation failed. Unless it is a `JobAbortedError`, the job can continue."""
 
 
 HorovodInternalError = CollectiveError
-"""Horovod's name for a collective that failed, so that its `except` clauses catch ours."""
+"""Horovod's name for a collective that failed, so that scripts' `except` clauses for it catch distrun's."""
 
 
 class MismatchError(CollectiveError):
-    """Ranks disagreed about an operation; every rank of the process set gets the same text."""
+    """Ranks disagreed about an operation. Every rank of the process set gets the same text."""
 
 
 class StallError(CollectiveError):
@@ -59,12 +59,11 @@ class StallError(CollectiveError):
 
 
 class JobAbortedError(CollectiveError):
-    """A peer is gone or the engine has been shut down: no operation can complete any more."""
+    """A peer is gone or the engine has been shut down: no operation can complete any longer."""
 
 
 def is_about_lost_rank(error: BaseException) -> bool:
-    """Return whether an exception says that a rank is lost: it is one of distrun's that does, or was raised because of
-    one."""
+    """Return whether an exception is about a lost rank: it is such an error of distrun's, or was caused by one."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:

@@ -1,4 +1,4 @@
-"""The runtime's view of what a package passes on; type checkers see it by `import x as x` and `import *`.
+"""The names that a package exports at run time. Type checkers see them by `import x as x` and `import *`.
 
 Public names are written once, in these imports. A package derives its `__all__` from them, behind `if not
 TYPE_CHECKING`, because type checkers take a computed `__all__` for an empty one.
@@ -9,7 +9,7 @@ from types import ModuleType
 
 
 def exported(namespace: Mapping[str, object]) -> list[str]:
-    """Return the names that a module passes on, sorted: no modules, nothing private, and not `TYPE_CHECKING`."""
+    """Return the names that a module exports, sorted: no modules, nothing private, and not `TYPE_CHECKING`."""
     return sorted(
         name
         for name, value in namespace.items()

@@ -1,6 +1,7 @@
-"""The names that `distrun` has for a rank, each written once: here, or in the `__all__` of the module that defines it.
+"""The names that `distrun` has for a rank. Each is written once: here, or in the `__all__` of the module that defines
+it.
 
-`import x as x` and `import *` are how Python's typing rules spell "passed on": type checkers and editors follow them.
+`import x as x` and `import *` are how Python's typing rules mark a re-export, for type checkers and editors.
 """
 
 from distrun.contract.horovod import install_as_horovod as install_as_horovod

@@ -1,7 +1,7 @@
-"""The names that `distrun` and every framework face pass on.
+"""The names that `distrun` and its package for every framework export.
 
-Who this rank is and how often it was started again, operators, process sets, the barrier, reports of trials, and the
-error of Horovod's scripts.
+They are this rank's place in the job and its number of restarts, operators, process sets, the barrier, reports of
+trials, and the error for Horovod scripts.
 """
 
 from distrun.errors import HorovodInternalError as HorovodInternalError

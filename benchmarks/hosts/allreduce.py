@@ -34,7 +34,8 @@ def compare(rank: RemoteRank) -> Comparison:
         notes=[
             f"{ONE_WAY}, {BOTH_WAYS}: as many bytes through a plain TCP connection; {BOUND}: 2(n-1)/n x bytes / rate; "
             "of the rate, headers take 4.4 % at an MTU of 1500 and 0.7 % at 9000.",
-            f"{DISTRUN}: an array of distrun.empty; {GLOO}: torch.distributed.all_reduce; "
+            f"{DISTRUN}: an array of distrun.empty, where the others have ordinary memory; "
+            f"{GLOO}: torch.distributed.all_reduce; "
             f"{OPENMPI}: mpi4py's Allreduce(IN_PLACE) over btl tcp.",
         ],
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from benchmarks.support.measuring import Summary
+from benchmarks.support.measuring import Summary, exactly
 
 WIDTH = 120  # of a line of Markdown
 
@@ -48,13 +48,18 @@ class Comparison:
 
     @classmethod
     def decode(cls, data: Mapping[str, Any]) -> Comparison:
-        """Return the comparison that `encode` gave as plain data."""
+        """Return the comparison that `encode` gave as plain data; a result may also be its median alone."""
         rows = {
-            task: {name: Summary(r["median"], tuple(r["quartiles"]), r["count"]) for name, r in results.items()}
-            for task, results in data["rows"].items()
+            task: {name: _summary(result) for name, result in results.items()} for task, results in data["rows"].items()
         }
         ratios = [(of, to) for of, to in data["ratios"]]
         return cls(data["title"], data["tasks"], data["programs"], ratios, rows, list(data["notes"]), data["unit"])
+
+
+def _summary(result: Any) -> Summary:
+    if isinstance(result, float | int):
+        return exactly(result)
+    return Summary(result["median"], tuple(result["quartiles"]), result["count"])
 
 
 def duration(seconds: float) -> str:
@@ -90,7 +95,7 @@ def as_text(comparison: Comparison) -> str:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """Format a table for docs/figures.md, or two where lines would be too long: then the second one has the ratios."""
+    """Format a table as Markdown, or two where lines would be too long: then the second one has the ratios."""
     tables = markdown_tables(comparison.cells(), len(comparison.ratios))
     notes = [textwrap.fill(note, WIDTH, break_on_hyphens=False, break_long_words=False) for note in comparison.notes]
     return "\n\n".join([f"**{comparison.title}**", *tables, *notes])

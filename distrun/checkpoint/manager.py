@@ -1,4 +1,8 @@
-"""Saving and restoring the state of a training run: the public interface."""
+"""Saving and restoring the state of a training run: the public interface.
+
+`save` never skips a step. Ranks that skipped different steps would have no complete checkpoint, and a script that saves
+faster than its disk should learn that from its step time.
+"""
 
 from __future__ import annotations
 

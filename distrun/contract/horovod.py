@@ -1,9 +1,9 @@
-"""Horovod's mode: the package `horovod` that stands for ours, and what becomes of Horovod's environment variables.
+"""Horovod mode: the package `horovod` that stands for distrun, and the meaning of Horovod's environment variables.
 
-The mode is on where `DISTRUN_HOROVOD` is 1; `distrun --horovod` and `install_as_horovod` set it. Then the folder
-`distrun/as-horovod` is on the search path of modules. It holds a package of plain files, `horovod`, whose modules pass
-on ours under Horovod's names. Nobody imports that package unasked: its folder's name has a hyphen, and it is on the
-search path in this mode only.
+The mode is on where `DISTRUN_HOROVOD` is 1, which `distrun --horovod` and `install_as_horovod` set. Then the folder
+`distrun/as-horovod` is on the search path of modules. It contains a package of plain files, `horovod`, whose modules
+export distrun under Horovod's names. That package is never imported by accident: its folder's name has a hyphen, and it
+is on the search path in this mode only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 MODE = "DISTRUN_HOROVOD"
 PREFIX = "HOROVOD_"
 FOLDER = str(Path(__file__).parents[1] / "as-horovod")
-"""The folder that makes `import horovod` find ours, when it is on the search path of modules."""
+"""The folder that makes `import horovod` find distrun, when it is on the search path of modules."""
 
 
 def is_on(environ: Mapping[str, str]) -> bool:
-    """Return whether an environment asks for Horovod's mode."""
+    """Return whether an environment turns Horovod mode on."""
     return environ.get(MODE) == "1"
 
 
 def install_as_horovod() -> None:
-    """Make `import horovod` and `import horovod.torch` give distrun, from now on and in this process.
+    """Make `import horovod` and `import horovod.torch` give distrun in this process, after this call.
 
-    It is what `distrun --horovod` does for all ranks, for scripts that are started otherwise. Call it before the first
-    import of `horovod`. Processes that this one starts inherit the mode by `DISTRUN_HOROVOD=1`, which is set, and
-    children of `multiprocessing` the search path of modules.
+    It does for one process what `distrun --horovod` does for all ranks. Call it before the first import of `horovod`.
+    Processes that this one starts inherit the mode through `DISTRUN_HOROVOD=1`, which it sets, and children of
+    `multiprocessing` inherit the search path of modules.
 
     Raises:
         UsageError: another `horovod` has been imported already.
@@ -53,7 +53,7 @@ def install_as_horovod() -> None:
 
 
 def search_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return PYTHONPATH with our `horovod` in front, for the ranks of this host; nothing outside of the mode."""
+    """Return PYTHONPATH with distrun's `horovod` in front, for the ranks of this host. Empty outside Horovod mode."""
     if not is_on(environ):
         return {}
     others = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != FOLDER]
@@ -61,11 +61,11 @@ def search_path(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_variables(contract: LaunchContract, elastic: bool = False) -> dict[str, str]:
-    """Return the variables by which Horovod's launcher tells a rank who it is, which scripts read.
+    """Return the variables that Horovod's launcher gives a rank for its place in the job. Scripts read them.
 
     Args:
-        contract: the rank's.
-        elastic: whether the job is elastic, which scripts read too.
+        contract: the rank's contract.
+        elastic: whether the job is elastic, which scripts read, too.
     """
     names = ("hostname", "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
     variables = {PREFIX + name.upper(): str(getattr(contract, name)) for name in names}
@@ -86,11 +86,11 @@ _HONOURED = {
     "log_level": ("HOROVOD_LOG_LEVEL",),
     "autotune_log": ("HOROVOD_AUTOTUNE_LOG",),
 }
-"""For a field of `Settings`, Horovod's variables with that meaning; the first that is set counts."""
+"""For a field of `Settings`, Horovod's variables with the same meaning. The first one that is set counts."""
 
 TIMELINE = "HOROVOD_TIMELINE"
 _LATER = "DYNAMIC"
-"""The value of `HOROVOD_TIMELINE` where the script will call `start_timeline`: here it may in any case."""
+"""The value of `HOROVOD_TIMELINE` where the script will call `start_timeline`. With distrun it always may."""
 
 _WITHOUT_EFFECT = {
     r"CYCLE_TIME": "operations start when the last rank has submitted them, without a cycle to wait for",
@@ -109,9 +109,9 @@ _WITHOUT_EFFECT = {
     r"THREAD_AFFINITY": "threads are not pinned to cores",
     r"SPARK_.*": "of these, the driver's distrun.spark.run takes SPARK_START_TIMEOUT alone",
 }
-"""Variables, less HOROVOD_, that change nothing here, and why."""
+"""Variables without HOROVOD_ that have no effect here, and the reason."""
 
-# Read elsewhere, set by launchers, or by who builds Horovod: container images keep the latter.
+# Read elsewhere, or set by launchers, or used to build Horovod: container images keep the last kind.
 _NOT_FOR_RUNS = re.compile(
     r"HOSTNAME|(LOCAL_|CROSS_)?(RANK|SIZE)|ELASTIC(_TIMEOUT)?|GLOO_RENDEZVOUS_(ADDR|PORT)|STALL_CHECK_DISABLE|LOG_HIDE_TIME"
     r"|AUTOTUNE|TIMELINE"
@@ -121,11 +121,11 @@ _NOT_FOR_RUNS = re.compile(
 
 
 def settings_of(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return what Horovod's variables say of the fields of `Settings`.
+    """Return the values of Horovod's variables for the fields of `Settings`.
 
     Returns:
-        For each field that is set: the variable, and the text that means for the field what the user has written.
-        Nothing outside of Horovod's mode.
+        For each field that is set, the variable, and the text that has the user's meaning for the field. Empty outside
+        Horovod mode.
     """
     if not is_on(environ):
         return {}
@@ -149,26 +149,26 @@ def settings_of(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 
 def timeline_file(environ: Mapping[str, str]) -> str:
-    """Return the file of the timeline that `HOROVOD_TIMELINE` asks for; empty: it asks for none, or is not honoured."""
+    """Return the timeline file that `HOROVOD_TIMELINE` asks for. Empty if it asks for none or Horovod mode is off."""
     file = environ.get(TIMELINE, "") if is_on(environ) else ""
     return "" if file == _LATER else file
 
 
 def _is_true(name: str, environ: Mapping[str, str]) -> bool:
-    """Return a switch of Horovod's, which takes an integer above 0 for on and anything else for off."""
+    """Return the value of one of Horovod's switches: an integer above 0 is on, anything else is off."""
     text = environ.get(name, "").strip()
     return text.isdecimal() and int(text) > 0
 
 
 def without_effect(environ: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each of Horovod's variables that is set and changes nothing; none outside of the mode."""
+    """Return a sentence for each of Horovod's variables that is set without effect. Empty outside Horovod mode."""
     names = sorted(name for name in environ if name.startswith(PREFIX)) if is_on(environ) else []
     reasons = [(name, _reason(name.removeprefix(PREFIX))) for name in names]
     return [f"{name} changes nothing: {reason}" for name, reason in reasons if reason]
 
 
 def _reason(name: str) -> str:
-    """Return why a variable, less HOROVOD_, has no effect; empty if it has one, or is not meant for runs."""
+    """Return why a variable without HOROVOD_ has no effect. Empty if it has one, or is not meant for runs."""
     if PREFIX + name in _names(_HONOURED.values()) or _NOT_FOR_RUNS.fullmatch(name):
         return ""
     reasons = (reason for pattern, reason in _WITHOUT_EFFECT.items() if re.fullmatch(pattern, name))

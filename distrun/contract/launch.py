@@ -1,7 +1,7 @@
-"""The launch contract: the environment variables by which the launcher tells a rank who it is.
+"""The launch contract: the environment variables that tell a rank its place in the job.
 
-The launcher writes it and the runtime reads it. Nothing here imports anything but the standard library, because the
-launcher must start without numpy or a framework.
+The launcher writes it and the runtime reads it. Nothing here imports numpy or a framework, because the launcher must
+start without them.
 """
 
 from __future__ import annotations
@@ -15,34 +15,35 @@ from distrun.host.numerals import whole_number
 
 PREFIX = "DISTRUN_"
 SHIPPED = "DISTRUN_SHIPPED"
-"""The variable that says where a host has put what was brought to it; see `distrun.runner.shipping.arrived`."""
+"""The variable with the folder where a host keeps the files that were sent to it. See
+`distrun.runner.shipping.arrived`."""
 AGENT = "DISTRUN_AGENT"
-"""The variable by which an agent's guard (`distrun.runner.agent.cleanup.guard`) knows what its ranks have started."""
+"""The variable that an agent's guard (`distrun.runner.agent.cleanup.guard`) recognises its ranks' processes by."""
 
 SERVERS = "DISTRUN_SERVERS"
-"""The variable with the endpoints of the parameter servers, in their order, separated by semicolons. Those of one are
-its addresses, in the order in which to try them, separated by commas. Ranks have it only if there are servers."""
+"""The variable with the endpoints of the parameter servers, in order, separated by semicolons. A server's endpoints are
+its addresses, separated by commas, in the order to try them. Set on ranks only if there are servers."""
 SERVER = "DISTRUN_SERVER"
-"""The variable that tells a parameter server its number. A server is no rank, and has no contract."""
+"""The variable with the number of a parameter server. A server is not a rank, and has no contract."""
 SERVER_MEMORY = "DISTRUN_SERVER_MEMORY"
-"""The variable with the descriptor of the memory in which a server keeps its parameters; it outlives the server."""
+"""The variable with the descriptor of the memory where a server keeps its parameters. It outlives the server."""
 SERVER_RESTARTS = "DISTRUN_SERVER_RESTARTS"
-"""The variable that says how often servers are started again in all."""
+"""The variable with the number of times that servers may be restarted in all."""
 SERVER_COPIES = "DISTRUN_SERVER_COPIES"
-"""The variable that says how many seconds lie between copies of what servers hold, and, after a colon, the folder of
-the job where they are. Only then may a server come back on another host."""
+"""The variable with the seconds between copies of the servers' contents and, after a colon, the folder of the job where
+the copies are. Only if it is set may a server be restarted on another host."""
 SERVER_GENERATION = "DISTRUN_SERVER_GENERATION"
-"""The variable that tells a server which has come to another host how often servers had been started again by then."""
+"""The variable with the number of server restarts before this one, for a server that was restarted on another host."""
 
 
 @dataclass(frozen=True)
 class LaunchContract:
-    """The identity of a rank, as the launcher decides it. `to_environ` and `from_environ` are inverse to each other."""
+    """A rank's place in the job, as the launcher assigns it. `to_environ` and `from_environ` are inverses."""
 
     job: str
-    """Random name of the job, 32 hexadecimal digits, the same on all ranks. Not a secret."""
+    """Random name of the job, 32 hexadecimal digits, the same on all ranks. It is not a secret."""
     key: str
-    """The job key, 64 hexadecimal digits: peers prove knowledge of it before anything they send is read. A secret."""
+    """The job key, 64 hexadecimal digits. A peer proves that it knows it before anything it sends is read. A secret."""
     rank: int
     size: int
     local_rank: int
@@ -53,28 +54,28 @@ class LaunchContract:
     hostname: str
     """The host's name in the launch plan."""
     master_addr: str
-    """The address by which other hosts reach rank 0's host, for torch.distributed, JAX and their like."""
+    """An address of rank 0's host for other hosts, used by torch.distributed, JAX and others."""
     master_port: int
     """A port that was free on rank 0's host at launch."""
     rendezvous: str = ""
-    """The endpoints at which rank 0 listens for the other ranks, `10.0.0.1:40123,[fd00::1]:40123`, in the order in
-    which to try them; their port is kept free for rank 0. Empty when all ranks are on one host."""
+    """The endpoints where rank 0 listens for the other ranks, `10.0.0.1:40123,[fd00::1]:40123`, in the order to try
+    them. Their port is reserved for rank 0. Empty when all ranks are on one host."""
     generation: int = 1
-    """Counts the worlds of the job, from 1: an elastic job makes a new one when ranks come or go. 0 on a process that
-    is to join later: its numbers are what it is likely to be, and the launcher tells it when (see `elastic.messages`).
-    """
+    """The number of the world in the job, from 1. An elastic job begins a new one when ranks come or go. 0 for a
+    process that will join later: its numbers are likely ones, and the launcher sends the final ones (see
+    `elastic.messages`)."""
     slot: int = -1
-    """The slot of its host that this process has for life, which is the number of its GPU: local ranks may change with
-    the generation. -1 = the local rank."""
+    """The slot of its host that this process keeps for life, which is the number of its GPU. Local ranks may change
+    with the generation. -1: the local rank."""
     restart: int = 0
-    """How often the job, or its ranks, were started again before this process."""
+    """How often the job, or its ranks, were restarted before this process started."""
 
     def __post_init__(self) -> None:
         if self.slot < 0:
             object.__setattr__(self, "slot", self.local_rank)
 
     def to_environ(self) -> dict[str, str]:
-        """Return the variables of this contract: ours (DISTRUN_*) and those that scripts of other frameworks read."""
+        """Return the variables of this contract: DISTRUN_*, and the ones that scripts for other launchers read."""
         ours = {PREFIX + field.name.upper(): str(getattr(self, field.name)) for field in fields(self)}
         return {
             **ours,
@@ -88,9 +89,9 @@ class LaunchContract:
         }
 
     def openmpi_environ(self) -> dict[str, str]:
-        """Return the same as Open MPI's OMPI_COMM_WORLD_* variables, for scripts that read those.
+        """Return the same numbers as Open MPI's OMPI_COMM_WORLD_* variables, for scripts that read these.
 
-        Our own runtime looks for DISTRUN_* first, so a rank that has both is still a rank of distrun.
+        distrun's runtime looks for DISTRUN_* first, so a rank that has both is still a rank of distrun.
         """
         return {
             "OMPI_COMM_WORLD_RANK": str(self.rank),
@@ -98,17 +99,18 @@ class LaunchContract:
             "OMPI_COMM_WORLD_LOCAL_RANK": str(self.local_rank),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(self.local_size),
             "OMPI_COMM_WORLD_NODE_RANK": str(self.local_rank),
-            # Without this one, JAX does not look at the others.
+            # JAX ignores the others if this one is missing.
             "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{self.master_addr}:{self.master_port}",
         }
 
     def torchrun_environ(self, name: str, node: int, nodes: int, max_restarts: int = 0) -> dict[str, str]:
-        """Return the variables that ranks of torchrun have besides those of `to_environ`.
+        """Return the variables that torchrun's ranks have in addition to the ones from `to_environ`.
 
         Args:
             name: the job's name, `--rdzv-id`.
-            node, nodes: the index of this rank's host among so many hosts.
-            max_restarts: how often ranks may be started again.
+            node: the index of this rank's host.
+            nodes: the number of hosts.
+            max_restarts: the number of times that ranks may be restarted.
         """
         return {
             "GROUP_RANK": str(node),
@@ -124,12 +126,12 @@ class LaunchContract:
 
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
-        """Whether this environment was made by distrun's launcher."""
+        """Whether distrun's launcher made this environment."""
         return PREFIX + "JOB" in environ
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> LaunchContract:
-        """Return the contract that `to_environ` wrote into an environment.
+        """Return the contract that `to_environ` has written into an environment.
 
         Raises:
             UsageError: a variable is missing or not an integer.

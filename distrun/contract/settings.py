@@ -1,8 +1,8 @@
-"""The settings: what users may tell distrun by environment variables, read and checked in this module alone.
+"""The settings: environment variables that users may set for distrun, read and checked only in this module.
 
 Every field of `Settings` is a variable, DISTRUN_ and the field's name in capitals. docs/settings.md explains them to
-users. The launcher reads the same object, to refuse before it starts anything what every rank would refuse one by one.
-In Horovod's mode its variables count where ours are not set: see `distrun.contract.horovod`.
+users. The launcher reads the same object, so it reports an error once, before it starts anything, and not every rank by
+itself. In Horovod mode Horovod's variables count where distrun's are not set: see `distrun.contract.horovod`.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ FLAT, HIERARCHICAL = "flat", "hierarchical"
 
 AUTO, DIRECT, RING, HALVING_DOUBLING, TREE = "auto", "direct", "ring", "halving-doubling", "tree"
 ALGORITHMS = (AUTO, DIRECT, RING, HALVING_DOUBLING, TREE)
-"""The algorithms by which arrays are reduced between hosts; `AUTO` chooses one for each."""
+"""The algorithms that reduce arrays between hosts. `AUTO` chooses one for each operation."""
 
 HALF_PRECISION, QUANTISED = ("float16", "bfloat16"), ("int8", "int4")
 WIRE_DTYPES = (*HALF_PRECISION, *QUANTISED)
-"""The types, other than their own, in which floats may travel between hosts."""
+"""The types, other than their own, that floats may be sent as between hosts."""
 WIRE_SHARES = {"float16": 1 / 2, "bfloat16": 1 / 2, "int8": 65 / 256, "int4": 33 / 256}
-"""The share of float32 that is then sent; integers have a scale of 4 bytes for 256 of them."""
+"""The size of the sent data as a share of float32's. Quantised types have a scale of 4 bytes for 256 elements."""
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
@@ -178,7 +178,7 @@ def _limit(variable: str, text: str) -> int:
 
 
 def _key(variable: str, text: str) -> bytes:
-    if len(text) < _SHORTEST_KEY:  # the value is a secret, and not shown
+    if len(text) < _SHORTEST_KEY:  # the value is a secret, so the message does not show it
         raise UsageError(
             f"{variable} has {len(text)} characters: set it to at least {_SHORTEST_KEY}, as from `openssl rand -hex 32`"
         )
@@ -186,87 +186,87 @@ def _key(variable: str, text: str) -> bytes:
 
 
 def _setting(default: object, parse: Callable[[str, str], object], secret: bool = False) -> Any:
-    """Return a field with a default and the function that reads and checks its variable's text."""
+    """Return a field with its default, and the function that parses and checks its variable's text."""
     return field(default=default, repr=not secret, metadata={"parse": parse})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one process. An empty variable counts as one that is not set."""
+    """The settings of one process. An empty variable counts as not set."""
 
     stall_warning: float = _setting(60.0, _number)
-    """Seconds after which a waiting operation is reported; 0: never."""
+    """Seconds after which a waiting operation is reported. 0: never."""
     stall_timeout: float = _setting(0.0, _number)
-    """Seconds after which a waiting operation fails; 0: never."""
+    """Seconds after which a waiting operation fails. 0: never."""
     start_timeout: float = _setting(60.0, _duration)
     """Seconds that the ranks wait for one another in `init`."""
     keepalive: float = _setting(15.0, _number)
-    """Seconds of silence after which another host counts as gone; 0: never."""
+    """Seconds without a sign of life after which another host counts as gone. 0: never."""
     fusion_threshold: int = _setting(64 << 20, _rounded)
-    """Bytes that operations submitted together may be fused to; 0 fuses nothing."""
+    """The most bytes that operations submitted together are fused to. 0 fuses nothing."""
     bucket_bytes: int = _setting(25 << 20, _bytes)
-    """Bytes from which a gradient bucket of `distrun.torch` is full."""
+    """The bytes that make a gradient bucket of `distrun.torch` full."""
     first_bucket_bytes: int = _setting(1 << 20, _bytes)
-    """Bytes from which the first of the buckets is full."""
+    """The bytes that make the first bucket full."""
     cache_capacity: int = _setting(1 << 16, _rounded)
-    """The number of requests that have a cache id."""
+    """The number of requests that get a cache id."""
     backend: str = _setting("auto", _one_of("auto", "shared_memory", "tcp", "mpi"))
-    """How arrays travel: tcp is for several hosts, shared_memory for one."""
+    """The transport for arrays: tcp is for several hosts, shared_memory for one."""
     network: str = _setting("", _network)
-    """The interfaces and subnets that ranks of other hosts may use, separated by commas; empty: all."""
+    """The interfaces and subnets that ranks of other hosts may use, separated by commas. Empty: all."""
     ports: str = _setting("", _ports)
-    """The ports at which we may listen, `5000-5099`; empty: any."""
+    """The ports that distrun may listen at, `5000-5099`. Empty: any."""
     fan_out: int = _setting(0, _whole)
-    """Hosts for which the first rank of a host passes on what their ranks and rank 0 tell each other; 0: all ranks
-    connect with rank 0 if these are few, and 8 hosts otherwise; rank 0's counts."""
+    """The most hosts whose messages with rank 0 the first rank of one host forwards. 0: all ranks connect with rank 0
+    if they are few, and 8 hosts otherwise. Rank 0's value counts."""
     wire_dtype: str = _setting("", _one_of(*WIRE_DTYPES))
-    """The type in which float32 and float64 travel between hosts; empty: their own."""
+    """The type that float32 and float64 are sent as between hosts. Empty: their own."""
     algorithm: str = _setting(AUTO, _one_of(*ALGORITHMS))
-    """The algorithm by which arrays are reduced between hosts; rank 0's counts."""
+    """The algorithm that reduces arrays between hosts. Rank 0's value counts."""
     encrypt: bool = _setting(False, _switch("connections between hosts are encrypted"))
-    """Whether connections with other hosts are encrypted; the same on all ranks."""
+    """Whether connections with other hosts are encrypted. It must be the same on all ranks."""
     key: bytes | None = _setting(None, _key, secret=True)
-    """The secret that the ranks share where no launcher of ours gives them one."""
+    """The secret that the ranks share where distrun's launcher does not give them one."""
     tensorflow_op: str = _setting("auto", _one_of("auto", "kernel", "numpy_function"))
-    """How collectives get into graphs of TensorFlow."""
+    """How collectives are built into TensorFlow graphs."""
     jax_call: str = _setting("auto", _one_of("auto", "ffi", "io_callback"))
-    """How collectives get into programs of JAX."""
+    """How collectives are built into JAX programs."""
     torch_backend: bool = _setting(False, _switch("scripts that ask torch.distributed for gloo get distrun"))
-    """Whether scripts that ask torch.distributed for gloo, or for nothing, get our backend."""
+    """Whether scripts that ask torch.distributed for gloo, or for no backend, get distrun's backend."""
     input_wait: float = _setting(0.2, _share)
-    """The share of its time that a rank may wait for its input before it says so; 0: never."""
+    """The share of its time that a rank may wait for input before a warning. 0: never warn."""
     share_gpus: bool = _setting(False, _switch("ranks may share a GPU"))
     """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
     gpu_backend: str = _setting("auto", _one_of("auto", "nccl", "staged"))
-    """How tensors travel between GPUs; rank 0's counts."""
+    """The transport for tensors between GPUs. Rank 0's value counts."""
     adasum: str = _setting(FLAT, _one_of(FLAT, HIERARCHICAL))
-    """Whether Adasum combines all ranks, or the averages of the hosts; the same on all ranks."""
+    """Whether Adasum combines all ranks, or the averages of the hosts. It must be the same on all ranks."""
     events: bool = _setting(True, _switch("what this rank does when is recorded"))
     """Whether each rank records its events in a ring of shared memory."""
     timeline: str = _setting("", _text)
-    """The file of a timeline of all ranks; empty: none is written."""
+    """The file of a timeline of all ranks. Empty: none is written."""
     timeline_steps: range | None = _setting(None, _steps)
-    """The steps that a timeline shows; None: all."""
+    """The steps that a timeline shows. None: all."""
     timeline_operations: bool = _setting(False, _switch("each operation has a row in the timeline"))
     """Whether each operation has a row in a timeline."""
     timeline_limit: int = _setting(DEFAULT_LIMIT * 1_000_000, _limit)
-    """Bytes that the file of a timeline may have; megabytes in the variable."""
+    """The most bytes of a timeline file. The variable has megabytes."""
     timeline_mark_cycles: bool = _setting(False, _switch("arriving decisions are marked in the timeline"))
-    """Whether arriving decisions of the coordinator are marked in a timeline."""
+    """Whether a timeline marks when decisions of the coordinator arrive."""
     scalars: float = _setting(0.0, _number)
-    """Seconds between two times at which rank 0 writes figures to TensorBoard and MLflow; 0: it does not."""
+    """Seconds between two times when rank 0 writes figures to TensorBoard and MLflow. 0: never."""
     autotune: bool = _setting(False, _switch("settings of communication are tuned on the running job"))
-    """Whether settings that the user has not given are tuned on the running job; rank 0's counts."""
+    """Whether settings that the user has not set are tuned on the running job. Rank 0's value counts."""
     autotune_log: str = _setting("", _text)
-    """The file to which rank 0 writes what was tried; empty: none."""
+    """The file where rank 0 logs what was tried. Empty: none."""
     autotune_wire_dtypes: tuple[str, ...] = _setting((), _some_of(*HALF_PRECISION))
-    """The types in which gradients may travel between hosts if tuning finds that faster; rank 0's count."""
+    """The types that gradients may be sent as between hosts if tuning finds that faster. Rank 0's value counts."""
     log_level: str = _setting("", _one_of(*LOG_LEVELS))
-    """The least important messages that are printed; empty: warnings, or what the program has chosen itself."""
+    """The lowest level of messages that are printed. Empty: warnings, or the program's own choice."""
     log_time: bool = _setting(False, _switch("messages begin with the time"))
     """Whether messages begin with the time."""
     horovod: bool = _setting(False, _switch("this rank runs in Horovod's mode"))
-    """Whether this rank runs a script of Horovod's: where we differ from it on purpose, its numbers hold."""
+    """Whether this rank runs a Horovod script. Where distrun differs on purpose, Horovod's numbers hold."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Settings:
@@ -286,7 +286,7 @@ class Settings:
         return cls(**given)
 
     def timeline_options(self) -> TimelineOptions:
-        """Return the choices about the timeline, whose file is named."""
+        """Return the options of the timeline. `timeline` must be set."""
         return TimelineOptions(
             os.path.abspath(self.timeline),
             self.timeline_steps,
@@ -296,10 +296,10 @@ class Settings:
         )
 
     def check_backend(self, hosts: int) -> None:
-        """Refuse a backend that cannot connect ranks on so many hosts, or not as they are to be connected.
+        """Raise an error if the backends cannot connect ranks on `hosts` hosts, or not with encryption as required.
 
         Raises:
-            UsageError: tcp on one host, shared_memory on several, or encryption with what does not encrypt.
+            UsageError: tcp on one host, shared_memory on several, or encryption with a backend that cannot encrypt.
         """
         if self.encrypt and hosts > 1:
             for variable, value, other in ((BACKEND, self.backend, "tcp"), (GPU_BACKEND, self.gpu_backend, "staged")):
@@ -315,15 +315,15 @@ class Settings:
 
 
 def given(environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the fields of `Settings` for which an environment has values."""
+    """Return the fields of `Settings` that have values in an environment."""
     own = {entry.name for entry in fields(Settings) if environ.get(PREFIX + entry.name.upper())}
     return frozenset(own | horovod.settings_of(environ).keys())
 
 
 def current() -> Settings:
-    """Return the settings in this process's environment as it is now.
+    """Return the settings from this process's environment as it is now.
 
-    Reading takes some tens of microseconds: code that needs a setting often asks once and keeps it.
+    Reading takes some tens of microseconds, so code that needs a setting often should keep it.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -332,7 +332,7 @@ def current() -> Settings:
 
 
 def is_given(switch: str) -> bool:
-    """Return whether a switch is on, or has a value that `current` will refuse: for callers that must not raise."""
+    """Return whether a switch is on, or has a value that `current` rejects: for callers that must not raise."""
     return os.environ.get(switch, "0") not in ("", "0")
 
 
@@ -341,8 +341,7 @@ VARIABLES = tuple(PREFIX + entry.name.upper() for entry in fields(Settings))
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    """Return a sentence for each name that begins like a variable of ours and is none, with the nearest name that is
-    one.
+    """Return a sentence for each name that begins like distrun's variables but is not one, with the nearest real name.
 
     Variables of the launch contract and of elastic jobs are known, though users should not set them.
     """

@@ -1,4 +1,4 @@
-"""The topology: a rank's place in the job, which every environment answers alike."""
+"""The topology: a rank's place in the job, in the same form under every launcher."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from distrun.host.numerals import MOST_RANKS
 
 @dataclass(frozen=True, repr=False)
 class Topology:
-    """A rank's place in the job, in its host and across the hosts.
+    """A rank's place in the job, on its host and across the hosts.
 
-    The six numbers mean what they mean in Horovod. Each index counts from 0 and is smaller than its size.
+    The six numbers mean the same as in Horovod. Each index counts from 0 and is smaller than its size.
 
     Raises:
         UsageError: an index is outside its size, or a part is larger than the whole.
@@ -53,13 +53,13 @@ _REMEDY = "check the variables that the launcher gave this process, or start the
 
 
 def local_ranks(places: Sequence[Sequence[int]], rank: int) -> tuple[int, ...]:
-    """Return the ranks that share a host with `rank`, itself included, rising.
+    """Return the ranks that share a host with `rank`, including itself, in rising order.
 
     Args:
         places: the local rank, local size and cross rank of each rank.
-        rank: one of them.
+        rank: one of these ranks.
     """
-    # The cross rank counts the hosts that have a rank with this local rank: of the first ranks, all hosts.
+    # The cross rank counts the hosts that have a rank with this local rank. Every host has local rank 0.
     sizes = [size for _, size in sorted((cross, size) for local, size, cross in places if local == 0)]
 
     def host(place: Sequence[int]) -> int:

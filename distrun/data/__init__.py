@@ -1,17 +1,18 @@
-"""Data for many ranks: each gets another part of it, and all get as much.
+"""Data for many ranks: each rank gets a different part, and all parts have the same size.
 
     import distrun.data
 
     batches = distrun.data.shard((images, labels), batch_size=32, shuffle=True, seed=42)
     model.fit(batches, epochs=10)
 
-`shard` divides arrays, lists, streams, datasets of tf.data, torch and Keras; `watch` warns where training waits for its
-input.
+`shard` divides arrays, lists, streams, and datasets of tf.data, torch and Keras. `watch` warns where training waits for
+its input.
 
-The room: `sharding` finds out what kind of data it has been given. `plan` is the arithmetic of who takes which samples,
-and `position` how many of them are done, from where other ranks can go on. `shards` (Python's own data), `tf_data`,
-`torch_data` and `keras_data` apply them, and `structures` knows nested tuples and dicts. `elastic_sampler` is Horovod's
-sampler for a DataLoader of one's own. `waiting` is the policy of the warning, `watching` applies it to any iterable.
+In this room, `sharding` finds out what kind of data it was given. `plan` computes which rank takes which samples, and
+`position` knows how many samples are done, so that other ranks can continue from there. `shards` (Python's own data),
+`tf_data`, `torch_data` and `keras_data` apply them, and `structures` handles nested tuples and dicts. `elastic_sampler`
+is Horovod's sampler, for the user's own DataLoader. `waiting` is the policy of the warning, and `watching` applies it
+to any iterable.
 """
 
 from typing import TYPE_CHECKING

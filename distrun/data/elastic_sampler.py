@@ -13,7 +13,7 @@ from distrun.runtime.world import world
 
 
 class ElasticSampler(Sampler[Any]):
-    """A sampler of what is left of an epoch, which ranks that come in divide again among all.
+    """A sampler of the rest of an epoch, which is divided again among all ranks when ranks come or go.
 
         sampler = ElasticSampler(dataset)
         loader = DataLoader(dataset, batch_size=32, sampler=sampler)
@@ -30,24 +30,24 @@ class ElasticSampler(Sampler[Any]):
 
         train(TorchState(model, optimizer, sampler=sampler, epoch=0))
 
-    Horovod's rules hold: it belongs into the state; `record_batch` is to be called on every rank after every step, and
-    `set_epoch` for every epoch. All ranks get equally many samples: if they cannot divide what is left evenly, some
-    samples come a second time. With `batch_size` none does.
+    Horovod's rules apply. The sampler belongs in the state, `record_batch` has to be called on every rank after every
+    step, and `set_epoch` for every epoch. All ranks get the same number of samples: if the rest cannot be divided
+    evenly, some samples are taken twice. With `batch_size` none is.
 
-    Differences from Horovod: `set_epoch` may be called at the beginning of an epoch too, since an epoch that ranks have
-    come into keeps what was processed of it. The order of an epoch is the one that `distrun.data.shard` has.
+    Differences from Horovod: `set_epoch` may also be called at the beginning of an epoch, since it keeps what was
+    processed of an epoch that new ranks have joined. The order of an epoch is the order of `distrun.data.shard`.
 
     Args:
         dataset: has a length, which does not change.
-        shuffle: whether each epoch has an order of its own, which depends on `seed` and the epoch alone.
+        shuffle: whether each epoch has its own order, which depends only on `seed` and the epoch.
         seed: the same on all ranks.
-        batch_size: samples of each rank in a step. With it this is a sampler of batches: hand it to a `DataLoader` as
-            `batch_sampler`. Every sample of an epoch is then taken once: the last batches of the ranks, of which all
-            have equally many, may differ by one sample, and have one more than `batch_size`. (After a regroup, fewer
-            samples may be left than there are ranks: only then do some come a second time.)
+        batch_size: the samples of each rank in a step. With it this is a sampler of batches: pass it to a `DataLoader`
+            as `batch_sampler`. Every sample of an epoch is then taken once. All ranks have the same number of batches.
+            Their last batches may differ by one sample, and have one more than `batch_size`. (After a regroup, fewer
+            samples may be left than there are ranks. Only then are some taken twice.)
 
     Raises:
-        UsageError: fewer samples than ranks, or an impossible argument.
+        UsageError: there are fewer samples than ranks, or an argument is impossible.
         NotInitializedError: before `init()`.
     """
 
@@ -72,15 +72,15 @@ class ElasticSampler(Sampler[Any]):
         return plan.per_rank if plan.division.batch_size is None else plan.steps
 
     def set_epoch(self, epoch: int) -> None:
-        """Go on with another epoch, of which nothing is processed."""
+        """Begin another epoch, unless it is the one that ranks have just joined, which keeps what is processed."""
         self._position.set_epoch(epoch)
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Record that a step is done, here and so on all ranks.
+        """Record that a step is done. It counts as done on all ranks.
 
         Args:
-            batch_idx: the number of the batch; not looked at.
-            batch_size: the samples that it has on each rank; with a `batch_size` of its own not looked at.
+            batch_idx: the number of the batch, which is not used.
+            batch_size: the samples of the batch on each rank. It is not used if the sampler has its own `batch_size`.
         """
         self._position.read(0)
         self._position.take(batch_size if self._position.plan.division.batch_size is None else 1)
@@ -88,55 +88,57 @@ class ElasticSampler(Sampler[Any]):
             self._position.advance()
 
     def advance(self) -> None:
-        """Say that training can go on from here, as the `advance` and `commit` of a state do: from then on `state_dict`
-        returns what was processed at the last such place."""
+        """Mark the point that training can continue from, as the `advance` and `commit` of a state do.
+
+        After the first call, `state_dict` returns what was processed at the last such point.
+        """
         self._is_marked = True
         self._position.advance()
 
     def state_dict(self) -> dict[str, int]:
-        """Return what is processed, by all ranks."""
+        """Return the epoch, and the number of samples that all ranks together have processed."""
         return {"epoch": self.epoch, "processed_num": self._position.done}
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Go on from what is processed, whatever ranks there were."""
+        """Continue from a state of any number of ranks."""
         self._position.load_state_dict({"epoch": state_dict["epoch"], "done": state_dict["processed_num"]})
 
     def reset(self) -> None:
-        """Divide what is left among the ranks that there are. It happens by itself when ranks come or go."""
+        """Divide the rest among the present ranks. This is also done automatically when ranks come or go."""
         self._position.redeal(world.rank(), world.size())
 
     @property
     def epoch(self) -> int:
-        """The epoch that is under way."""
+        """The epoch in progress."""
         return self._position.epoch
 
     @property
     def processed_num(self) -> int:
-        """The samples of the epoch that are processed, by all ranks together."""
+        """The samples of the epoch that all ranks together have processed."""
         return self._position.taken
 
     @property
     def rank(self) -> int:
-        """The rank whose samples these are."""
+        """The rank that these samples belong to."""
         return int(self._position.plan.division.rank)
 
     @property
     def num_replicas(self) -> int:
-        """The ranks among which the samples are divided."""
+        """The number of ranks that the samples are divided among."""
         return int(self._position.plan.division.ranks)
 
     @property
     def num_samples(self) -> int:
-        """The samples of this rank in what was left when it was last divided."""
+        """The samples of this rank in the rest of the epoch when it was last divided."""
         return int(self._position.plan.per_rank)
 
     @property
     def total_size(self) -> int:
-        """The samples of all ranks in it, with those that come a second time."""
+        """The samples of all ranks in that rest, including the ones that are taken twice."""
         plan: Plan = self._position.plan
         return plan.left + plan.padded
 
     @property
     def remaining_indices(self) -> list[int]:
-        """The samples that were left of the epoch when it was last divided, in its order."""
+        """The samples in the rest of the epoch when it was last divided, in the order of the epoch."""
         return self._position.plan.remaining(self.epoch).tolist()

@@ -1,9 +1,9 @@
 """The division of samples among the ranks: pure arithmetic, the same on every rank.
 
-The ranks deal the samples out like cards: rank r takes every sample whose place in the common order is r modulo the
-number of ranks. So the ranks' k-th batches are together the k-th batch of one process whose batches are as large as all
-of theirs, and what is done of an epoch after k steps is the beginning of its order. Other ranks, more or fewer, go on
-from there: one number says what is left for them.
+Samples are dealt to the ranks like cards: rank r takes every sample whose place in the common order is r modulo the
+number of ranks. So the k-th batches of all ranks together are the k-th batch of a single process with the total batch
+size, and after k steps the done samples are the beginning of the epoch's order. A different number of ranks can
+continue from there, as one number defines what is left for them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distrun.errors import UsageError
 
 @dataclass(frozen=True)
 class Division:
-    """The settings of a division, whatever is divided. `shard` tells what each field means for users."""
+    """The settings of a division, for any kind of data. `shard` explains each field to users."""
 
     rank: int
     ranks: int
@@ -38,15 +38,15 @@ class Division:
 
     @property
     def round(self) -> int:
-        """The samples that all ranks together take at a time."""
+        """The samples that all ranks together take in a step."""
         return self.ranks * (self.batch_size or 1)
 
     @property
     def buffer(self) -> int:
-        """The samples of a stream among which to choose at random; 0: keep their order.
+        """The samples of a stream that each one is chosen from at random. 0: keep their order.
 
         Raises:
-            UsageError: nobody said how many.
+            UsageError: no number was given.
         """
         if self.shuffle is True:
             raise UsageError(
@@ -58,12 +58,12 @@ class Division:
 
 @dataclass(frozen=True)
 class Plan:
-    """A division of a known number of samples, or of what is left of them."""
+    """A division of a known number of samples, or of the rest of them."""
 
     division: Division
     samples: int
     start: int = 0
-    """The samples that are done, the first in the order of the epoch: only the others are divided."""
+    """The samples that are done, from the beginning of the epoch's order. Only the others are divided."""
 
     def __post_init__(self) -> None:
         round_, ranks = self.division.round, self.division.ranks
@@ -80,14 +80,14 @@ class Plan:
 
     @property
     def left(self) -> int:
-        """The samples that are to be divided."""
+        """The samples that are divided."""
         return max(0, self.samples - self.start)
 
     @property
     def padded(self) -> int:
-        """The number of samples that are taken twice in an epoch, so that all ranks get as many.
+        """The number of samples that are taken twice in an epoch, so that all ranks get the same number.
 
-        Without padding they are those that the ranks take who would have none otherwise.
+        Without padding this is zero, unless there are fewer samples than ranks. Then each rank still gets one.
         """
         if self.division.drop_remainder:
             return 0
@@ -107,26 +107,26 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """The batches of each rank, alike on all ranks. The last may be smaller; without padding, it may differ by one
-        sample between ranks, and have one more than the batch size."""
-        # A last round that has no sample for some ranks belongs to the one before.
+        """The batches of each rank, the same on all ranks. The last one may be smaller. Without padding, it may differ
+        by one sample between ranks, and have one more than the batch size."""
+        # A last round without a sample for every rank is joined to the one before it.
         return -(-self._dealt // self.division.round) - (0 < self._dealt % self.division.round < self.division.ranks)
 
     def batch(self, step: int) -> slice:
-        """Return which of this rank's samples its batch number `step` has."""
+        """Return the slice of this rank's samples that batch number `step` consists of."""
         size = self.division.batch_size or 1
         return slice(step * size, None if step == self.steps - 1 else (step + 1) * size)
 
     def done(self, steps: int) -> int:
-        """Return how many samples of the epoch are done after so many steps of all ranks."""
+        """Return how many samples of the epoch are done after `steps` steps of all ranks."""
         return self.samples if steps >= self.steps else self.start + steps * self.division.round
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """This rank's samples in the order of an epoch."""
+        """Return this rank's samples, in the order of an epoch."""
         return self._order(epoch, np.arange(self.division.rank, self._dealt, self.division.ranks))
 
     def remaining(self, epoch: int) -> NDArray[np.int64]:
-        """All samples that are to be divided, in the order of an epoch."""
+        """Return all samples that are divided, in the order of an epoch."""
         return self._order(epoch, np.arange(self.left))
 
     @property
@@ -134,7 +134,7 @@ class Plan:
         return self.left + self.padded - self.dropped
 
     def _order(self, epoch: int, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        places = (places + self.start) % self.samples  # what is padded with are the first samples of the epoch
+        places = (places + self.start) % self.samples  # the padding consists of the first samples of the epoch
         return (
             generator(self.division.seed, epoch).permutation(self.samples)[places] if self.division.shuffle else places
         )
@@ -142,24 +142,24 @@ class Plan:
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """A division of a stream, whose end nobody knows beforehand, or of what is left of it."""
+    """A division of a stream, whose length is not known beforehand, or of the rest of it."""
 
     division: Division
     start: int = 0
-    """The samples that are done, those that came first."""
+    """The samples that are done, from the beginning of the stream."""
 
     def done(self, steps: int) -> int:
-        """Return how many samples are done after so many steps of all ranks, had the stream as many."""
+        """Return how many samples are done after `steps` steps of all ranks, if the stream has that many."""
         return self.start + steps * self.division.round
 
 
 def generator(seed: int, epoch: int) -> np.random.RandomState:
-    """Random numbers of an epoch. RandomState's are the same in every version of numpy; default_rng's may change."""
+    """Return a source of random numbers for an epoch. RandomState's never change with numpy, default_rng's may."""
     return np.random.RandomState([seed % 2**32, seed // 2**32 % 2**32, epoch])
 
 
 def _whole(name: str, value: Any, least: int, remedy: str) -> None:
-    """Complain about a setting that is not a whole number of at least `least`."""
+    """Raise an error for a setting that is not a whole number of at least `least`."""
     try:
         number = operator.index(value)
     except TypeError:

@@ -1,8 +1,10 @@
-"""The place of all ranks in the data of an epoch, from which other ranks can go on.
+"""The position of all ranks in the data of an epoch, where other ranks can continue.
 
 A step takes the next samples in the order of the epoch, a batch for each rank. So one number, the samples that are
-done, says what is left, and any rank knows it: nothing has to be gathered when ranks are gone. A batch is done when the
-script has reached the end of its step, not when it was fetched: loaders fetch ahead.
+done, defines what is left. Every rank knows it, so nothing has to be collected when ranks are gone. A batch is done
+when the script has reached the end of its step, not when it was fetched, since loaders fetch ahead.
+
+Horovod's sampler also keeps one number, but moves it when a batch is recorded, wherever the step is, and pads.
 """
 
 from __future__ import annotations
@@ -20,53 +22,61 @@ _positions: weakref.WeakSet[Position] = weakref.WeakSet()
 
 
 class Position:
-    """The place in the data that all ranks have come to: so many samples of an epoch are done.
+    """The position of all ranks in the data: the number of samples of an epoch that are done.
 
     Everything that `distrun.data.shard` returns has one, its `position`. Put either into the state of an elastic
-    training: `state.advance()` and `state.commit()` then tell the position that a step is done, ranks that come in take
-    over the position of those that stay, and the rest of the epoch is dealt out among all of them. It also belongs into
-    a checkpoint, for any number of ranks to go on from.
+    training. Then `state.advance()` and `state.commit()` tell the position that a step is done. Ranks that join take
+    over the position of the ranks that stay, and the rest of the epoch is divided among all of them. It also belongs in
+    a checkpoint, so that any number of ranks can continue from it.
     """
 
     def __init__(self) -> None:
         self.epoch = 0
-        """The epoch that is under way, from 0."""
+        """The epoch in progress, from 0."""
         self.done = 0
-        """The samples of the epoch that are done, by all ranks together."""
+        """The samples of the epoch that all ranks together have done."""
         self.is_over = False
-        """Whether nothing of the epoch is left to do."""
+        """Whether nothing is left of the epoch."""
         self.per_step: int | None = None
-        """The batches of this rank that a step takes. None: those that the loop has taken from its iterator since the
-        step before or, where nobody can tell, as in a tf.data.Dataset, one. `fit` reads ahead: there it is a number."""
+        """The batches of this rank in a step. None: the number that the loop has taken from its iterator since the last
+        step. Where that cannot be known, as in a tf.data.Dataset, it is one. `fit` reads ahead, so there it must be a
+        number."""
         self._plan: Plan | StreamPlan | None = None
         self._redealt: weakref.WeakMethod[Callable[[], None]] | None = None
-        self._stands = True  # the next iteration is through this epoch, not the next one
-        self._resumes = False  # so is every iteration, until a step of it is done: Keras first looks at some batches
-        self._is_chosen = False  # the script has named this epoch
-        self._has_begun = False  # something has been fetched since the plan was made
-        self._steps = 0  # those done since the plan was made
-        self._taken: int | None = None  # the batches that the loop has taken since then
-        self._last: int | None = None  # the batches that there are
+        # The epoch of the next iteration, by the state of the position (see `begin`):
+        #
+        #     _stands    new, or after `set_epoch`                   the present epoch, once
+        #     _resumes   after `load_state_dict` or `redeal`         the present epoch each time, until a step is done
+        #     neither    an iteration has begun, or a step is done   the next epoch
+        #     is_over    the data have ended                         the next epoch, unless `set_epoch` chose this one
+        #
+        self._stands = True  # the next iteration is through this epoch, and not through the one after it
+        self._resumes = False  # every iteration is, until a step is done: Keras first fetches some batches to inspect
+        self._is_chosen = False  # the script has called `set_epoch` for this epoch
+        self._has_begun = False  # something has been fetched since the last deal
+        self._steps = 0  # the steps done since the last deal
+        self._taken: int | None = None  # the batches that the loop has taken since the last deal, if it can tell
+        self._last: int | None = None  # the number of batches until the end of the epoch, once it is known
         self.deals = 0
-        """How often the samples were dealt out to other ranks, or from another place."""
+        """The number of times that the samples were dealt to other ranks, or from another position."""
         _positions.add(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what worker processes of torch get, to which nothing is dealt by us."""
+        """Return the state for torch's worker processes. No callback, as they are not notified of deals."""
         return {**self.__dict__, "_redealt": None}
 
     @property
     def next_epoch(self) -> int:
-        """The epoch with which to go on: this one, or the next if this is over."""
+        """The epoch to continue with: this one, or the next one if this one is over."""
         return self.epoch + self.is_over
 
     @property
     def plan(self) -> Any:
-        """The plan of what was left of the epoch when it was last dealt out."""
+        """The plan for what was left of the epoch at the last deal."""
         return self._plan
 
     def bind(self, plan: Plan | StreamPlan, redealt: Callable[[], None] | None = None) -> None:
-        """Belong to some data from now on; the method `redealt` is called whenever its plan becomes another one."""
+        """Use the position for some data. The method `redealt` is called each time the plan changes."""
         self._plan = plan
         self._redealt = None if redealt is None else weakref.WeakMethod(redealt)
         self._deal()
@@ -74,10 +84,10 @@ class Position:
     # What the script says ---------------------------------------------------------------------------------------------
 
     def advance(self, batches: int | None = None) -> None:
-        """Say that a step is done. `state.advance()` and `state.commit()` do it.
+        """Note that a step is done. `state.advance()` and `state.commit()` call this.
 
         Args:
-            batches: the batches of this rank that it took, or samples where there are no batches; None: see `per_step`.
+            batches: the batches of this rank in the step, or samples where there are no batches. None: see `per_step`.
         """
         if batches is None and self.per_step is None:
             if not self._has_begun:
@@ -90,7 +100,7 @@ class Position:
             self._count()
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next. One that ranks have come into keeps what was done of it."""
+        """Set the epoch that comes next. An epoch that ranks have joined keeps what was done of it."""
         self._is_chosen = True
         if self._resumes and epoch == self.epoch:
             return
@@ -98,14 +108,14 @@ class Position:
         self._move(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position, for any rank of any world that has the same data."""
+        """Return the position, for any rank of any world with the same data."""
         return {"epoch": self.epoch, "done": self.done, "is_over": self.is_over, "order": self._order()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position: the next iteration is through what is left of its epoch.
+        """Continue from a position: the next iteration is through the rest of its epoch.
 
         Raises:
-            MismatchError: it is one of other data, or of another order.
+            MismatchError: it is a position in other data, or in another order.
         """
         ours, theirs = self._order(), state.get("order")
         if ours and theirs and ours != theirs:
@@ -120,36 +130,36 @@ class Position:
     # What loaders say -------------------------------------------------------------------------------------------------
 
     def begin(self, taken: int | None = 0) -> None:
-        """An iteration begins: through the epoch that was named, or what is left of it, or else through the next.
+        """Begin an iteration: through the chosen epoch, or the rest of the present one, or else the next one.
 
         Args:
-            taken: 0 if the loader says `take`, None if it cannot.
+            taken: 0 if the loader calls `take`, None if it cannot.
         """
         if not (self._stands or self._resumes) or (self.is_over and not self._is_chosen):
             self._move(self.epoch + 1)
             self._resumes = False
-        elif self._has_begun:  # and nothing was done
+        elif self._has_begun:  # an earlier iteration through this epoch, without a step: start over
             self._deal()
         self._stands = False
         self._has_begun, self._taken = True, taken
 
     def read(self, taken: int | None = None) -> None:
-        """Something is fetched by its number, which begins no epoch."""
+        """Note that something was fetched by its index, which does not begin an epoch."""
         if not self._has_begun:
             self._has_begun, self._taken = True, taken
 
     @property
     def taken(self) -> int:
-        """The samples of the epoch that loops have taken, by all ranks together; not all of them are done."""
+        """The samples of the epoch that all ranks' loops together have taken, done or not."""
         return int(self._plan.done(self._taken)) if self._plan and self._taken else self.done
 
     def take(self, batches: int = 1) -> None:
-        """The loop takes the next batch."""
+        """Note that the loop takes the next batch."""
         if self._taken is not None:
             self._taken += batches
 
     def end(self) -> None:
-        """The loop wants another batch after the last."""
+        """Note that the loop asked for another batch after the last one."""
         self._resumes = self._is_chosen = False
         self._last = self._taken
         if self.per_step is None and self._taken is not None:
@@ -157,10 +167,10 @@ class Position:
         self._count()
 
     def check(self, deals: int) -> None:
-        """Refuse an iterator of a deal that is over.
+        """Raise an error for an iterator from before the last deal.
 
         Raises:
-            UsageError: it is one.
+            UsageError: it is from before.
         """
         if deals != self.deals:
             raise UsageError(
@@ -169,7 +179,7 @@ class Position:
             )
 
     def redeal(self, rank: int, ranks: int) -> None:
-        """Deal out what is left to the ranks of another world."""
+        """Deal what is left to the ranks of another world."""
         if self._plan is not None:
             self._plan = replace(self._plan, division=replace(self._plan.division, rank=rank, ranks=ranks))
         self._resumes = True

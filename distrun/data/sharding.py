@@ -1,4 +1,4 @@
-"""Dividing data among the ranks, whatever kind of data."""
+"""Dividing data of any kind among the ranks."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def shard(
     elastic: bool | None = None,
     **loader: Any,
 ) -> Any:
-    """This rank's part of `data`, as long as every other rank's. All ranks call it with the same data, in the same
-    order.
+    """Return this rank's part of `data`, of the same size on every rank. All ranks call it with the same data, in the
+    same order.
 
-    Without a `batch_size` it returns what it was given, with fewer samples; with one, this rank's batches, so many
-    samples each, to go through or to hand to `fit`:
+    Without a `batch_size` it returns the kind of data that it was given, with fewer samples. With one, it returns this
+    rank's batches of that many samples, to iterate over or to pass to `fit`:
 
     | data | shard(data) | shard(data, 32) |
     | --- | --- | --- |
@@ -49,31 +49,32 @@ def shard(
     | torch Dataset or IterableDataset | the same, for a DataLoader | DataLoader; `loader` are its other arguments |
     | keras.utils.PyDataset of batches | keras.utils.PyDataset | |
 
-    The ranks deal out the samples in turn, so the k-th batches of N ranks are together the k-th batch of one process
-    that takes N times as many. In an epoch every sample is taken once, except as `padded` and `dropped` of the result
-    say: if the ranks cannot divide the samples evenly, some ranks take one more, from the first of the data or, in a
-    stream, from those of its last round; with `drop_remainder`, the samples that do not fill a batch on every rank are
-    left out instead. With `pad=False` every sample is taken just once: in the last step some ranks have one sample
-    less than others, or one more than `batch_size`. (Where there are fewer samples than ranks, which may happen when
-    the rest of an epoch is dealt out again, those without one still take a sample that another has.)
+    Samples are dealt to the ranks in turn, so the k-th batches of N ranks together are the k-th batch of one process
+    with N times the batch size. In an epoch every sample is taken once, except for the `padded` and `dropped` samples
+    of the result. If the ranks cannot divide the samples evenly, some ranks take one more, from the beginning of the
+    data or, in a stream, from its last round. With `drop_remainder`, samples that do not fill a batch on every rank are
+    left out instead. With `pad=False` every sample is taken exactly once: in the last step some ranks have one sample
+    less than others, or one more than `batch_size`. (There may be fewer samples than ranks when the rest of an epoch is
+    divided again. Then the ranks without one still take a sample that another rank has.)
 
-    `shuffle=True` takes the samples in an order that depends on `seed` and the epoch alone. For a stream give the
-    number of samples to choose from: it cannot be shuffled as a whole. Each iteration over the result is another epoch;
-    `set_epoch(n)` says which is next, and must be called before every epoch for a torch Dataset in a DataLoader of
-    one's own. Where distrun.keras is imported, `fit` keeps that order; elsewhere pass it `shuffle=False`, or Keras
-    mixes the batches once more. Arrays without `batch_size` are those of epoch 0.
+    `shuffle=True` takes the samples in an order that depends only on `seed` and the epoch. A stream cannot be shuffled
+    as a whole, so give the number of samples to choose from. Each iteration over the result is another epoch.
+    `set_epoch(n)` sets the next one, and must be called before every epoch for a torch Dataset in the user's own
+    DataLoader. If distrun.keras is imported, `fit` keeps that order. Otherwise pass `shuffle=False` to it, or Keras
+    shuffles the batches again. Arrays without `batch_size` are the ones of epoch 0.
 
-    The result has a `position`, and is one itself: it belongs into the state of an elastic training, see `Position`.
-    When ranks come or go, it deals out what is left of the epoch among those that there are then; iterators made before
-    are refused. A `position` of one's own makes the result go on from there, in a training function, say, that makes
-    its data each time it is entered. A tf.data.Dataset has a position in an elastic job only, or with `elastic=True`,
-    since its length is unknown then; and a generator can be gone through once, so it cannot be dealt out again.
+    The result has a `position`, and has its methods, too: it belongs in the state of an elastic training, see
+    `Position`. When ranks come or go, the rest of the epoch is divided among the present ranks, and iterators made
+    before raise an error. Given a `position`, the result continues from there, for example in a training function that
+    creates its data each time it is entered. A tf.data.Dataset has a position only in an elastic job, or with
+    `elastic=True`, since its length is unknown then. A generator can be iterated over only once, so it cannot be
+    divided again.
 
-    Batches tell when this rank waits too long for its input, see `watch`; to a tf.data.Dataset, apply it last.
+    Batches warn when this rank waits too long for its input, see `watch`. To a tf.data.Dataset, apply `watch` last.
 
     Raises:
-        UsageError: fewer samples than ranks; arrays of different lengths; an impossible argument; an unknown kind of
-            data.
+        UsageError: there are fewer samples than ranks, arrays have different lengths, an argument is impossible, or the
+            kind of data is unknown.
         MismatchError: the ranks gave data of different lengths, or other arguments.
         NotInitializedError: before `init()`.
     """
@@ -185,9 +186,9 @@ def _batches(pick: Any, plan: Plan, position: Position | None) -> Batches:
 
 
 def _agreed(samples: int | None, division: Division, *more: str) -> Any:
-    """The number of samples, which is the same on all ranks, as are the arguments."""
+    """Return the number of samples, after checking that it and the arguments are the same on all ranks."""
     name = f"distrun.data.{_calls.next()}"
-    # A rank that has come in later is alone in its script; its position tells whether it has the data of the others.
+    # A rank that joined later runs its script alone. Its position shows whether it has the same data as the others.
     if division.ranks > 1 and not (regroup.is_elastic() and world.generation() > 1):
         length = "samples without a known end" if samples is None else f"{samples} samples"
         settings = ("batch_size", "shuffle", "seed", "drop_remainder", "pad")
@@ -209,7 +210,7 @@ def _refuse_uneven(division: Division) -> None:
 
 
 def _kind(data: Any) -> Any:
-    """The function above that divides such data. Frameworks that nobody has imported have made no data."""
+    """Return the function above for this kind of data. A framework that is not imported cannot have made the data."""
     if (tensorflow := sys.modules.get("tensorflow")) and isinstance(data, tensorflow.data.Dataset):
         return _tensorflow
     if (torch := sys.modules.get("torch.utils.data")) and isinstance(data, torch.DataLoader):

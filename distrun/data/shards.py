@@ -21,13 +21,13 @@ Item = TypeVar("Item")
 
 
 class Shard:
-    """The base of all that `shard` returns (a tf.data.Dataset has the same attributes)."""
+    """The base class of everything that `shard` returns (a tf.data.Dataset gets the same attributes)."""
 
     position: Position
-    """How much of an epoch is done."""
+    """The position in the epoch."""
 
     def __init__(self, plan: Plan | StreamPlan, position: Position | None = None) -> None:
-        # Not attributes, since worker processes of torch must see them change.
+        # In an array, not in attributes: torch puts it into shared memory, where worker processes see it change.
         self._deal: Any = np.zeros(4, np.int64)
         self._bind(plan, position)
 
@@ -45,7 +45,7 @@ class Shard:
 
     @property
     def _plan(self) -> Any:
-        """The plan of what was left of the epoch when it was last dealt out; in worker processes too."""
+        """The plan for what was left of the epoch at the last deal, in worker processes, too."""
         deal = self._deal.tolist()
         if self._dealt is None or self._dealt[0] != deal:
             _, start, rank, ranks = deal
@@ -55,26 +55,26 @@ class Shard:
 
     @property
     def padded(self) -> int | None:
-        """The samples that are taken twice in an epoch, by all ranks together; None: not known before its end."""
+        """The samples that all ranks together take twice in an epoch. None: not known before its end."""
         return getattr(self._plan, "padded", None)
 
     @property
     def dropped(self) -> int | None:
-        """The samples that are left out of an epoch, by all ranks together; None: not known before its end."""
+        """The samples that all ranks together leave out in an epoch. None: not known before its end."""
         return getattr(self._plan, "dropped", None)
 
     @property
     def epoch(self) -> int:
-        """The epoch whose order we have now, from 0."""
+        """The epoch whose order is used now, from 0."""
         return int(self._deal[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that comes next, when a job is continued, say. One that ranks have come into keeps what was
+        """Set the epoch that comes next, for example to continue a job. An epoch that ranks have joined keeps what was
         done of it."""
         self.position.set_epoch(epoch)
 
     def advance(self, batches: int | None = None) -> None:
-        """Say that a step is done, see `Position.advance`."""
+        """Note that a step is done. See `Position.advance`."""
         self.position.advance(batches)
 
     def state_dict(self) -> dict[str, Any]:
@@ -82,12 +82,12 @@ class Shard:
         return self.position.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a position, see `Position.load_state_dict`."""
+        """Continue from a position. See `Position.load_state_dict`."""
         self.position.load_state_dict(state_dict)
 
     def _epoch_of(self, items: Callable[[], Iterable[Item]]) -> Iterator[Item]:
-        """Go through an epoch, which begins when its first sample is fetched: Keras makes iterators that it never
-        uses."""
+        """Iterate over an epoch. It begins when its first item is fetched, since Keras creates iterators and never uses
+        them."""
         position = self.position
         position.begin()
         deals = position.deals
@@ -99,7 +99,7 @@ class Shard:
 
 
 class Choice(Shard):
-    """The samples of this rank in an epoch, by their places in all the data."""
+    """The samples of this rank in an epoch, by their indices in all the data."""
 
     def __init__(self, plan: Plan, position: Position | None = None) -> None:
         super().__init__(plan, position)
@@ -130,7 +130,7 @@ class Samples(Choice, Sequence[Any]):
         return self._source[int(self._indices[place])]
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch."""
+        """Iterate over the next epoch."""
         return self._epoch_of(lambda: (self._source[int(index)] for index in self._indices))
 
 
@@ -158,7 +158,7 @@ class Batches(Choice, Sequence[Any]):
         return self._batch(range(len(self))[step])
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch."""
+        """Iterate over the next epoch."""
         return measured(self._epoch_of(lambda: map(self._batch, range(len(self)))), self._judge)
 
     def _batch(self, step: int) -> Any:
@@ -166,7 +166,7 @@ class Batches(Choice, Sequence[Any]):
 
 
 class Stream(Shard, Iterable[Any]):
-    """This rank's samples, or batches, of something that can only be gone through."""
+    """This rank's samples, or batches, of something that can only be iterated over."""
 
     def __init__(
         self, source: Iterable[Any], division: Division, judge: Judge | None, position: Position | None = None
@@ -175,10 +175,10 @@ class Stream(Shard, Iterable[Any]):
         self._source = source
         self._judge = judge
         self._begun: int | None = None
-        _ = division.buffer  # complains while there is somebody to hear it
+        _ = division.buffer  # raises an impossible setting's error here, where the script sees it
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch. It is a generator, as Keras wants one."""
+        """Iterate over the next epoch. It returns a generator, which Keras requires."""
         if self._plan.division.batch_size is None:
             return self._epoch_of(self._samples)
         return measured(self._epoch_of(self._batches), self._judge)
@@ -197,19 +197,19 @@ class Stream(Shard, Iterable[Any]):
 
 
 def pick_rows(arrays: Any) -> Callable[[NDArray[np.int64]], Any]:
-    """Makes batches of rows of a structure of arrays."""
+    """Return a function that makes batches of rows of a structure of arrays."""
     return partial(structures.take, arrays)
 
 
 def pick_samples(source: Any) -> Callable[[NDArray[np.int64]], Any]:
-    """Makes batches of samples of a sequence."""
+    """Return a function that makes batches of samples of a sequence."""
     return lambda indices: structures.stack([source[int(index)] for index in indices])
 
 
 def deal(source: Iterable[Item], plan: StreamPlan, epoch: int) -> Iterator[Item]:
-    """This rank's items of a stream that all ranks read: one of every `ranks`.
+    """Yield this rank's items of a stream that all ranks read: one of every `ranks` items.
 
-    The last round may be incomplete: then it is left out, or starts over until all ranks have as many.
+    An incomplete last round is dropped, or extended by its own items until all ranks have the same number.
     """
     division, buffer = plan.division, plan.division.buffer
     items = shuffled(source, buffer, generator(division.seed, epoch)) if buffer else source
@@ -225,14 +225,14 @@ def deal(source: Iterable[Item], plan: StreamPlan, epoch: int) -> Iterator[Item]
 
 
 def chunks(source: Iterable[Item], length: int) -> Iterator[list[Item]]:
-    """Lists of `length` items each; the last may be shorter."""
+    """Yield lists of `length` items each. The last one may be shorter."""
     iterator = iter(source)
     while chunk := list(islice(iterator, length)):
         yield chunk
 
 
 def shuffled(source: Iterable[Item], buffer: int, random: np.random.RandomState) -> Iterator[Item]:
-    """The items in another order: each is chosen among the next `buffer`."""
+    """Yield the items in another order: each is chosen at random from the next `buffer` ones."""
     iterator = iter(source)
     waiting = list(islice(iterator, buffer))
     for item in iterator:

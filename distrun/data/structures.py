@@ -1,4 +1,4 @@
-"""Samples and arrays of samples that come as tuples and dicts, nested as one likes: what Keras and JAX call trees."""
+"""Samples, and arrays of samples, in nested tuples and dicts: what Keras and JAX call trees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distrun.errors import UsageError
 
 
 def transform(function: Callable[..., Any], first: Any, *others: Any) -> Any:
-    """Apply `function` to the leaves that are in the same place of each structure; lists are leaves."""
+    """Apply `function` to the leaves at the same place of each structure. Lists are leaves."""
     if isinstance(first, dict):
         return {key: transform(function, value, *(other[key] for other in others)) for key, value in first.items()}
     if isinstance(first, tuple):
@@ -26,7 +26,7 @@ def rows(arrays: Any) -> int:
     """Return the number of samples in a structure of arrays.
 
     Raises:
-        UsageError: arrays of different lengths; something in the structure is not an array.
+        UsageError: arrays have different lengths, or something in the structure is not an array.
     """
     lengths: list[int] = []
     transform(lambda leaf: lengths.append(_length(leaf)), arrays)
@@ -37,12 +37,12 @@ def rows(arrays: Any) -> int:
 
 
 def take(arrays: Any, indices: NDArray[np.int64]) -> Any:
-    """A copy of some rows of a structure of arrays."""
+    """Return a copy of some rows of a structure of arrays."""
     return transform(lambda leaf: _indexable(leaf)[indices], arrays)
 
 
 def stack(samples: Sequence[Any]) -> Any:
-    """A batch: the structure of one sample, with arrays that have a row for each.
+    """Return a batch: the structure of one sample, with arrays that have a row for each sample.
 
     Raises:
         UsageError: the samples have different shapes or structures.

@@ -1,4 +1,4 @@
-"""A rank's part of a tf.data.Dataset: a tf.data.Dataset, which does its work in TensorFlow's own threads."""
+"""A rank's part of a tf.data.Dataset: another tf.data.Dataset, which runs in TensorFlow's own threads."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from distrun.data.position import Position
 from distrun.data.waiting import FIRST_LOOK, Judge, tell
 
 _LARGEST = 2**31 - 2
-"""TensorFlow takes 31 bits of a seed, and 0 for none."""
+"""TensorFlow uses 31 bits of a seed, and 0 means no seed."""
 _LOOKS = tuple(FIRST_LOOK << doubled for doubled in range(32))
 
 
 def length(dataset: Any) -> int | None:
-    """Return the number of elements; None when the dataset does not know, or has no end."""
+    """Return the number of elements, or None if the dataset does not know it or is infinite."""
     number = int(dataset.cardinality())
     return number if number >= 0 else None
 
 
 def seeds(dataset: Any) -> list[tuple[int, int]]:
-    """The seeds of every `shuffle` in it: both 0 means that it has none."""
+    """Return the seeds of every `shuffle` in the dataset. Two zeros mean that it has no seed."""
     found = [pair for source in dataset._inputs() for pair in seeds(source)]
     if hasattr(dataset, "_seed") and hasattr(dataset, "_seed2"):
         found.append((int(dataset._seed), int(dataset._seed2)))
@@ -31,12 +31,12 @@ def seeds(dataset: Any) -> list[tuple[int, int]]:
 
 
 def reshuffles(dataset: Any) -> bool:
-    """Whether a `shuffle` in it has another order each time that it is gone through."""
+    """Whether a `shuffle` in the dataset has another order in each iteration."""
     return bool(getattr(dataset, "_reshuffle_each_iteration", False)) or any(map(reshuffles, dataset._inputs()))
 
 
 def divided(dataset: Any, plan: Plan | StreamPlan) -> Any:
-    """This rank's elements, or batches of them; each iteration is the next epoch."""
+    """Return this rank's elements, or batches of them. Each iteration is the next epoch."""
     epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
     division = plan.division
     mine = dataset
@@ -58,7 +58,7 @@ def divided(dataset: Any, plan: Plan | StreamPlan) -> Any:
 
 
 def elastic(dataset: Any, plan: Plan | StreamPlan, position: Position) -> Any:
-    """This rank's elements of what is left of an epoch when an iteration begins, whatever ranks there are then."""
+    """Return this rank's elements of the rest of an epoch, divided among the ranks present when an iteration begins."""
 
     def begin() -> Any:
         position.begin(None)
@@ -72,7 +72,7 @@ def elastic(dataset: Any, plan: Plan | StreamPlan, position: Position) -> Any:
         return _part(mine, dataset, plan, _Deal(*deal))
 
     position.bind(plan)
-    # Numbers that were made in the function of `flat_map` would crash TensorFlow 2.21.0, which asks it for its length.
+    # Computing the numbers in the function of `flat_map` would crash TensorFlow 2.21.0, which asks it for its length.
     mine = tf.data.Dataset.range(1).map(numbers).flat_map(rest)
     mine.padded, mine.dropped = getattr(plan, "padded", None), getattr(plan, "dropped", None)
     mine.position = position
@@ -82,9 +82,9 @@ def elastic(dataset: Any, plan: Plan | StreamPlan, position: Position) -> Any:
 
 
 def watched(dataset: Any, judge: Judge) -> Any:
-    """Return a dataset of the same elements that is measured; see `waiting.Stopwatch`.
+    """Return a dataset with the same elements that measures waiting times. See `waiting.Stopwatch`.
 
-    A clock is read before and after each element, by the thread that asks for it. Python runs only when a look is due.
+    A clock is read before and after each element, by the thread that asks for it. Python runs only when a check is due.
     """
 
     def look(steps: Any, spent: Any) -> Any:
@@ -108,7 +108,7 @@ def watched(dataset: Any, judge: Judge) -> Any:
 
 
 class _Deal(NamedTuple):
-    """The numbers in a plan; tensors, where they are not known before an iteration begins."""
+    """The numbers in a plan. They are tensors where they are not known before an iteration begins."""
 
     rank: Any
     ranks: Any
@@ -126,16 +126,18 @@ class _Deal(NamedTuple):
 
 
 def _shuffled(dataset: Any, plan: Plan | StreamPlan, epoch: Any) -> Any:
-    """Return the elements in the order of an epoch, which depends on nothing else, such as the seed of a dropout. To be
-    called in a function of a graph."""
+    """Return the elements in the order of an epoch, which depends on nothing else, such as the seed of a dropout.
+
+    It has to be called inside a function of a graph.
+    """
     division = plan.division
     buffer = plan.samples if isinstance(plan, Plan) and division.shuffle is True else division.buffer
-    tf.random.set_seed(1 + division.seed % _LARGEST)  # of this function's graph alone
+    tf.random.set_seed(1 + division.seed % _LARGEST)  # affects only this function's graph
     return dataset.shuffle(buffer, seed=epoch)
 
 
 def _part(mine: Any, dataset: Any, plan: Plan | StreamPlan, deal: _Deal) -> Any:
-    """This rank's part of the elements in their order, `mine`, which are padded with the first of `dataset`."""
+    """Return this rank's part of `mine`, elements in order, which are padded with the first elements of `dataset`."""
     division = plan.division
     mine = mine.skip(deal.start)
     if isinstance(plan, StreamPlan) and dataset.cardinality() != tf.data.INFINITE_CARDINALITY:
@@ -152,7 +154,7 @@ def _dealt(dataset: Any, division: Division, deal: _Deal) -> Any:
         return mine
     if division.pad or division.drop_remainder:
         return mine.batch(size, drop_remainder=division.drop_remainder)
-    # The last batch may have one more, so no batch ends after so many elements, but before the next one's number.
+    # The last batch may have one more. So batches do not end after a fixed count, but where the batch's number changes.
     last = tf.cast(deal.steps, tf.int64) - 1
     return mine.enumerate().group_by_window(
         lambda place, _: tf.minimum(place // size, last),
@@ -162,7 +164,7 @@ def _dealt(dataset: Any, division: Division, deal: _Deal) -> Any:
 
 
 def _dealt_by_rounds(dataset: Any, division: Division, deal: _Deal) -> Any:
-    """Deal out a dataset whose last round nobody knows beforehand. If that is incomplete, it starts over."""
+    """Deal a dataset whose last round is not known beforehand. If it is incomplete, it is extended by its own items."""
 
     def one_round(*components: Any) -> Any:
         samples = tf.data.Dataset.zip(components if len(components) > 1 or is_tuple else components[0])

@@ -16,8 +16,7 @@ from distrun.errors import UsageError
 
 
 class DatasetSamples(Samples, Dataset[Any]):
-    """This rank's samples of a dataset with a length. In a DataLoader of one's own, the epoch is what `set_epoch` said
-    last."""
+    """This rank's samples of a dataset with a length. In the user's own DataLoader, `set_epoch` sets the epoch."""
 
     def __init__(self, source: Any, plan: Plan, position: Position | None = None) -> None:
         super().__init__(source, plan, position)
@@ -25,15 +24,15 @@ class DatasetSamples(Samples, Dataset[Any]):
 
 
 class DatasetStream(Shard, IterableDataset[Any]):
-    """This rank's samples of a dataset that can only be gone through. The epoch is what `set_epoch` said last.
+    """This rank's samples of a dataset that can only be iterated over. `set_epoch` sets the epoch.
 
-    In worker processes each worker's stream is divided like the whole.
+    In worker processes each worker's stream is divided in the same way as the whole.
     """
 
     def __init__(self, source: IterableDataset[Any], division: Division, position: Position | None = None) -> None:
         super().__init__(StreamPlan(division), position)
         self._source = source
-        _ = division.buffer  # complains while there is somebody to hear it
+        _ = division.buffer  # raises an impossible setting's error here, where the script sees it
         _share(self)
 
     def __iter__(self) -> Iterator[Any]:
@@ -41,12 +40,12 @@ class DatasetStream(Shard, IterableDataset[Any]):
 
 
 class Loader(Shard, DataLoader[Any]):
-    """A DataLoader of this rank's batches; each iteration is the next epoch."""
+    """A DataLoader of this rank's batches. Each iteration is the next epoch."""
 
     def __init__(self, samples: DatasetSamples | DatasetStream, judge: Judge | None, options: dict[str, Any]) -> None:
         whole = samples._whole
         Shard.__init__(self, whole, samples.position)
-        self._samples = samples  # sees what it is dealt by us, in worker processes too
+        self._samples = samples  # gets the deals through shared memory, in worker processes, too
         self._deal = samples._deal
         self._judge = judge
         division = whole.division
@@ -69,12 +68,12 @@ class Loader(Shard, DataLoader[Any]):
 
     @property
     def can_go_on(self) -> bool:
-        """Whether what is left of an epoch can be gone through."""
+        """Whether the rest of an epoch can be iterated over."""
         return not (isinstance(self._samples, DatasetStream) and self.num_workers > 1)
 
 
 class _Places(Sampler[list[int]]):
-    """The batches of a shard without padding, whose last one a DataLoader would not make."""
+    """The batches of a shard without padding, whose last one a DataLoader would not make by itself."""
 
     def __init__(self, samples: DatasetSamples) -> None:
         self._samples = samples
@@ -88,10 +87,10 @@ class _Places(Sampler[list[int]]):
 
 
 def is_stream(dataset: Any) -> bool:
-    """Whether a dataset can only be gone through."""
+    """Whether a dataset can only be iterated over."""
     return isinstance(dataset, IterableDataset)
 
 
 def _share(samples: Shard) -> None:
-    """Put what is dealt into memory that worker processes see, even those that live longer than an epoch."""
+    """Put the deal into memory that worker processes see, since they may live longer than an epoch."""
     samples._deal = torch.from_numpy(samples._deal).share_memory_()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
 """Waiting for input: a warning, with the numbers, where training waits for its data instead of computing.
 
-Only time in which the training loop stands still counts: it asked for the next batch and has not got it. Loading that
-goes on beside the computation (prefetching, worker processes) costs no such time. Work that a loop hands to a device
-without waiting for it does not count as work; a loop that looks at its loss waits for it.
+Only time while the training loop is blocked counts: it has asked for the next batch and has not got it. Loading in
+parallel with the computation (prefetching, worker processes) does not block it. Work that a loop hands to a device
+without waiting for it does not count as work. A loop that reads its loss waits for it.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from distrun.tracing import layout, recording
 log = logging.getLogger("distrun")
 
 FIRST_LOOK = 20
-"""Steps of an epoch after which to look for the first time; each next time is after twice as many. A look concerns the
-steps since the one before: what happens once, like compiling a function, does not hide or feign anything for long."""
+"""The steps of an epoch before the first check. The number doubles for each further check. A check covers the steps
+since the one before, so a unique event such as the compilation of a function does not distort the result for long."""
 
 TRIFLE = 1e-4
-"""Seconds per step that are not worth a word, whatever their share."""
+"""Seconds per step that are never reported, whatever their share."""
 
 Item = TypeVar("Item")
 
 
 class Judge:
-    """Decides what to say about an input, at most once in an epoch."""
+    """Decides whether to warn about an input, at most once per epoch."""
 
     def __init__(self, rank: int, limit: float) -> None:
         self._rank = rank
@@ -38,8 +38,8 @@ class Judge:
         self._told = False
 
     def look(self, steps: int, waited: float, worked: float) -> str | None:
-        """The warning, if there is one, after so many steps of an epoch; the seconds are those since the look
-        before."""
+        """Return the warning, if there is one, after `steps` steps of an epoch. `waited` and `worked` are seconds since
+        the last check."""
         if steps == FIRST_LOOK:
             self._told = False
         else:
@@ -56,7 +56,7 @@ class Judge:
 
 
 def is_due(steps: int) -> bool:
-    """Whether to look after so many steps of an epoch."""
+    """Whether a check is due after `steps` steps of an epoch."""
     times, rest = divmod(steps, FIRST_LOOK)
     return rest == 0 and times > 0 and times & (times - 1) == 0
 
@@ -64,7 +64,7 @@ def is_due(steps: int) -> bool:
 class Stopwatch:
     """Measures an epoch by a clock that is passed in.
 
-    The first step does not count: pipelines start in it, and functions are compiled.
+    The first step does not count, since pipelines start and functions are compiled in it.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -74,7 +74,7 @@ class Stopwatch:
         self._asked = self._got = 0.0
 
     def asks(self, now: float) -> str | None:
-        """The training loop wants the next batch; returns the warning, if there is one."""
+        """Note that the training loop asks for the next batch at `now`. Returns the warning, if there is one."""
         self._asked = now
         if self._steps <= 0:
             return None
@@ -86,7 +86,7 @@ class Stopwatch:
         return self._judge.look(self._steps, waited, worked)
 
     def gets(self, now: float) -> None:
-        """It has it."""
+        """Note that the training loop gets the batch at `now`."""
         self._got = now
         self._steps += 1
         if self._steps > 0:
@@ -94,14 +94,14 @@ class Stopwatch:
 
 
 class Watch:
-    """One epoch on the stopwatch, with a real clock and a real log."""
+    """Measures one epoch with a real clock, and logs the warnings."""
 
     def __init__(self, judge: Judge, clock: Callable[[], float] = time.perf_counter) -> None:
         self._stopwatch = Stopwatch(judge)
         self._clock = clock
 
     def fetch(self, function: Callable[[], Item]) -> Item:
-        """Return what `function` returns, for which the training loop waits."""
+        """Return what `function` returns, while the training loop waits for it."""
         tell(self._stopwatch.asks(self._clock()))
         item = recorded(function)
         self._stopwatch.gets(self._clock())
@@ -109,7 +109,7 @@ class Watch:
 
 
 def recorded(function: Callable[[], Item]) -> Item:
-    """Return what `function` returns, for which the training loop waits, and record that it does."""
+    """Return what `function` returns, and record that the training loop waits for it."""
     recording.enter(layout.INPUT)
     try:
         item = function()
@@ -121,7 +121,7 @@ def recorded(function: Callable[[], Item]) -> Item:
 
 
 def measured(source: Iterable[Item], judge: Judge | None) -> Iterator[Item]:
-    """One epoch of `source`, which is measured where there is a judge."""
+    """Iterate over `source`, which is one epoch, and measure it if there is a judge."""
     iterator = iter(source)
     fetch: Callable[[Callable[[], Item]], Item] = recorded if judge is None else Watch(judge).fetch
     while True:
@@ -133,7 +133,7 @@ def measured(source: Iterable[Item], judge: Judge | None) -> Iterator[Item]:
 
 
 def new_judge() -> Judge | None:
-    """A judge for one input of this rank; None where nobody wants one.
+    """Return a judge for one input of this rank, or None where warnings are off.
 
     Raises:
         UsageError: DISTRUN_INPUT_WAIT is not a share.

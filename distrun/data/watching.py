@@ -1,4 +1,4 @@
-"""The public `watch`: any kind of training input, measured by the clocks of `waiting`."""
+"""The public `watch`: it measures any kind of training input by the clocks of `waiting`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distrun.data.waiting import Item, Judge, measured, new_judge
 
 
 class Watched(Iterable[Item]):
-    """An iterable whose every iteration is one measured epoch."""
+    """An iterable that measures each iteration over it as one epoch."""
 
     def __init__(self, source: Iterable[Item], judge: Judge) -> None:
         self._source = source
@@ -21,11 +21,11 @@ class Watched(Iterable[Item]):
         return measured(self._source, self._judge)
 
     def __len__(self) -> int:
-        return len(self._source)  # type: ignore[arg-type]  # where it has no length, a TypeError is right
+        return len(self._source)  # type: ignore[arg-type]  # without a length, a TypeError is right
 
 
 def watch(data: Any) -> Any:
-    """Return `data` such that a warning is logged when this rank waits too long for its batches.
+    """Return `data` in a form that logs a warning when this rank waits too long for its batches.
 
     Too long is more than a fifth of the rank's time, or the share in DISTRUN_INPUT_WAIT (0: never warn). Watch what the
     training loop itself iterates over, after every `map` and `prefetch`. There is at most one warning per epoch, and
@@ -35,8 +35,8 @@ def watch(data: Any) -> Any:
         data: any iterable of batches.
 
     Returns:
-        A tf.data.Dataset for a tf.data.Dataset (watched inside `fit` too), a generator for a generator, and an iterable
-        for anything else.
+        A tf.data.Dataset for a tf.data.Dataset (measured inside `fit`, too), a generator for a generator, and an
+        iterable for anything else.
 
     Raises:
         UsageError: DISTRUN_INPUT_WAIT is not a share.

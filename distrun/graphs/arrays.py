@@ -1,4 +1,4 @@
-"""Collectives on numpy arrays over a framework's memory: with shapes, and results in memory of their own."""
+"""Collectives on numpy arrays with shapes, over a framework's memory. Results have their own memory."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Array = NDArray[Any]
 
 
 def reduce(arrays: Sequence[Array], collective: Call) -> list[Array]:
-    """Return the results of an allreduce or a broadcast, which share no memory with the inputs: they may be kept."""
+    """Return the results of an allreduce or a broadcast. They share no memory with `arrays`, so they may be kept."""
     flats, names = _flats(arrays)
     prepared = prepare(collective, names, _shapes(arrays))
     nbytes = sum(array.nbytes for array in arrays)
     if collective.kind == "allreduce" and len(set(names)) == 1 and nbytes >= LARGE:
-        # The results are formed in memory that other ranks see, so nothing is copied but the inputs.
+        # The results are written into shared memory, so only the inputs are copied.
         results = prepared.reduce_into(flats, collectives.empty(sum(flat.size for flat in flats), flats[0].dtype))
     else:
         results = [_room(flat.size, flat.dtype) for flat in flats]
@@ -33,23 +33,25 @@ def reduce(arrays: Sequence[Array], collective: Call) -> list[Array]:
 
 
 def move_rows(arrays: Sequence[Array], splits: Array | None, collective: Call) -> tuple[list[Array], NDArray[np.int32]]:
-    """Return the results of an allgather, an alltoall or a reducescatter, and the rows received; see
-    `gathering`."""
+    """Return the results of an allgather, an alltoall or a reducescatter, and the rows from each rank.
+
+    See `row_exchange`.
+    """
     (flats, names), shapes = _flats(arrays), _shapes(arrays)
-    results, received = complete(gathering(prepare(collective, names, shapes), shapes, flats, splits, collective))
+    results, received = complete(row_exchange(prepare(collective, names, shapes), shapes, flats, splits, collective))
     return [
         flat.view(array.dtype).reshape(shape) if prod(shape) else np.empty(shape, array.dtype)
         for (flat, shape), array in zip(results, arrays, strict=True)
     ], received
 
 
-def gathering(
+def row_exchange(
     prepared: Prepared, shapes: Sequence[Shape], inputs: Sequence[Flat], splits: Array | None, collective: Call
 ) -> Operations[tuple[list[tuple[Flat, Shape]], NDArray[np.int32]]]:
-    """The operations of an allgather, an alltoall or a reducescatter on flat storage.
+    """Execute an allgather, an alltoall or a reducescatter on flat storage, yielding its operations.
 
     Returns:
-        The results, flat, with their shapes (one without elements is any flat array); and the rows of each that came
+        The results, flat, with their shapes (one without elements is any flat array), and the rows of each that came
         from each rank: [tensors, ranks], or [tensors, 0] after a reducescatter, where every rank knows them by itself.
 
     Raises:
@@ -66,7 +68,7 @@ def gathering(
         elements = elements_per_rank(shapes[0], splits, collective.process_set.size())
     results = []
     received = []
-    gathered = yield from prepared.gathering(flats, elements)
+    gathered = yield from prepared.row_exchange(flats, elements)
     for (flat, counts), shape in zip(gathered, shapes, strict=True):
         results.append((flat, (rows_in(flat.size, shape), *shape[1:])))
         received.append([rows_in(count, shape) for count in counts])

@@ -1,8 +1,7 @@
-"""Operations completed by a thread of ours, for threads that must not wait.
+"""Completion: a thread of distrun that completes operations, for framework threads that must not wait.
 
-Nothing orders the collectives of a graph of TensorFlow 1: each rank starts them in an order of its own, by as many
-threads as its session has. If each held one while it waits, ranks whose threads wait for different ones would wait for
-ever.
+The collectives of a TensorFlow 1 graph are not ordered: each rank starts them in its own order, on the threads of its
+session. If each collective blocked a thread, all threads of two ranks could wait for different collectives, a deadlock.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from distrun.runtime.operations.handle import Handle
 log = logging.getLogger("distrun")
 
 Finish = Callable[[BaseException | None], None]
-"""Called once when operations are done, with what has gone wrong."""
+"""Called once when operations are done, with None or the error."""
 
 
 class _UnderWay:
-    """Operations, the current one of which is under way."""
+    """Consecutive operations. One of them is under way."""
 
     def __init__(self, operations: Operations[None], finish: Finish) -> None:
         self._operations = operations
@@ -30,7 +29,7 @@ class _UnderWay:
         self.handle: Handle | None = None
 
     def advance(self) -> bool:
-        """Take the result of the current operation, and start the next one; return whether there is one."""
+        """Take the result of the current operation, and start the next one. Return whether there is a next one."""
         try:
             if self.handle is not None:
                 self.handle.wait()
@@ -46,8 +45,10 @@ class _UnderWay:
 
 
 class CompletionThread:
-    """The thread, which starts with the first operations. While any are under way it waits for whichever is done first,
-    and so makes progress."""
+    """The thread, which starts with the first operations.
+
+    While operations are under way, it waits until any of them is done, which makes progress with all of them.
+    """
 
     title = "a collective of a graph"
 
@@ -57,9 +58,10 @@ class CompletionThread:
         self._thread: threading.Thread | None = None
 
     def start(self, operations: Operations[None], finish: Finish) -> None:
-        """Begin operations; never waits. `finish` is called here if the first one cannot begin, else by the thread."""
+        """Begin `operations` without waiting. `finish` is called here if the first one cannot begin, else by the
+        thread."""
         begun = _UnderWay(operations, finish)
-        self._under_way.append(begun)  # first, or its end could be missed
+        self._under_way.append(begun)  # before `advance`, or the thread could miss its end
         if not begun.advance():
             self._under_way.remove(begun)
             return
@@ -73,7 +75,7 @@ class CompletionThread:
 
     @property
     def done(self) -> bool:
-        """Whether any operation is done; looked at by the engine that waits for that."""
+        """Whether any operation is done. The engine's `wait` treats this object as a handle and reads it."""
         return any(handle.done for handle in self._handles())
 
     def _handles(self) -> list[Handle]:
@@ -94,5 +96,5 @@ class CompletionThread:
         for handle in self._handles()[:1]:
             try:
                 handle.engine.wait(self)
-            except BaseException as error:  # which has failed the job, and with it all that is under way
+            except BaseException as error:  # it has failed the job, and with it all operations under way
                 log.debug("while waiting for %s: %s", self.title, error)

@@ -1,4 +1,4 @@
-"""ErrorFeedback: what compression has taken from gradients, as something that a checkpoint holds."""
+"""ErrorFeedback: the residuals of compressed gradients, as an object to save in checkpoints."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NAME = "error_feedback"
 
 
 class ErrorFeedback:
-    """The losses of gradients by `Compression.int4` and `.powersgd`, which are still to be made up for.
+    """The residuals of gradients that `Compression.int4` and `.powersgd` have not sent yet.
 
         checkpoints.save(step, params=params, feedback=distrun.ErrorFeedback())
         start = checkpoints.restore(params=params, feedback=distrun.ErrorFeedback())
 
-    It is that of all gradients that this process reduces, and is saved as the average over the ranks, so that any
-    number of ranks goes on from it. It belongs to gradients by the names, shapes and dtypes of their variables. Saving
-    costs one reduction of these gradients, in bfloat16. What is lost within process sets of one's own is not in it. In
-    elastic jobs each rank keeps its own without it: it has no place in a state.
+    It covers all gradients that this process reduces. Its state is the average over the ranks, so that a job with any
+    number of ranks can continue from it. Residuals are matched with gradients by the names, shapes and dtypes of their
+    variables. Saving costs one reduction of these gradients, in bfloat16. Residuals within process sets are not
+    included. In elastic jobs, each rank keeps its residuals by itself, so do not put this object into a state.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,12 @@ class ErrorFeedback:
 
     @contextmanager
     def complete_state(self) -> Iterator[None]:
-        """Within this context `state_dict()` has the average over the ranks, all of which enter it together.
-        `distrun.checkpoint` does so by itself.
+        """Within this context, `state_dict()` has the average over the ranks. All ranks must enter it together.
+
+        `distrun.checkpoint` enters it by itself.
 
         Raises:
-            CollectiveError: as `distrun.allreduce` raises.
+            CollectiveError: see `distrun.allreduce`.
         """
         residuals.finish()
         merged = _merged(residuals.residuals())
@@ -58,8 +59,10 @@ class ErrorFeedback:
             self._complete = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what all ranks owe together: for each list of gradients, and each place in it, `lost`, a float32 array
-        of the gradient's shape, and with PowerSGD `q`.
+        """Return the average residuals of all ranks.
+
+        For each list of gradients, and each place in it, it has `lost`, a float32 array of the gradient's shape, and
+        with PowerSGD `q`.
 
         Raises:
             UsageError: it is called outside of `complete_state`.
@@ -72,7 +75,7 @@ class ErrorFeedback:
         return self._complete
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make up for what `state_dict` has returned, and for nothing else."""
+        """Replace all residuals by those that `state_dict` returned."""
         residuals.finish()
         residuals.load(
             {
@@ -85,7 +88,7 @@ class ErrorFeedback:
 
 
 def _merged(own: Residuals) -> Residuals:
-    """Return the average over the ranks, of whatever any of them has."""
+    """Return the average over the ranks of the residuals that any of them has."""
     if not world.is_initialized() or world.size() == 1:
         return own
     mine = {
@@ -107,7 +110,7 @@ def _merged(own: Residuals) -> Residuals:
     prepare(call, ("float32",) * len(keys), tuple([shapes[key] for key in keys])).reduce(arrays, arrays)
     merged: Residuals = {}
     for (name, place), array in zip(keys, arrays, strict=True):
-        # Where a rank has none yet, since it is new, all begin again: they have to save the same.
+        # All ranks must save the same Q. If a new rank has none yet, none is saved, and all begin with a new one.
         has_q = all(ranks.get((name, place), (None, False))[1] for ranks in everybody)
         q = own[name][place].q if has_q else None
         merged.setdefault(name, {})[place] = Residual(array.reshape(shapes[name, place]), q)

@@ -1,4 +1,4 @@
-"""Reducing a list of gradients in a graph: fused into few calls, whatever the framework."""
+"""The reduction of a list of gradients in a graph: fuses them into few calls, for any framework."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class OptimizerSettings(GradientSettings):
 
 
 class Toolkit(Protocol[Tensor]):
-    """The operations that fusing needs of a framework's tensors in a graph."""
+    """The operations on a framework's tensors in a graph that fusing needs."""
 
     def item(self, tensor: Tensor, /) -> GradientInfo | None:
-        """The tensor's bytes and dtype; None when its shape is not known yet."""
+        """Return the tensor's bytes and dtype, or None if its shape is not known yet."""
         ...
 
     def join(self, tensors: Sequence[Tensor], /) -> Tensor:
-        """One flat tensor of the elements of several, which have one dtype."""
+        """Return one flat tensor with the elements of `tensors`, which have the same dtype."""
         ...
 
     def cut(self, joined: Tensor, like: Sequence[Tensor], /) -> Sequence[Tensor]:
-        """The inverse of `join`: tensors of the shapes of `like`."""
+        """Return the tensors that were joined, with the shapes of `like`: the inverse of `join`."""
         ...
 
 
@@ -50,12 +50,12 @@ def reduce_gradients(
     toolkit: Toolkit[Tensor],
     call: Callable[[Sequence[Tensor], Call], Sequence[Tensor]],
 ) -> list[Tensor]:
-    """Return the allreduced `gradients`; `call` puts one collective on several dense tensors into the graph.
+    """Return the allreduced `gradients`. `call` puts one collective on several dense tensors into the graph.
 
-    Between hosts there are several calls, from the last gradient to the first, so that they may overlap with the
+    With several hosts, there are several calls, from the last gradient to the first, so that they may overlap with the
     backward pass.
     """
-    if collective.op is Adasum:  # which combines each tensor by itself
+    if collective.op is Adasum:  # combines each tensor by itself
         return list(call(gradients, collective))
     reduced = list(gradients)
     small = 0 if _is_lossy(collective) else CONCATENATED_UP_TO
@@ -74,17 +74,21 @@ def reduce_gradients(
 
 
 def _is_lossy(collective: Call) -> bool:
-    """Return whether large tensors of a call travel quantised, or matrices approximated: they must be told from others.
+    """Return whether a call quantises large tensors or approximates matrices, which must therefore not be joined.
 
-    Ranks of elastic jobs plan alike however many hosts there were when they traced their functions.
+    The result does not depend on the number of hosts, so ranks of elastic jobs make the same plan whenever they traced
+    their functions.
     """
     wire = collective.wire or settings.current().wire_dtype
     return wire in settings.QUANTISED or rank_of(wire) > 0
 
 
 def _threshold() -> int | None:
-    """Within a host calls move memory, which the backward pass needs for itself: overlapping them gains nothing. Ranks
-    of elastic jobs may have traced their functions when the job had one host, and newcomers when it has several: they
-    plan alike."""
+    """Return the bytes of a bucket, or None for one call.
+
+    Within a host, calls compete for memory bandwidth with the backward pass, so overlapping them gains nothing. In
+    elastic jobs, the result does not depend on the hosts: old ranks may have traced their functions when the job had
+    one host, and new ones when it has several, and all must make the same plan.
+    """
     topology = world.topology()
     return DEFAULT_THRESHOLD if topology.local_size < topology.size or world.is_elastic() else None

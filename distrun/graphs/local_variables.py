@@ -1,4 +1,4 @@
-"""Local variables: those whose gradients stay on their rank, because every rank has one of its own."""
+"""Local variables: variables that differ between ranks, so that their gradients are not reduced."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distrun.errors import UsageError
 
 
 class LocalVariables:
-    """The variables of one optimizer or tape that are local. Layers may be built later."""
+    """The local variables of one optimizer or tape. Layers may be built later."""
 
     def __init__(self) -> None:
         self._variables: list[Any] = []
@@ -36,7 +36,7 @@ class LocalVariables:
         self._layers += layers
 
     def all(self) -> list[Any]:
-        """Return the variables; those of layers that are not built yet are missing."""
+        """Return the variables. Layers that are not built yet contribute none."""
         return self._variables + [weight for layer in self._layers for weight in layer.trainable_weights]
 
     def others(self, variables: Iterable[Any]) -> list[Any]:
@@ -50,8 +50,8 @@ class LocalVariables:
         factor: Callable[[], Any],
         reduce: Callable[[list[Any], list[Any]], list[Any]],
     ) -> list[Any]:
-        """Return the gradients, those of local variables times `factor()` and the others as `reduce(gradients,
-        variables)` returns them."""
+        """Return the gradients: of local variables times `factor()`, and of others as `reduce(gradients, variables)`
+        returns them."""
         local = {id(variable) for variable in self.all()}
         if not local:
             return reduce(list(gradients), list(variables))
@@ -71,8 +71,10 @@ def without(variables: Iterable[Any], left_out: Iterable[Any]) -> list[Any]:
 
 
 def scaled(gradient: Any, factor: Any) -> Any:
-    """Return a gradient of any framework times a number, or a scalar of TensorFlow; None stays None, and
-    tf.IndexedSlices stay so."""
+    """Return a gradient of any framework times `factor`, a number or a TensorFlow scalar.
+
+    None stays None, and tf.IndexedSlices stay tf.IndexedSlices.
+    """
     if gradient is None or (isinstance(factor, float) and factor == 1.0):
         return gradient
     if not isinstance(factor, float):

@@ -1,4 +1,4 @@
-"""PowerSGD in graphs: the tensors of a call that are approximated, and the operations by which they are averaged."""
+"""PowerSGD in graphs: the tensors of a call that are approximated, and the operations that average them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class LowRankMatrices:
     """The approximated tensors of a call."""
 
     def __init__(self, call: Call, rank: int, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
-        """`dtypes` and `shapes` are those of all tensors of the call."""
+        """`dtypes` and `shapes` are of all tensors of the call."""
         self.places = [
             place
             for place, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
             if dtype in _APPROXIMATED and is_worthwhile(shape, rank)
         ]
-        """The places of the approximated ones in the call."""
+        """The indices of the approximated tensors in the call."""
         self._site, self._op, self._process_set = call.site, call.op, call.process_set
         self._shapes = [shapes[place] for place in self.places]
         self._approximations = [
@@ -43,7 +43,7 @@ class LowRankMatrices:
         self._second = call.named("second").request("float32", tuple(columns))
 
     def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Generator[Handle, None, None]:
-        """The operations; the results go to `outputs`, which may be the inputs' own memory."""
+        """Execute the two allreduces of PowerSGD, yielding each. The results go to `outputs`, which may be `inputs`."""
         if not self.places:
             return
         with np.errstate(all="ignore"):
@@ -68,17 +68,17 @@ class LowRankMatrices:
                 outputs[place][:] = approximation.result(q, ranks).reshape(-1)
 
     def keep(self) -> None:
-        """The results are used; see `LowRank.keep`."""
+        """Keep the new residuals, because the results are used. See `LowRank.keep`."""
         for approximation in self._approximations:
             approximation.keep()
 
     def discard(self) -> None:
-        """The results are of no use."""
+        """Discard the new residuals, because the results are not used."""
         for approximation in self._approximations:
             approximation.discard()
 
     def residuals(self) -> dict[int, Residual]:
-        """Return what is to be made up for, by place in the call. The arrays are not changed later."""
+        """Return the residuals, by index in the call. The arrays are not changed later."""
         residuals = {}
         for place, shape, approximation in zip(self.places, self._shapes, self._approximations, strict=True):
             q, lost = approximation.state()
@@ -87,12 +87,12 @@ class LowRankMatrices:
         return residuals
 
     def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
-        """Make up for these, by place, and for nothing else."""
+        """Replace all residuals by these, by index in the call."""
         for place, approximation in zip(self.places, self._approximations, strict=True):
             residual = residuals.get(place, Residual())
             q = residual.q
             if q is not None and q.shape != approximation.state()[0].shape:
-                q = None  # of another rank
+                q = None  # of a PowerSGD with another rank
             approximation.load(q, residual.lost)
 
     def _handle(self, request: Request, matrices: Sequence[Flat]) -> Handle:

@@ -1,4 +1,4 @@
-"""A call in a graph: planned when the shapes are known, executed on the framework's own memory when the graph runs."""
+"""Prepared calls: planned when the shapes are known, and executed on the framework's memory when the graph runs."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from distrun.runtime.world import world
 from distrun.tensor_fusion.low_rank import rank_of
 
 Flat = NDArray[Any]
-"""One-dimensional and contiguous, of the storage dtype of its element type (uint16 for bfloat16)."""
+"""A flat, contiguous array of the storage dtype of its element type (uint16 for bfloat16)."""
 
 Result = TypeVar("Result")
 
 Operations = Generator[Handle, None, Result]
-"""Operations to be executed one after the other: each is to be run, and waited for, before the next one is asked for.
-When one fails, the caller takes its memory back, and none may be in flight in it."""
+"""Operations to execute one after the other: the consumer runs and waits for each before it asks for the next. So if
+one fails, no other is in flight in the caller's memory, which the caller may reuse."""
 
 ALIGNMENT = 64
-"""Bytes: TensorFlow copies an array that begins elsewhere than at a multiple of this."""
+"""In bytes. TensorFlow copies arrays that do not begin at a multiple of this."""
 
 
 class Prepared:
-    """A call for tensors of known element types and shapes. Make it with `prepare`, which remembers."""
+    """A call, planned for tensors of known element types and shapes. Make it with `prepare`, which caches it."""
 
     def __init__(self, call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> None:
         self._site = call.site
@@ -47,10 +47,10 @@ class Prepared:
         for place, dtype in enumerate(dtypes):
             if self._matrices is None or place not in self._matrices.places:
                 groups.setdefault(dtype, []).append(place)
-        if call.kind == "allreduce":  # whichever way its results take: the ranks must agree on the order
+        if call.kind == "allreduce":  # in `reduce` as well, not only `reduce_into`: all ranks must agree on the order
             for places in groups.values():
                 places.sort(key=lambda place: _nbytes(dtypes[place], shapes[place]) % ALIGNMENT > 0)
-        # The first group keeps the name, so that a rank elsewhere in its program clashes with it.
+        # The first group keeps the name, so that a mismatch is detected if another rank is elsewhere in its program.
         self._groups = [
             ((call.named(dtype) if number else call).request(dtype, tuple([shapes[place] for place in places])), places)
             for number, (dtype, places) in enumerate(groups.items())
@@ -60,7 +60,7 @@ class Prepared:
             self._residuals = residuals.CallResiduals(reduced, dtypes, shapes, self._matrices)
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
-        """Execute an allreduce or a broadcast, and wait; see `reduction`.
+        """Execute an allreduce or a broadcast, and wait. See `reduction`.
 
         Raises:
             CollectiveError: see `Handle.wait`.
@@ -68,8 +68,8 @@ class Prepared:
         complete(self.reduction(inputs, outputs))
 
     def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Operations[None]:
-        """The operations of an allreduce or a broadcast. The results go to `outputs`, which may be the inputs' own
-        memory."""
+        """Execute an allreduce or a broadcast, yielding its operations. Results go to `outputs`, which may be
+        `inputs`."""
         if self._residuals is not None:
             inputs = self._residuals.begin(inputs)
         for request, places in self._groups:
@@ -88,9 +88,9 @@ class Prepared:
             self._residuals.end()
 
     def reduce_into(self, inputs: Sequence[Flat], room: Flat) -> list[Flat]:
-        """Execute an allreduce of tensors of one element type, and wait; return the results, which fill `room`.
+        """Execute an allreduce of tensors of one element type, and wait. Return the results, which fill `room`.
 
-        Results that would put others behind them on addresses that are no multiples of `ALIGNMENT` come last.
+        Results whose size is not a multiple of `ALIGNMENT` are last in `room`, so that they do not misalign others.
 
         Raises:
             CollectiveError: see `Handle.wait`.
@@ -114,17 +114,17 @@ class Prepared:
             start = stop
         return results
 
-    def gathering(
+    def row_exchange(
         self, inputs: Sequence[Flat], splits: Sequence[int] | None = None
     ) -> Operations[list[tuple[Flat, list[int]]]]:
-        """The operations of an allgather, an alltoall or a reducescatter.
+        """Execute an allgather, an alltoall or a reducescatter, yielding its operations.
 
         Args:
-            inputs: flat storage; a row without elements travels as one element.
-            splits: the elements to send to each rank in an alltoall.
+            inputs: flat storage. A row without elements is sent as one element.
+            splits: the number of elements to send to each rank in an alltoall.
 
         Returns:
-            For each input a new array, and the elements that came from each rank.
+            For each input, a new array, and the number of elements that came from each rank.
         """
         results: list[tuple[Flat, list[int]]] = [(np.empty(0), [])] * len(inputs)
         for request, places in self._groups:
@@ -154,15 +154,15 @@ class Prepared:
 
 @lru_cache(maxsize=4096)
 def prepare(call: Call, dtypes: tuple[str, ...], shapes: tuple[Shape, ...]) -> Prepared:
-    """Return a call for tensors of these element types (names) and shapes. Costs nothing from the second time on."""
+    """Return `call` planned for tensors of these element types (names) and shapes. The result is cached."""
     return Prepared(call, dtypes, shapes)
 
 
-world.on_leaving(prepare.cache_clear)  # the numbers of process sets stand for others in the next world
+world.on_leaving(prepare.cache_clear)  # the numbers of process sets have another meaning in the next world
 
 
 def storage_of(dtype: str) -> np.dtype[Any]:
-    """Return the numpy dtype in which elements of a type lie in memory."""
+    """Return the numpy dtype that stores elements of the type `dtype`."""
     return ELEMENT_TYPES[dtype].storage
 
 
@@ -171,7 +171,7 @@ def _nbytes(dtype: str, shape: Shape) -> int:
 
 
 def complete(operations: Operations[Result]) -> Result:
-    """Execute operations in this thread, and return their result.
+    """Execute `operations` in this thread, and return their result.
 
     Raises:
         CollectiveError: see `Handle.wait`.

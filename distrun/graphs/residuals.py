@@ -1,10 +1,10 @@
-"""The losses of gradients that graphs reduce: what compression takes from them, kept while ranks and plans change.
+"""The residuals of gradients that graphs reduce, kept while ranks and plans change.
 
-A face has a name for each list of gradients (`named`), and a loss belongs to a place in a list, whichever calls reduce
-it. Where no call has it, when a generation or a world has ended or a checkpoint was restored, it waits here for the
+Each list of gradients has a name (`named`). A residual belongs to a place in a list, whichever call reduces it. If no
+call holds it, because a generation or a world has ended or a checkpoint was restored, it waits in this module for the
 first call that reduces this place.
 
-In elastic jobs the losses of a step count only when the step is known to be made: at the next step boundary
+In elastic jobs, the residuals of a step count only when the step is known to be complete: at the next step boundary
 (`settle`), or when the same gradients are reduced again. So a step that fails half-way changes nothing.
 """
 
@@ -33,15 +33,16 @@ from distrun.runtime.world import world
 Flat = NDArray[Any]
 
 Residuals = dict[str, dict[int, Residual]]
-"""Losses by the name of the list and the place in it. Their arrays are never changed."""
+"""Residuals by the name of the list and the place in it. Their arrays are never changed."""
 
 
 def named(call: Call, entries: Sequence[str]) -> Call:
-    """Return a call that reduces a list of gradients, described by `entries` as for `signature_id`, such that what they
-    lose outlives the world; as it was where they lose nothing, or are those of some ranks only.
+    """Return `call`, which reduces a list of gradients, marked so that their residuals outlive the world.
 
-    Where they lose nothing, what a checkpoint has brought for them is dropped, with a warning: only calls that compress
-    keep each gradient apart, and ranks that have come later, and have no losses, must make the same calls.
+    `entries` describe the gradients as for `signature_id`. The call is returned unchanged if it needs no error
+    feedback, or is within a process set. If it needs none, residuals that a checkpoint has for these gradients are
+    dropped, with a warning: only calls that compress keep each gradient separate, and new ranks, which have no
+    residuals, must make the same calls.
     """
     if call.process_set is not global_process_set:
         return call
@@ -66,22 +67,22 @@ def _name_of(entries: tuple[str, ...]) -> str:
 
 
 def are_kept_of(call: Call) -> bool:
-    """Return whether what a call loses is made up for."""
+    """Return whether `call` uses error feedback."""
     return call.is_gradient and may_need_feedback(call.wire)
 
 
 class CallResiduals:
-    """The losses of the tensors of one call."""
+    """The residuals of the tensors of one call."""
 
     def __init__(
         self, call: Call, dtypes: Sequence[str], shapes: Sequence[Shape], matrices: LowRankMatrices | None
     ) -> None:
-        """`matrices` are those of the tensors that are approximated."""
+        """`matrices` has the approximated tensors, if any."""
         self.gradients, self.first = call.gradients, call.first
         self._dtypes, self._shapes, self._matrices = dtypes, shapes, matrices
-        self._feedbacks: dict[tuple[int, ...], Feedback] = {}  # by the places of what is one operation
-        self._loaded: dict[int, NDArray[np.float32]] = {}  # what was lost elsewhere
-        self._given: list[int] = []  # of these, what was added to the gradients that have been reduced
+        self._feedbacks: dict[tuple[int, ...], Feedback] = {}  # by the places of the tensors of one operation
+        self._loaded: dict[int, NDArray[np.float32]] = {}  # residuals of other calls or worlds
+        self._given: list[int] = []  # the places of those that were added to the gradients of the last call
         self._is_new = False
         if self.gradients:
             with _lock:
@@ -89,7 +90,7 @@ class CallResiduals:
             self.load(_taken(self.gradients, self.wanted()))
 
     def wanted(self) -> dict[int, Shape]:
-        """Return the shapes of the tensors that may lose something, by their places in the list."""
+        """Return the shapes of the tensors that may have residuals, by their places in the list."""
         return {
             self.first + place: shape
             for place, (dtype, shape) in enumerate(zip(self._dtypes, self._shapes, strict=True))
@@ -99,7 +100,7 @@ class CallResiduals:
     # Reducing ---------------------------------------------------------------------------------------------------------
 
     def begin(self, inputs: Sequence[Flat]) -> Sequence[Flat]:
-        """Return what to reduce in place of `inputs`, which are left as they are: what others have lost comes along."""
+        """Return the arrays to reduce instead of `inputs`: with loaded residuals added. `inputs` are not changed."""
         self.settle()
         self._given = list(self._loaded)
         if not self._given:
@@ -110,19 +111,19 @@ class CallResiduals:
         return given
 
     def feedback(self, request: Request, places: Sequence[int]) -> Feedback | None:
-        """Return where an operation on the tensors at these places keeps what it loses; None if that is nothing."""
+        """Return the feedback for an operation on the tensors at these places, or None if it needs none."""
         if world.engine().backend.quantisation_of(request) != WITH_FEEDBACK:
             return None
         return self._feedbacks.setdefault(tuple(places), Feedback())
 
     def end(self) -> None:
-        """The call has succeeded."""
+        """Record that the call has succeeded."""
         self._is_new = True
         if not world.is_elastic():
             self.settle()
 
     def settle(self) -> None:
-        """The results of the last call, if it has succeeded, are used."""
+        """Keep the residuals of the last call, if it has succeeded, because its results are used."""
         if self._is_new:
             self._is_new = False
             for each in self._all():
@@ -132,7 +133,7 @@ class CallResiduals:
             self._given = []
 
     def discard(self) -> None:
-        """The results of the last call are of no use."""
+        """Discard the residuals of the last call, because its results are not used."""
         self._is_new, self._given = False, []
         for each in self._all():
             each.discard()
@@ -140,10 +141,10 @@ class CallResiduals:
     def _all(self) -> list[Feedback | LowRankMatrices]:
         return [*self._feedbacks.values(), *([] if self._matrices is None else [self._matrices])]
 
-    # What was lost ----------------------------------------------------------------------------------------------------
+    # The residuals ----------------------------------------------------------------------------------------------------
 
     def residuals(self) -> dict[int, Residual]:
-        """Return what is to be made up for, by place in the list."""
+        """Return all residuals, by place in the list."""
         found = {} if self._matrices is None else self._matrices.residuals()
         for places, feedback in self._feedbacks.items():
             sizes = [prod(self._shapes[place]) for place in places]
@@ -158,7 +159,7 @@ class CallResiduals:
         return {self.first + place: residual for place, residual in found.items()}
 
     def load(self, residuals: Mapping[int, Residual]) -> None:
-        """Make up for these, by place in the list, and for nothing else."""
+        """Replace all residuals by these, by place in the list."""
         self.discard()
         self._feedbacks = {}
         mine = {place - self.first: residual for place, residual in residuals.items()}
@@ -183,43 +184,43 @@ def _sum(one: Residual, other: Residual) -> Residual:
 
 # All of this process --------------------------------------------------------------------------------------------------
 
-_lock = Lock()  # programs run on threads of their frameworks
+_lock = Lock()  # graphs run on threads of their frameworks
 _calls: WeakSet[CallResiduals] = WeakSet()
-_waiting: Residuals = {}  # for calls to come
+_waiting: Residuals = {}  # for later calls
 _finishing: list[Callable[[], None]] = []
 
 
 def before_reading(finish: Callable[[], None]) -> None:
-    """Have a function called before losses are read for a checkpoint: it waits for steps that are computed ahead."""
+    """Register `finish`, which waits for steps that are computed ahead, to be called before residuals are read."""
     _finishing.append(finish)
 
 
 def finish() -> None:
-    """Wait for steps that are computed ahead, which count from now on."""
+    """Wait for steps that are computed ahead, and settle them."""
     for each in _finishing:
         each()
     settle()
 
 
 def are_kept() -> bool:
-    """Return whether gradients of this process lose something that is made up for."""
+    """Return whether this process has gradients with error feedback."""
     return bool(_calls or _waiting)
 
 
 def settle() -> None:
-    """All steps so far have been made."""
+    """Keep the residuals of all calls, because all steps so far are complete."""
     for each in _known():
         each.settle()
 
 
 def discard() -> None:
-    """The results of all calls since the last step boundary are of no use."""
+    """Discard the residuals of all calls since the last step boundary, because their results are not used."""
     for each in _known():
         each.discard()
 
 
 def residuals() -> Residuals:
-    """Return what this rank has to make up for."""
+    """Return all residuals of this rank."""
     found = {name: dict(places) for name, places in _waiting.items()}
     for each in _known():
         places = found.setdefault(each.gradients, {})
@@ -229,7 +230,7 @@ def residuals() -> Residuals:
 
 
 def load(given: Residuals) -> None:
-    """Make up for these, and for nothing else."""
+    """Replace all residuals of this rank by `given`."""
     with _lock:
         _waiting.clear()
         _waiting.update({name: dict(places) for name, places in given.items()})
@@ -243,7 +244,7 @@ def _known() -> list[CallResiduals]:
 
 
 def _taken(gradients: str, wanted: Mapping[int, Shape]) -> dict[int, Residual]:
-    """Return what waits for gradients of these shapes, by place, and waits no longer."""
+    """Remove and return the waiting residuals of gradients with these shapes, by place."""
     with _lock:
         places = _waiting.get(gradients, {})
         fitting = [
@@ -258,7 +259,7 @@ def _taken(gradients: str, wanted: Mapping[int, Shape]) -> dict[int, Residual]:
 
 
 def _leave() -> None:
-    """The next world has other plans."""
+    """Move the residuals of all calls to the waiting ones, since the next world makes other calls."""
     discard()
     found = residuals()
     with _lock:

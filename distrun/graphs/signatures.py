@@ -1,5 +1,4 @@
-"""Signatures: lists of gradients or variables, compared among the ranks once and known by a short number from then
-on."""
+"""Signatures: lists of gradients or variables, which ranks compare once and then identify by a short number."""
 
 from __future__ import annotations
 
@@ -11,26 +10,26 @@ from distrun.runtime.collectives import consistency
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
 
-# By the ranks of a process set (none: the world), then by the kind of list and its entries. It outlives `shutdown`, as
-# do traced functions whose operations have such names.
+# By the ranks of a process set (empty for the world), then by the kind of list and its entries. It outlives `shutdown`,
+# as do traced functions, whose operations have these numbers in their names.
 _ids: dict[tuple[int, ...], dict[tuple[str, ...], int]] = {}
 
 
 def signature_id(entries: Sequence[str], what: str, process_set: ProcessSet = global_process_set) -> int | str:
-    """Return a short name of a list of entries, the same on all ranks; a list is compared when it is first seen.
+    """Return a short name of a list of entries, the same on all ranks. A new list is compared among the ranks.
 
-    It is a number. In elastic jobs it is a digest, which needs no counting: a newcomer sees lists for the first time
-    that survivors have in functions which they traced long ago. For the same reason lists are not compared there but in
-    the first generation, in which all ranks see them for the first time.
+    The name is a number. In elastic jobs, it is a digest, which needs no counting: a new rank sees lists for the first
+    time that old ranks have in functions that they traced long ago. For the same reason, lists are only compared in the
+    first generation, when they are new to all ranks.
 
     Args:
         entries: one text per gradient or variable, made by `consistency.describe`.
-        what: what an error message calls the list, such as "the gradients".
-        process_set: the ranks whose lists are compared, and among which the number is the list's.
+        what: the name of the list in error messages, such as "the gradients".
+        process_set: the ranks whose lists are compared. Each process set has its own numbers.
 
     Raises:
         UsageError: this rank does not belong to the process set.
-        MismatchError: the ranks' lists differ; raised on every rank, with the first difference.
+        MismatchError: the ranks' lists differ. It is raised on every rank, with the first difference.
     """
     key = (what, *entries)
     process_set.check_included()
@@ -61,8 +60,8 @@ def _digest(key: tuple[str, ...], process_set: ProcessSet) -> str:
 
 
 def canonical_name(name: str) -> str:
-    """Return a variable's name without the numbers by which TensorFlow and Keras tell layers of one process apart.
+    """Return a variable's name without the numbers that TensorFlow and Keras add to distinguish layers of a process.
 
-    A rank that has built another model before counts on from there, although its variables are the same.
+    A rank that has built another model before has higher numbers, although its variables are the same.
     """
     return re.sub(r"_\d+(?=[/_]|$)", "", name.partition(":")[0])

@@ -1,7 +1,8 @@
-"""Abstract Unix sockets, whose names every user of the machine can read in /proc/net/unix, and may take first.
+"""Abstract Unix sockets, with checks: every user of the machine can read their names in /proc/net/unix, and take them.
 
-Which user listens is what the kernel says of the other end of a connection, never what a name says. A socket whose name
-another user has taken gets a longer one with a random end, and who looks for it finds that in the kernel's list.
+The user of a listening process is found by asking the kernel about the other end of a connection, and never trusted by
+name. If another user has taken the name of a socket, it gets a longer one with a random end, which a client finds in
+the kernel's list.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from distrun.errors import BootstrapError
 
 _CREDENTIALS = struct.Struct("3i")
 _LISTENS = 0x10000  # among the flags in the kernel's list
-_LOOK_EVERY = 1.0  # seconds between two looks into the kernel's list
+_LOOK_EVERY = 1.0  # seconds between two reads of the kernel's list
 _TABLE = "/proc/net/unix"
 # sock_diag(7): struct nlmsghdr, struct unix_diag_req, the size of struct unix_diag_msg, and constants.
 _MESSAGE, _DIAG_REQUEST, _DIAG_ANSWER = struct.Struct("=IHHII"), struct.Struct("=BBHIIIII"), 16
@@ -30,16 +31,16 @@ log = logging.getLogger("distrun")
 
 
 def listen(kind: socket.SocketKind, name: bytes, backlog: int, may_be_longer: bool = True) -> socket.socket:
-    """Return a socket that listens under a name, or, where another user has taken it, under one that begins with it.
+    """Return a socket that listens at `name`, or, if another user has taken it, at a name that begins with it.
 
     Args:
         kind: SOCK_STREAM or SOCK_SEQPACKET.
-        name: begins with a 0 byte.
+        name: the name, beginning with a 0 byte.
         backlog: how many connections may wait to be accepted.
-        may_be_longer: whether another name will do.
+        may_be_longer: whether a longer name is allowed.
 
     Raises:
-        OSError: a process of this user listens there, or the name is taken and no other will do.
+        OSError: a process of this user listens there, or the name is taken and a longer one is not allowed.
     """
     made = socket.socket(socket.AF_UNIX, kind)
     try:
@@ -61,15 +62,15 @@ def listen(kind: socket.SocketKind, name: bytes, backlog: int, may_be_longer: bo
 
 
 def connect(kind: socket.SocketKind, name: bytes) -> socket.socket:
-    """Return a connection with a process of this user that listens under a name; does not wait until it is accepted.
+    """Return a connection with a process of this user that listens at `name`, without waiting until it is accepted.
 
     Raises:
-        OSError: nobody listens there, or too many wait to be accepted.
+        OSError: no process listens there, or too many connections wait to be accepted.
         BootstrapError: a process of another user listens there.
     """
     made = socket.socket(socket.AF_UNIX, kind)
     try:
-        made.setblocking(False)  # a process that never accepts would let us wait for ever
+        made.setblocking(False)  # if the process never accepts, a blocking connect may wait for ever
         made.connect(name)
         made.setblocking(True)
         check_same_user(made)
@@ -80,7 +81,7 @@ def connect(kind: socket.SocketKind, name: bytes) -> socket.socket:
 
 
 def listening(prefix: bytes) -> list[bytes]:
-    """Return the names that begin with `prefix` under which somebody listens; none where the kernel does not tell."""
+    """Return the names that begin with `prefix` where a process listens, as far as the kernel lists them."""
     return [entry.name for entry in _entries(prefix) if entry.flags & _LISTENS]
 
 
@@ -104,21 +105,21 @@ def _entries(prefix: bytes) -> Iterator[_Entry]:
         for line in table:
             fields = line.split()
             if len(fields) == 8 and fields[7].startswith(wanted):
-                with suppress(ValueError):  # a name with a line break may make any line
+                with suppress(ValueError):  # a name with a line break may result in arbitrary lines
                     name = b"\0" + fields[7][1:].encode("latin-1")
                     yield _Entry(int(fields[3], 16), int(fields[4], 16), int(fields[6]), name)
 
 
 class Names:
-    """The names under which a process may listen that is looked for again and again."""
+    """The names to try, repeatedly, to connect with a process."""
 
     def __init__(self, name: bytes) -> None:
-        """`name`: the one that it has unless another user has taken it."""
+        """`name` is the process's name unless another user has taken it."""
         self._name = name
         self._look_at = time.monotonic() + _LOOK_EVERY
 
     def to_try(self) -> list[bytes]:
-        """Return the names to try now: the one, and at most once in a second those that begin with it."""
+        """Return the names to try now: the name itself, and, at most once a second, longer ones that begin with it."""
         if time.monotonic() < self._look_at:
             return [self._name]
         self._look_at = time.monotonic() + _LOOK_EVERY
@@ -126,14 +127,14 @@ class Names:
 
 
 def peer_process(connection: socket.socket) -> tuple[int, int]:
-    """Return the ids of the process at the other end and of its user."""
+    """Return the process id and the user id of the other end of `connection`."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
     return pid, uid
 
 
 def check_same_user(connection: socket.socket) -> None:
-    """Raise `BootstrapError` if the other end is not a process of our user."""
+    """Raise `BootstrapError` if the other end is not a process of this user."""
     pid, uid = peer_process(connection)
     if uid != os.getuid():
         raise BootstrapError(f"process {pid} of user id {uid} is there, and this process is of user id {os.getuid()}")
@@ -153,7 +154,8 @@ def _taken(owner: tuple[int, int] | None, name: bytes) -> str:
 
 
 def _owner(kind: socket.SocketKind, name: bytes) -> tuple[int, int] | None:
-    """Return the ids of the process that has a name, 0 if it accepts nobody, and of its user; None: unknown."""
+    """Return the process id, or 0 if it does not accept connections, and the user id of the owner of `name`, or
+    None."""
     with socket.socket(socket.AF_UNIX, kind) as probe:
         probe.setblocking(False)
         try:
@@ -168,7 +170,7 @@ def _owner(kind: socket.SocketKind, name: bytes) -> tuple[int, int] | None:
 
 
 def _uid(inode: int) -> int | None:
-    """Return the user of a Unix socket, by sock_diag(7); None where the kernel does not tell (before 5.3)."""
+    """Return the user id of a Unix socket, by sock_diag(7), or None if the kernel is too old for it (before 5.3)."""
     request = _DIAG_REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_UID, _ANY, _ANY)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:

@@ -1,6 +1,6 @@
-"""A rank that has ended before it joined the others: how an agent tells the ranks of its host that wait for it in init.
+"""Departures: how an agent tells the ranks of its host, which wait in init, that a rank has ended before it joined.
 
-All of them inherit one end of a pair of sockets, and read what is in it without taking it out.
+All ranks inherit one end of a pair of sockets. They read the agent's message with MSG_PEEK, so that all can read it.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 DEPARTURES_FD = "DISTRUN_DEPARTURES_FD"
-"""The variable with the descriptor and its inode, `7:123456`: a program between the agent and a rank may have closed
-it, and something else may have its number."""
+"""The variable with the descriptor and its inode, `7:123456`. The inode is checked since a program between the agent
+and a rank may have closed the descriptor, and its number may have been reused."""
 
 
 class Departures:
-    """The agent's end."""
+    """The agent's side: reports departures."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.descriptor = self._theirs.fileno()
-        """The descriptor that the ranks have to inherit."""
+        """The descriptor that the ranks must inherit."""
         self.environ = {DEPARTURES_FD: f"{self.descriptor}:{os.fstat(self.descriptor).st_ino}"}
-        """The variable that the ranks have to get."""
+        """The environment variable that the ranks must be given."""
 
     def tell(self, sentence: bytes) -> None:
-        """Tell the ranks which one has ended. They look at the first sentence only."""
+        """Send the ranks a `sentence` about the rank that has ended. They only read the first one."""
         self._ours.setblocking(False)
         with suppress(BlockingIOError):
             self._ours.send(sentence)
 
 
 class Departure:
-    """The end of a rank, as an interruption of those that wait for it."""
+    """A rank's side: the end of another rank, as an interruption of waiting for it."""
 
     def __init__(self, descriptor: int) -> None:
-        """Args: a descriptor to copy."""
+        """`descriptor` is copied."""
         self._socket = socket.fromfd(descriptor, socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.stop_fd = self._socket.fileno()
-        """Readable when a rank has ended so."""
+        """Readable when a rank has ended."""
 
     @property
     def interruption(self) -> str | None:
-        """A sentence with the rank; None while there is none."""
+        """A sentence about the rank that has ended, or None."""
         try:
             said = self._socket.recv(1 << 12, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -52,7 +52,7 @@ class Departure:
 
 
 def departure(environ: Mapping[str, str]) -> Departure | None:
-    """Return what the agent of this host tells of; None: there is no agent, or its descriptor has been closed."""
+    """Return the departures that this host's agent reports. None if there is no agent or the descriptor was closed."""
     descriptor, _, inode = environ.get(DEPARTURES_FD, "").partition(":")
     try:
         if os.fstat(int(descriptor)).st_ino != int(inode):

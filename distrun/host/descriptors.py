@@ -1,4 +1,4 @@
-"""Connections that a process takes beside its work, which must not use up the files that it may have open."""
+"""Limits for the connections that a process accepts besides its work: they must not use up its file descriptors."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import socket
 import time
 
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""The numbers of errors which say that no connection can be accepted at present, while one waits."""
+"""The error numbers of an `accept` that fails for lack of resources while a connection waits."""
 PAUSE = 1.0
-"""Seconds in which no further connection is accepted when descriptors are scarce."""
+"""Seconds to wait before accepting another connection when descriptors are scarce."""
 _RESERVE = 16  # descriptors for the work of the process
 
 
 def are_scarce(descriptor: int) -> bool:
-    """Whether few descriptors are left, which a new one tells: the kernel gives the lowest that is free."""
+    """Return whether few descriptors are left, given a new `descriptor`: the kernel returns the lowest free number."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return limit != resource.RLIM_INFINITY and descriptor >= limit - _RESERVE
 
 
 def accept(listener: socket.socket) -> socket.socket | None:
-    """Return the next connection, when descriptors are not scarce; None when the listener was shut down."""
+    """Return the next connection, once descriptors are not scarce, or None if the listener was shut down."""
     while True:
         try:
             connection, _ = listener.accept()

@@ -1,4 +1,4 @@
-"""Endpoints: an address and a port as one text, and TCP ports of this machine that are free."""
+"""Endpoints: an address and a port as one text, and free TCP ports of this machine."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from distrun.host.numerals import whole_number
 
 LAST_PORT = 65535
 PORTS = "DISTRUN_PORTS"
-"""The variable that says at which ports we may listen: `5000-5099`. It holds for all that this process starts."""
+"""The variable with the ports that distrun may listen on, `5000-5099`. Processes that this one starts inherit it."""
 
 T = TypeVar("T")
 
 
 def format_endpoint(address: str, port: int) -> str:
-    """Return `10.0.0.1:4711`, or `[fd00::1]:4711` for IPv6; the name of a host may stand for an address."""
+    """Return `10.0.0.1:4711`, or `[fd00::1]:4711` for IPv6. `address` may be a host name."""
     return f"{bracketed(address)}:{port}"
 
 
 def bracketed(address: str) -> str:
-    """Return an address as it is written before a colon: IPv6 in brackets, everything else as it is."""
+    """Return `address` as it is written before a colon: IPv6 in brackets, everything else unchanged."""
     return f"[{address}]" if ":" in address else address
 
 
@@ -34,7 +34,7 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     """Return the address and the port of `10.0.0.1:4711` or `[fd00::1]:4711`, the inverse of `format_endpoint`.
 
     Raises:
-        ValueError: it is something else, such as an IPv6 address without brackets, or a port outside of 1 to 65535.
+        ValueError: the text has another form, such as an IPv6 address without brackets or a port outside of 1 to 65535.
     """
     address, _, port = text.rpartition(":")
     if address.startswith("[") and address.endswith("]"):
@@ -52,10 +52,10 @@ def parse_ports(text: str, source: str = "--ports ") -> range:
 
     Args:
         text: the value.
-        source: how an error introduces it: the option, or the variable that it is the value of.
+        source: the option or the variable with this value, for the error.
 
     Raises:
-        UsageError: it is no such range.
+        UsageError: the text is not a range of ports.
     """
     first, _, last = text.partition("-")
     least, most = (whole_number(number.strip(), most=LAST_PORT) for number in (first, last or first))
@@ -65,18 +65,18 @@ def parse_ports(text: str, source: str = "--ports ") -> range:
 
 
 def at_free_port(attempt: Callable[[int], T], from_top: bool = False) -> T:
-    """Try ports until one is free: any, or those that DISTRUN_PORTS allows.
+    """Call `attempt` with ports until one is free: any port, or those that DISTRUN_PORTS allows.
 
     Args:
-        attempt: binds a port, and listens there if it is to; 0 lets the system choose. It raises OSError.
-        from_top: whether to begin with the upper half of those allowed. Ports that others bind later are chosen there,
-            so that nobody who listens at once takes them meanwhile.
+        attempt: binds a port, and may listen there. 0 lets the system choose. It raises OSError.
+        from_top: whether to begin with the upper half of the allowed ports. It is used for ports that another process
+            binds later, so that processes that listen at once, in the lower half, do not take them before.
 
     Returns:
-        What the first attempt that succeeds returns.
+        The result of the first attempt that succeeds.
 
     Raises:
-        UsageError: none is free.
+        UsageError: no port is free.
         OSError: an attempt failed for another reason.
     """
     text = os.environ.get(PORTS)
@@ -85,7 +85,7 @@ def at_free_port(attempt: Callable[[int], T], from_top: bool = False) -> T:
     ports = parse_ports(text, f"{PORTS}=")
     halves = [list(ports[: len(ports) // 2]), list(ports[len(ports) // 2 :])]
     for half in reversed(halves) if from_top else halves:
-        random.shuffle(half)  # others choose at the same moment
+        random.shuffle(half)  # other processes may choose at the same moment
         for port in half:
             try:
                 return attempt(port)
@@ -99,20 +99,20 @@ def at_free_port(attempt: Callable[[int], T], from_top: bool = False) -> T:
 
 
 def bind_free(unbound: socket.socket, address: str, from_top: bool = False) -> None:
-    """Bind a socket to a free port of an address; see `at_free_port`."""
+    """Bind the socket `unbound` to a free port of `address`. See `at_free_port`."""
     at_free_port(lambda port: unbound.bind((address, port)), from_top)
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on at this moment. Raises UsageError if none of those allowed is free."""
+    """Return a TCP port that is free at this moment. Raises UsageError if no allowed port is free."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return different TCP ports that nobody listens on at this moment.
+    """Return `count` different TCP ports that are free at this moment.
 
     Raises:
-        UsageError: DISTRUN_PORTS allows fewer.
+        UsageError: fewer of the ports that DISTRUN_PORTS allows are free.
     """
     with ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -122,10 +122,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def reserve_port() -> socket.socket:
-    """Return a socket that keeps a TCP port free, on all addresses, for another process of the same user.
+    """Return a socket that reserves a TCP port, on all addresses, for another process of the same user.
 
-    A process that sets SO_REUSEPORT may bind the port too, and since the reserving socket does not listen, all
-    connections are made to that process.
+    A process that sets SO_REUSEPORT may bind the port, too. Since the reserving socket does not listen, all connections
+    go to that process.
 
     Raises:
         UsageError: none of the ports that DISTRUN_PORTS allows is free.
@@ -140,7 +140,7 @@ def reserve_port() -> socket.socket:
             if family == socket.AF_INET6:
                 reservation.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             bind_free(reservation, wildcard)
-            # Only now, so that no other reservation of this user gets the same port.
+            # Set after `bind`, so that no other reservation of this user gets the same port.
             reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             return reservation
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Forks of this process: they end when it does, and leave a result in memory."""
+"""Forks of this process, which end with it and return a result through shared memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel SIGKILL this process when the thread that forked it ends; it has just been forked."""
+    """Make the kernel SIGKILL this process, which has just been forked, when the thread that forked it ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it died before the kernel knew our wish
+    if os.getppid() != parent:  # it died before prctl
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Fork:
-    """A fork of this process, in a process group of its own. Both processes have this object."""
+    """A fork of this process, in its own process group. Both processes have this object."""
 
     def __init__(self) -> None:
         self._result = os.memfd_create("distrun-fork")
@@ -34,12 +34,12 @@ class Fork:
             die_with_parent(parent)
 
     def leave(self, result: bytes) -> None:
-        """Leave a result, in the fork, before it ends with status 0."""
+        """In the fork: store its result. It must then end with status 0."""
         with open(self._result, "wb", closefd=False) as file:
             file.write(result)
 
     def result(self, timeout: float) -> bytes:
-        """Wait for the fork to end, end it after `timeout` seconds, and return its result; empty: it has none."""
+        """Return the fork's result after it has ended, or b"" if it failed. After `timeout` seconds, kill it."""
         pidfd = os.pidfd_open(self._pid)
         try:
             select.select([pidfd], [], [], timeout)
@@ -51,9 +51,9 @@ class Fork:
         return result if self.end() == 0 else b""
 
     def end(self) -> int:
-        """End the fork and the processes that it has started, if that was not done before; return its status.
+        """Kill the fork and the processes that it has started, unless this was done before. Return its wait status.
 
-        What it has used of a GPU's memory is free after this.
+        GPU memory that they used is free afterwards.
         """
         if not self._pid:
             return -1

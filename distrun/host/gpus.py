@@ -1,6 +1,6 @@
 """The NVIDIA GPUs that a process can see, counted without starting a process or loading a library.
 
-CUDA itself is not asked: a driver that is initialised before a script forks is unusable in the children.
+CUDA itself is not used: if it is initialised before a script forks, it is unusable in the children.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NODES = Path("/dev")  # with nvidia0, nvidia1, ...
 def visible_gpus(environ: Mapping[str, str]) -> int:
     """Return the number of GPUs that CUDA would show a process with this environment.
 
-    The GPUs of the machine are those in /proc and /dev. Where just one of the two lists any, that one counts: some
-    containers have no /proc/driver/nvidia, and device nodes may be made when they are first used. Where both do, the
-    smaller number counts, because a container may see all GPUs of its host in /proc and only its own in /dev. Where
-    neither does there is no GPU for us, whatever CUDA_VISIBLE_DEVICES says: no driver on most machines, and on WSL2 a
-    driver whose GPUs are listed nowhere.
+    The GPUs of the machine are listed in /proc and /dev. If only one of the two lists any, it counts: some containers
+    have no /proc/driver/nvidia, and device nodes may be created on first use. If both do, the smaller number counts,
+    because a container may see all GPUs of its host in /proc and only its own in /dev. If neither does, the result is
+    0, whatever CUDA_VISIBLE_DEVICES says: most such machines have no driver, and WSL2 has a driver but lists its GPUs
+    nowhere.
     """
     present = _present_gpus()
     visible = environ.get(VISIBLE)
@@ -30,7 +30,7 @@ def visible_gpus(environ: Mapping[str, str]) -> int:
 
 
 def visible_names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what to write into CUDA_VISIBLE_DEVICES for each of the GPUs that `visible_gpus` counts."""
+    """Return the value of CUDA_VISIBLE_DEVICES that selects one GPU, for each GPU that `visible_gpus` counts."""
     count = visible_gpus(environ)
     chosen = environ.get(VISIBLE)
     return tuple(map(str, range(count))) if chosen is None else tuple(map(str.strip, chosen.split(",")[:count]))
@@ -49,10 +49,10 @@ def _count(folder: Path, pattern: str) -> int:
 
 
 def _count_chosen(visible: str, present: int) -> int:
-    """Return how many of the `present` GPUs a value of CUDA_VISIBLE_DEVICES chooses.
+    """Return how many of the `present` GPUs a value of CUDA_VISIBLE_DEVICES selects.
 
-    CUDA enumerates up to the first entry that names no GPU, and shows none at all if an entry is repeated. The first
-    entry says what the others are: indices or UUIDs. (`torch.cuda` reads the variable in the same way.)
+    CUDA enumerates up to the first entry that is not a GPU, and shows none at all if an entry is repeated. The first
+    entry determines whether all are indices or UUIDs. (`torch.cuda` reads the variable in the same way.)
     """
     # 0,1,3
     # GPU-8932f937-d72c-4106-c12f-20bd9faed9f6,GPU-5b1c...     (the beginning of a UUID is enough)
@@ -75,6 +75,6 @@ def _count_chosen(visible: str, present: int) -> int:
 
 
 def _leading_number(entry: str) -> int:
-    """Return the number that an entry begins with, as strtoul reads it; -1 where there is none."""
+    """Return the number that `entry` begins with, as strtoul reads it, or -1 if there is none."""
     match = re.match(r"[+-]?[0-9]+", entry)
     return int(match[0]) if match else -1

@@ -1,4 +1,4 @@
-"""The identity of this machine, and of this boot of it."""
+"""The identity of this boot of this machine."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # 5c2f7a0e-8a54-4a3c-9a6e-0f
 
 
 def boot_id() -> str:
-    """Return a text that is this boot's alone, the same in all containers of the machine.
+    """Return a text that is unique to this boot, and the same in all containers of the machine.
 
     Raises:
-        OSError: the kernel does not tell it.
+        OSError: the kernel does not provide it.
     """
     return _BOOT_ID.read_text().strip()

@@ -1,4 +1,4 @@
-"""The objects of a class that this process has."""
+"""The objects of a class in this process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _Any = TypeVar("_Any")
 
 
 def instances_of(kind: type[_Any]) -> list[_Any]:
-    """Return the objects of a class and of its subclasses, all written in Python, while other threads go on.
+    """Return the objects of the class `kind` and its subclasses, all written in Python, while other threads run.
 
-    The list that `gc.get_objects` returns must be gone before another thread runs: it refers to what others have half
-    made, and `tuple(iterator)` fails with SystemError if anything refers to its tuple as it grows
-    (github.com/python/cpython/issues/59313). So all that is taken from it are the objects' types, in one call of
-    `list`, in which no line of Python runs and hence no other thread; the objects then are found as what refers to the
-    types.
+    The list that `gc.get_objects` returns must be freed before another thread runs: it refers to objects that other
+    threads are still building, and `tuple(iterator)` fails with SystemError if anything else refers to its growing
+    tuple (github.com/python/cpython/issues/59313). So only the types of the objects are taken from it, in one call of
+    `list` that executes no Python code, and therefore cannot switch to another thread. Then the objects are found as
+    referrers of the types.
     """
     types = list(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
     kinds = [each for each in dict.fromkeys(types) if issubclass(each, kind)]

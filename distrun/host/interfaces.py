@@ -1,4 +1,4 @@
-"""The network interfaces of this machine, and which of them a job may use."""
+"""The network interfaces of this machine, and the selection of those that a job may use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Interface(NamedTuple):
 
     name: str
     address: str
-    """The address in digits, IPv4 or IPv6."""
+    """The numeric address, IPv4 or IPv6."""
     prefix: int
-    """The number of bits of the address that name the subnet."""
+    """The prefix length of the subnet, in bits."""
 
     @property
     def ip(self) -> Address:
@@ -37,14 +37,14 @@ class Interface(NamedTuple):
 
 
 def own_interfaces(used: str = "") -> list[Interface]:
-    """Return the interfaces of this machine that are up, by address, loopback included; of each interface, IPv4 before
-    IPv6. Those without carrier come last: they may have it again in a moment, as after a cut.
+    """Return the addresses of this machine's interfaces that are up, including loopback, IPv4 before IPv6 for each.
 
-    IPv6 addresses of the link alone (fe80::) are left out: without the name of an interface they lead nowhere. An
-    address without a netmask, as tunnels have, is a subnet of its own.
+    Interfaces without a carrier are last: they may have it again in a moment, for example when a cable is plugged in
+    again. Link-local IPv6 addresses (fe80::) are left out: they cannot be used without the name of an interface. An
+    address without a netmask, as tunnels have, is its own subnet.
 
     Args:
-        used: an address that counts although its interface is down, since somebody has come by it.
+        used: an address to include even if its interface is down, since a connection has used it.
     """
     import psutil
 
@@ -53,7 +53,7 @@ def own_interfaces(used: str = "") -> list[Interface]:
     for name, entries in psutil.net_if_addrs().items():
         if name not in states:
             continue
-        # psutil's isup is IFF_RUNNING, which needs a carrier; flags have been there since psutil 5.9.3.
+        # psutil's `isup` is IFF_RUNNING, which needs a carrier. `flags` exists since psutil 5.9.3.
         is_up = "up" in getattr(states[name], "flags", "").split(",")
         state = "carrier" if states[name].isup else "up" if is_up else "down"
         for entry in sorted(entries, key=lambda entry: entry.family):
@@ -65,25 +65,25 @@ def own_interfaces(used: str = "") -> list[Interface]:
 
 
 def reachable(interfaces: Sequence[Interface]) -> list[Interface]:
-    """Return those of the interfaces that other hosts can reach.
+    """Return those `interfaces` that other hosts can reach.
 
-    Loopback is never among them, link-local addresses (169.254.x.y) only if there is nothing else.
+    Loopback is never included, and link-local addresses (169.254.x.y) only if there are no others.
     """
     outside = [interface for interface in interfaces if not interface.ip.is_loopback]
     return [interface for interface in outside if not interface.ip.is_link_local] or outside
 
 
 def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[Interface]:
-    """Return those of the interfaces that a value of `--network` allows, in the order of the value.
+    """Return those `interfaces` that a value of `--network` allows, in the order of the value.
 
     Args:
-        interfaces: the interfaces there are; where there are none at all, nothing is wrong with `network`.
-        network: names of interfaces, subnets and addresses, separated by commas: `eth1`, `10.0.0.0/8`,
-            `eth1,fd00::/8`; empty allows all.
-        owner: whose they are, for the error: `host 'alpha'`.
+        interfaces: all interfaces. If there are none, the result is empty, without an error.
+        network: names of interfaces, subnets and addresses, separated by commas: `eth1`, `10.0.0.0/8`, `eth1,fd00::/8`.
+            "" allows all.
+        owner: the owner of the interfaces, for the error: `host 'alpha'`.
 
     Raises:
-        UsageError: there are some and none is allowed, or an entry of `network` is neither an interface nor a subnet.
+        UsageError: none of the interfaces is allowed, or an entry of `network` is neither an interface nor a subnet.
     """
     if not network:
         return list(interfaces)
@@ -100,14 +100,14 @@ def matching(interfaces: Sequence[Interface], network: str, owner: str) -> list[
 
 
 def further_networks(allowed: Sequence[Interface], network: str, address: str) -> list[Interface]:
-    """Return the interfaces beside that of an address over which traffic may be spread: those that the user has named.
+    """Return the interfaces named by the user, except the one with `address`, to spread traffic over.
 
-    Networks that hosts merely seem to share are not used: a bridge of containers has the same subnet on every host, and
-    leads to no other.
+    Networks that the user has not named are not used, even if hosts seem to share them: a container bridge has the same
+    subnet on every host, and does not lead to other hosts.
 
     Args:
         allowed: the interfaces that `network` allows.
-        network: a value of `--network`, which must list several for any to be used.
+        network: a value of `--network`. It must have several entries, otherwise the result is empty.
         address: the address that is used in any case.
 
     Returns:
@@ -125,7 +125,7 @@ def parse_network(network: str, source: str = "--network ") -> list[str | Subnet
 
     Args:
         network: the value.
-        source: how an error introduces it: the option, or the variable that it is the value of.
+        source: the option or the variable with this value, for the error.
 
     Raises:
         UsageError: an entry is neither.
@@ -146,12 +146,12 @@ def parse_network(network: str, source: str = "--network ") -> list[str | Subnet
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address in digits can be reached from its own machine only."""
+    """Return whether the numeric `address` can be reached from its own machine only."""
     return ipaddress.ip_address(without_zone(address)).is_loopback
 
 
 def is_numeric(name: str) -> bool:
-    """Whether the name of a host is an address in digits."""
+    """Return whether the host `name` is a numeric address."""
     try:
         ipaddress.ip_address(without_zone(name))
     except ValueError:
@@ -160,10 +160,10 @@ def is_numeric(name: str) -> bool:
 
 
 def addresses_on_own_host(name: str) -> list[str]:
-    """Return the addresses that a name means on the host that it is the name of. Raises OSError for an unknown name.
+    """Return the addresses of `name`, the name or an address of this host. Raises OSError for an unknown name.
 
-    Debian's /etc/hosts gives a host's own name as 127.0.1.1, which no other host can reach; all addresses are meant
-    then.
+    Debian's /etc/hosts maps a host's own name to 127.0.1.1, which no other host can reach. In this case, the result has
+    all addresses of the host.
     """
     found = [str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     is_name = name != "localhost" and not is_numeric(name)
@@ -173,7 +173,7 @@ def addresses_on_own_host(name: str) -> list[str]:
 
 
 def without_zone(address: str) -> str:
-    """Return an address without the interface that IPv6 may name in it: `fe80::1` of `fe80::1%eth0`."""
+    """Return `address` without an IPv6 zone: `fe80::1` for `fe80::1%eth0`."""
     return address.partition("%")[0]
 
 
@@ -182,7 +182,7 @@ def _fits(interface: Interface, entry: str | Subnet) -> bool:
 
 
 def _prefix(address: str, netmask: str | None) -> int:
-    """Return a netmask, `255.255.0.0` or `ffff:ffff::`, as a number of bits."""
+    """Return the prefix length of `netmask`, such as `255.255.0.0` or `ffff:ffff::`. Without one, the full length."""
     if not netmask:
         return ipaddress.ip_address(without_zone(address)).max_prefixlen
     return int(ipaddress.ip_address(netmask)).bit_count()

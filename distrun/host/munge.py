@@ -1,9 +1,9 @@
-"""munge: a cluster's service by which hosts vouch for a user to one another.
+"""munge: a cluster's service that authenticates users between hosts.
 
-Here it tells all ranks of a job its key, and vouches for the public keys of launcher and agents.
+Here it sends the job key to all ranks, and vouches for the public keys of launcher and agents.
 
 `munge` wraps a text into a credential that only this cluster's `unmunge` can open, and only for the user it is
-restricted to; `unmunge` tells who made it. The credential may therefore be shown to anybody.
+restricted to. `unmunge` also returns the user who made it. The credential may therefore be public.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _TIMEOUT = 10.0  # seconds
 _REMEDY = (
     "see whether munge is running on every host, set DISTRUN_KEY to the same secret on all ranks, or use `distrun`"
 )
-# Statuses of unmunge. The second rank of a host opens what the first has opened already.
+# Statuses of unmunge. The second rank of a host opens a credential that the first has already opened.
 _SUCCESS, _REPLAYED = 0, 17
 _KEY = 32  # bytes
 
 
 def is_here() -> bool:
-    """Whether this host has munge."""
+    """Return whether this host has munge."""
     return all(shutil.which(tool) for tool in ("munge", "unmunge"))
 
 
 def vouched(text: str) -> bytes:
-    """Return a credential that tells this text to processes of our user, and to nobody else, and that it is ours.
+    """Return a credential that reveals `text` only to processes of this user, and proves that this user made it.
 
     Raises:
         BootstrapError: munge does not work.
@@ -42,7 +42,7 @@ def vouched(text: str) -> bytes:
 
 
 def opened(credential: bytes, whose: str) -> str:
-    """Return the text in a credential, which may come from anybody; `whose` names who should have made it.
+    """Return the text in an untrusted `credential`. `whose` names the process that should have made it, for errors.
 
     Raises:
         BootstrapError: it is not a credential, was made by another user, or munge does not work.
@@ -59,7 +59,7 @@ def opened(credential: bytes, whose: str) -> str:
 
 
 def new_key() -> tuple[bytes, bytes]:
-    """Return a credential and a new key: the credential tells the key to processes of our user, and to nobody else.
+    """Return a credential and a new key. The credential reveals the key only to processes of this user.
 
     Raises:
         BootstrapError: munge does not work.
@@ -69,7 +69,7 @@ def new_key() -> tuple[bytes, bytes]:
 
 
 def key_of(credential: bytes) -> bytes:
-    """Return the key in a credential of rank 0's, which may come from anybody.
+    """Return the key in rank 0's untrusted `credential`.
 
     Raises:
         BootstrapError: it is not a credential, was made by another user, or munge does not work.
@@ -84,7 +84,7 @@ def key_of(credential: bytes) -> bytes:
 
 
 def _run(command: list[str], given: bytes) -> tuple[int, bytes]:
-    """Run a tool of munge's; returns its status and output. What is secret goes through pipes only."""
+    """Run one of munge's tools with the input `given`. Return its status and output. Secrets only go through pipes."""
     try:
         done = subprocess.run(command, input=given, capture_output=True, timeout=_TIMEOUT, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,15 +1,15 @@
-"""Whole numbers that users and schedulers give, and the most that anything is made of."""
+"""Whole numbers from users and schedulers, and their limits."""
 
 from __future__ import annotations
 
 MOST_SLOTS = 8192
-"""The slots of a host, and whatever else a host has one by one: more processors than that no Linux has."""
+"""The most slots of a host, and the limit for anything else that is counted per host: the most processors of Linux."""
 MOST_RANKS = 1 << 20
-"""The ranks of a job."""
+"""The most ranks of a job."""
 
 
 def whole_number(text: str, least: int = 1, most: int = MOST_RANKS) -> int | None:
-    """Return the number that a text of decimal digits stands for; None if it is none from `least` to `most`."""
+    """Return the number that `text` has in decimal digits, or None if it is not a number from `least` to `most`."""
     if not (text.isascii() and text.isdecimal()):
         return None
     digits = text.lstrip("0") or "0"

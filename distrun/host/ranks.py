@@ -1,4 +1,4 @@
-"""Naming ranks in messages."""
+"""The names of ranks in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def list_ranks(ranks: Sequence[int]) -> str:
-    """Return the ranks as text: `rank 3`, `ranks 0-2, 5`."""
+    """Return `ranks` as text: `rank 3`, `ranks 0-2, 5`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,11 +1,14 @@
-"""Sealing: what two processes send each other over a line that others can read, once they know each other's public key.
+"""Sealing: encrypts messages between two processes that know each other's public key, over a connection others can
+read.
 
-Each makes an X25519 key pair for this one conversation. From the secret that the two pairs have in common, HKDF-SHA256
-derives a key for each direction, and ChaCha20-Poly1305 seals one message after the other with it: who only listens
-learns their lengths, and who changes, repeats, drops or exchanges one is noticed. Who can put a public key of its own
-in the place of a real one is not, so where that matters the public keys must come by a way that vouches for them.
+Each side makes an X25519 key pair for this one conversation. From their shared secret, HKDF-SHA256 derives a key for
+each direction. ChaCha20-Poly1305 seals the messages with it, one after the other. An eavesdropper only learns the
+lengths of messages. Changed, repeated, dropped or reordered messages are detected. An attacker who replaces a public
+key by another one is not detected, so if this matters, the public keys must arrive on an authenticated path.
 
-The package cryptography does all of it; it is imported with this module, and this module where something is sealed.
+The package cryptography does the work. It is imported with this module, so import this module only to seal something.
+
+TLS would do the same with two more messages, and in both directions, where only one of them carries secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ PUBLIC_SIZE = 32
 
 
 class SealError(BootstrapError):
-    """A message was not sealed by the other side, or was changed on the way."""
+    """A message was not sealed by the other side, or was changed in transmission."""
 
 
 class Seal:
@@ -35,7 +38,7 @@ class Seal:
         self._count = 0
 
     def seal(self, message: bytes) -> bytes:
-        """Return the next message as it is sent, 16 bytes longer."""
+        """Return the next message sealed, 16 bytes longer."""
         nonce = self._next_nonce()
         return self._cipher.encrypt(nonce, message, None)
 
@@ -45,10 +48,10 @@ class Seal:
 
 
 class Opener(Seal):
-    """Opens the messages of the other side, in the order in which they were sealed."""
+    """Opens the messages of the other side, in the order they were sealed."""
 
     def open(self, sealed: bytes) -> bytes:
-        """Return the next message.
+        """Return the next message, opened.
 
         Raises:
             SealError: it is not the other side's next message.
@@ -60,25 +63,25 @@ class Opener(Seal):
 
 
 class KeyPair:
-    """A key pair for conversations that are all about the same thing."""
+    """A key pair for conversations with the same purpose."""
 
     def __init__(self, purpose: str) -> None:
-        """Args: what the conversation is about; the same on both sides."""
+        """`purpose` is a text that must be the same on both sides."""
         self._purpose = purpose.encode()
         self._private = X25519PrivateKey.generate()
         self.public = self._private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-        """Our public key, which the other side has to know."""
+        """This side's public key, which the other side must know."""
 
     def seal_for(self, other: bytes) -> Seal:
-        """Return what seals messages for the side with this public key.
+        """Return a seal for messages to the side with the public key `other`.
 
         Raises:
-            SealError: that is no public key.
+            SealError: `other` is not a public key.
         """
         return Seal(self._derive(other, self.public + other))
 
     def opener_from(self, other: bytes) -> Opener:
-        """Return what opens the messages of the side with this public key. Raises SealError: that is none."""
+        """Return an opener for messages of the side with the public key `other`. Raises SealError if it is not one."""
         return Opener(self._derive(other, other + self.public))
 
     def _derive(self, other: bytes, direction: bytes) -> bytes:

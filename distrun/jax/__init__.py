@@ -9,8 +9,8 @@
     @jax.jit
     def step(params, state, images, labels): ...  # as before
 
-Each rank is a process with devices of its own, and trains on its own part of the data. `jax.distributed` is not needed;
-to start it with these ranks, call `initialize()`.
+Each rank is a process with its own devices, and trains on its own part of the data. `jax.distributed` is not needed. To
+start it with these ranks, call `initialize()`.
 """
 
 from typing import TYPE_CHECKING

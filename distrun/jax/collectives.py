@@ -1,12 +1,11 @@
-"""The collectives on arrays of JAX and on pytrees of them: tuples, dictionaries, parameters of flax.
+"""The collectives on JAX arrays and on pytrees of them: tuples, dictionaries, parameters of flax.
 
 They work inside and outside of `jit`, `grad`, `vmap`, `scan` and the like, on arrays of any numeric dtype and shape,
-and are differentiable: see `distrun.graphs.jax.derivatives` for what flows back. Results are new arrays; None stays
-None.
+and are differentiable: see `distrun.graphs.jax.derivatives` for the gradients. Results are new arrays. None stays None.
 
-In a jitted function all collectives run in the order of the program, which must be the same on all ranks; one that
-fails raises JAX's own error, when its result is needed, with the name and text of the `distrun.CollectiveError` that is
-raised outside. Names are needed nowhere: outside, collectives without one are matched in the order of the calls.
+In a jitted function all collectives run in the order of the program, which must be the same on all ranks. One that
+fails raises JAX's own error when its result is needed, with the name and text of the `distrun.CollectiveError` that
+would be raised outside. Names are optional: outside, unnamed collectives are matched in the order of the calls.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from distrun.jax.trees import map_arrays
 from distrun.runtime.collectives.call import Call, broadcast_call
 from distrun.runtime.collectives.compressors import Compression, Compressor, wire_only
 from distrun.runtime.operations.call_site import call_site
+from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
@@ -48,30 +48,19 @@ def reduction(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> Call:
-    """An allreduce or a reducescatter.
+    """Return the call of an allreduce or a reducescatter.
 
     Raises:
-        UsageError: `op` or `compression` is none.
+        UsageError: `op` is not an operator of this kind, or `compression` is not one of `Compression`.
     """
-    call = Call(
-        *(
-            kind,
-            _own(name),
-            op,
-            -1,
-            prescale_factor,
-            postscale_factor,
-            process_set,
-            wire_only(compression),
-            call_site(),
-        )
-    )
+    wire, site = wire_only(compression), call_site()
+    call = Call(kind, _own(name), op, -1, prescale_factor, postscale_factor, process_set, wire, site)
     call.check("float32")
     return call
 
 
 def _own(name: str | None) -> str | None:
-    """A name that only arrays of JAX have: numpy arrays may travel while a program runs."""
+    """Return a name that no numpy array has: numpy arrays may travel under the same name while a program runs."""
     return f"jax.{name}" if name else None
 
 
@@ -87,47 +76,14 @@ def allreduce(
 ) -> Any:
     """Reduce arrays over the ranks: `postscale_factor * op(prescale_factor * array)` of each. Differentiable.
 
-    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
-    zero. The arrays of a tree travel together.
-
-    Args:
-        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-            stays None.
-        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        compression: the form in which tensors travel between hosts; see `Compression`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        The tree with new arrays.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    The arrays of a tree travel together.
     """
     collective = reduction("allreduce", name, op, compression, prescale_factor, postscale_factor, process_set)
     return map_arrays(partial(reduce_gradients, collective=collective), tree)
 
 
 def broadcast(tree: Any, root_rank: int = 0, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
-    """Copy the root's arrays to all ranks. Differentiable.
-
-    Args:
-        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-            stays None.
-        root_rank: the rank, in the world, whose arrays they are.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        The tree with the root's arrays.
-
-    Raises:
-        UsageError: `root_rank` is not a rank of the process set.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
+    """Copy the root's arrays to all ranks. Differentiable."""
     collective = broadcast_call(_own(name), root_rank, process_set, call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
@@ -137,18 +93,6 @@ def allgather(tree: Any, *, name: str | None = None, process_set: ProcessSet = _
 
     Ranks may differ in the number of rows, but not inside `jit`, `grad` or `vmap`, where shapes must be known
     beforehand.
-
-    Args:
-        tree: an array, or a pytree of arrays, of one structure on all ranks. None stays None.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        The tree with the gathered arrays.
-
-    Raises:
-        UsageError: a 0-dimensional array.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     collective = Call("allgather", _own(name), process_set=process_set, site=call_site())
     return map_arrays(partial(mechanism.call, collective=collective), tree)
@@ -164,49 +108,24 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Any:
-    """Reduce arrays over the ranks and keep this rank's rows of dimension 0. Differentiable.
-
-    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
-
-    Args:
-        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-            stays None.
-        op: `Average` or `Sum`.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        compression: the form in which tensors travel between hosts; see `Compression`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        The tree with this rank's rows.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
+    """Reduce arrays over the ranks and keep this rank's rows of dimension 0. Differentiable."""
     collective = reduction("reducescatter", name, op, compression, prescale_factor, postscale_factor, process_set)
     return map_arrays(partial(mechanism.call, collective=collective), tree)
 
 
 def alltoall(tree: Any, splits: Any = None, *, name: str | None = None, process_set: ProcessSet = _World) -> Any:
-    """Send rows of arrays to each rank, and receive those that the others send here. Differentiable without `splits`.
+    """Send rows of arrays to each rank, and receive the rows that the others send. Differentiable without `splits`.
 
     Args:
-        tree: an array, or a pytree of arrays, of one structure on all ranks, with the same shapes and dtypes. None
-            stays None.
-        splits: the rows to send to each rank, for a single array outside `jit`, `grad` and `vmap`. None: as many to
-            each rank.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
+        splits: how many rows to send to each rank, for a single array outside `jit`, `grad` and `vmap`. None: as many
+            to each.
 
     Returns:
-        The tree with the received rows, in the order of the ranks that sent them; with `splits`, a pair of the received
-        array and of the int32 array of the rows received from each rank.
+        The tree with the received rows, in the order of the ranks that sent them. With `splits`, a pair of the received
+        array and of an int32 array of the number of rows from each rank.
 
     Raises:
         UsageError: the splits do not fit the rows or the ranks, or they are traced.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     collective = Call("alltoall", _own(name), process_set=process_set, site=call_site())
     if splits is not None:
@@ -234,3 +153,6 @@ def _alltoall_with(splits: Any, array: Any, collective: Call) -> tuple[Any, Any]
 
     (received,) = mechanism.on_the_spot(exchange, [array], collective)
     return received, jnp.array(counts, jnp.int32)
+
+
+complete_all(globals())

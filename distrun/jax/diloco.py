@@ -1,4 +1,4 @@
-"""DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
+"""DiLoCo and local SGD: the ranks of a host train together, and hosts average their parameters only now and then.
 
 See `distrun.methods.diloco` for the algorithm and its sources.
 """
@@ -27,24 +27,24 @@ __all__ = ["DiLoCo", "LocalSGD"]
 
 
 class DiLoCo:
-    """Makes hosts train by themselves, and exchange what they have learned now and then.
+    """Makes hosts train by themselves, and average their parameters only now and then.
 
         params = distrun.broadcast_parameters(params, root_rank=0)
         optimizer = distrun.DiLoCo(optax.adamw(1e-3), params, every=50)
         state = optimizer.init(params)
         for batch in batches:
             params, state = train_step(params, state, batch)  # jitted, with optimizer.update
-            params = optimizer.step(params)                   # not jitted; most times it returns them as they are
+            params = optimizer.step(params)                   # not jitted; usually returns them unchanged
         params = optimizer.merge(params)
 
-    `init` and `update` are those of a `DistributedOptimizer` of the ranks of this host; they can be compiled. `step`
-    takes the outer steps, after each inner one, on all ranks. Only where one is due it waits for the parameters, which
-    are copied to the host for it.
+    `init` and `update` belong to a `DistributedOptimizer` for the ranks of this host, and can be compiled. All ranks
+    call `step` after each inner step. If an outer step is due, it waits for the parameters, which it copies to the
+    host.
 
-    All ranks make the same number of steps. Their parameters differ between hosts until `merge`: all ranks call it at
-    the end of training, and before parameters are judged or saved. An elastic training function begins with it: those
-    that are there average what they have learned, and newcomers take the outer steps of the others. (What was learned
-    since the last exchange stays on hosts that are at the step of the furthest; others take its parameters.)
+    All ranks make the same number of steps. The parameters differ between hosts until `merge`, which all ranks call at
+    the end of training, and before parameters are evaluated or saved. An elastic training function begins with `merge`:
+    the ranks that were there average their parameters, and new ranks take over the state of the outer steps. (Hosts at
+    the most advanced step keep the progress since the last exchange. Other hosts take their parameters.)
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class DiLoCo:
         overlap: bool = True,
         fragments: int = 4,
     ) -> None:
-        """Wrap a transformation; all ranks do. See `distrun.torch.DiLoCo` for the meaning of what is not said here.
+        """Wrap a transformation, on all ranks. `distrun.torch.DiLoCo` explains the arguments in more detail.
 
         Args:
             optimizer: the inner optimizer, any `optax.GradientTransformation`.
             params: a pytree of arrays of floating-point numbers, with the same values on all ranks.
-            every, outer_lr, momentum: how often parameters take an outer step, its rate, and its Nesterov momentum.
-            wire, overlap, fragments: how parameters travel between hosts, and whether training goes on meanwhile.
+            every, outer_lr, momentum: the steps between outer steps, their learning rate and their Nesterov momentum.
+            wire, overlap, fragments: how parameters travel between hosts, and whether training continues meanwhile.
 
         Raises:
-            UsageError: an argument cannot be; there are fewer parameters than fragments.
+            UsageError: an argument is impossible, or there are fewer parameters than fragments.
         """
         settings = OuterSettings(every, outer_lr, momentum, wire or "", bool(overlap), fragments)
         hosts = host_set()
@@ -81,10 +81,10 @@ class DiLoCo:
             self._outer.drop_anchor()
 
     def step(self, params: Any) -> Any:
-        """Note an inner step, and take the outer step that is due, if any; return the parameters.
+        """Count an inner step, take the outer step if one is due, and return the parameters.
 
         Raises:
-            UsageError: the ranks have begun with different parameters.
+            UsageError: the ranks began with different parameters.
             CollectiveError: a rank is gone.
         """
         with self._parameters.of(params) as held:
@@ -93,7 +93,7 @@ class DiLoCo:
             return held.tree()
 
     def merge(self, params: Any) -> Any:
-        """Return the average of all ranks' parameters. All ranks call it at the same step.
+        """Return the average of all ranks' parameters. All ranks call this at the same step.
 
         Raises:
             CollectiveError: a rank is gone.
@@ -107,10 +107,10 @@ class DiLoCo:
         return self._outer.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load such a state.
+        """Load a state from `state_dict`.
 
         Raises:
-            UsageError: it is of other parameters.
+            UsageError: the state belongs to other parameters.
         """
         self._outer.load_state_dict(state)
 
@@ -120,13 +120,13 @@ def LocalSGD(  # noqa: N802 - the name of the algorithm
 ) -> DiLoCo:
     """Make hosts train by themselves, and average their parameters after every `every` steps.
 
-    That is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap; see there for the arguments.
+    This is `DiLoCo` with outer_lr=1, and without momentum, fragments and overlap. See there for the arguments.
     """
     return DiLoCo(optimizer, params, every, 1.0, 0.0, wire, overlap=False, fragments=1)
 
 
 class _JaxParameters(HostArrays):
-    """The leaves of a pytree; see `distrun.methods.diloco.parameters.Parameters`."""
+    """The leaves of a pytree (see `distrun.methods.diloco.parameters.Parameters`)."""
 
     def __init__(self, params: Any) -> None:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(params)
@@ -145,10 +145,10 @@ class _JaxParameters(HostArrays):
             self.dtype = np.dtype(np.float64)
 
     def of(self, params: Any) -> _JaxParameters:
-        """Take these parameters, in a `with` statement.
+        """Work on `params` in a `with` statement.
 
         Raises:
-            UsageError: they have another structure than those that were given first.
+            UsageError: their structure differs from the first parameters'.
         """
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:
@@ -163,10 +163,10 @@ class _JaxParameters(HostArrays):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._params, self._leaves = None, []  # they may be large, and donated
+        self._params, self._leaves = None, []  # they may be large, and JAX may have donated them
 
     def tree(self) -> Any:
-        """Return the parameters as they are now."""
+        """Return the parameters with all changes."""
         return jax.tree_util.tree_unflatten(self._structure, self._leaves) if self._is_changed else self._params
 
     def read(self, fragment: Fragment, out: Any) -> None:
@@ -175,7 +175,7 @@ class _JaxParameters(HostArrays):
 
     def write(self, fragment: Fragment, flat: Any) -> None:
         for place, part in zip(fragment.places, fragment.parts(flat), strict=True):
-            self._replace(place, part.copy())  # JAX may keep the memory that it is given
+            self._replace(place, part.copy())  # JAX may keep using the memory it is given
 
     def add(self, fragment: Fragment, flat: Any) -> None:
         for place, part in zip(fragment.places, fragment.parts(flat), strict=True):

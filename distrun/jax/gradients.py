@@ -1,4 +1,4 @@
-"""Gradients of all ranks together: for optax, and for those who call `jax.grad` themselves."""
+"""Gradients reduced over the ranks: for optax, and for scripts that call `jax.grad` themselves."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ _World = global_process_set
 
 
 class GradientReduction(GradientSettings):
-    """The reduction of gradients by given settings."""
+    """Reduces gradients according to its settings."""
 
     def reduce(self, tree: Any, what: str) -> Any:
-        """Return the tree of all ranks together. The ranks compare its leaves when they are first seen.
+        """Return the tree reduced over the ranks. When its leaves are first seen, the ranks compare them.
+
+        `what`: the name of the leaves in the error message.
 
         Raises:
-            MismatchError: they differ, in structure, shape or dtype.
+            MismatchError: the leaves differ between the ranks in structure, shape or dtype.
         """
         described = entries(tree)
         number = signatures.signature_id(described, what)
@@ -47,11 +49,11 @@ def value_and_grad(
     process_set: ProcessSet = _World,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jax.value_and_grad` of all ranks together: of a loss that is a mean over the batch, the mean over all ranks'
-    batches.
+    """Return `jax.value_and_grad(fun)` with value and gradients reduced over the ranks. By default they are averaged:
+    of a loss that is the mean over a batch, the result is the mean over all ranks' batches.
 
-    The value is reduced like the gradients, and along with them; what comes with it (`has_aux`) is this rank's. Use it
-    with a plain optimizer, not with a `DistributedOptimizer`, which reduces itself. `options` go to
+    The value is reduced together with the gradients, and auxiliary data (`has_aux`) stays this rank's. Use it with a
+    plain optimizer, not with a `DistributedOptimizer`, which reduces gradients itself. `options` go to
     `jax.value_and_grad`.
     """
     reduction = GradientReduction(
@@ -80,7 +82,7 @@ def grad(
     process_set: ProcessSet = _World,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jax.grad` of all ranks together. See `value_and_grad`."""
+    """Return `jax.grad(fun)` with the gradients reduced over the ranks. See `value_and_grad`."""
     reduction = GradientReduction(
         op, gradient_predivide_factor, wire_only(compression, of_gradients=True), process_set=process_set
     )

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any gradient transformation of optax, fed with the gradients of all ranks."""
+"""DistributedOptimizer: any gradient transformation of optax, on gradients reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     gradient_predivide_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Distributed:
-    """Make a transformation work on the gradients of all ranks together: `DistributedOptimizer(optax.adam(1e-3))`.
+    """Make a transformation work on the gradients of all ranks: `DistributedOptimizer(optax.adam(1e-3))`.
 
-    Its `update` reduces the gradients and hands them to the transformation's, so wrap last: of
+    Its `update` reduces the gradients, and then calls the transformation's `update`. So wrap last: in
     `DistributedOptimizer(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))` all parts see the same
-    gradients on all ranks, and every rank holds the same state. To reduce every k-th step only, put it inside:
+    gradients on all ranks, and every rank has the same state. To reduce only every k-th step, wrap inside:
     `optax.MultiSteps(DistributedOptimizer(...), k)`.
 
     Args:
-        optimizer: any `optax.GradientTransformation`, with extra arguments or without. Its state stays as it is.
-        op: Average, Sum, Min, Max or Product.
-        compression: in what gradients travel between hosts, see `distrun.runtime.collectives.compressors`.
-        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
+        optimizer: any `optax.GradientTransformation`, with or without extra arguments. The form of its state does not
+            change.
+        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
+        compression: the form in which gradients travel between hosts (see `Compression`).
+        gradient_predivide_factor: a value f divides gradients by f before they are summed, and by size / f afterwards
+            (Average only).
+        process_set: the ranks that train together.
 
     Raises:
-        UsageError: an argument cannot be; the transformation is wrapped already.
+        UsageError: an argument is impossible, or the transformation is wrapped already.
     """
     _check(optimizer)
     reduction = GradientReduction(

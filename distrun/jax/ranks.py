@@ -1,4 +1,4 @@
-"""Joining the job and leaving it, with JAX's own ways of doing so."""
+"""Joining and leaving the job with JAX: its GPUs, pending computations, and `jax.distributed`."""
 
 from __future__ import annotations
 
@@ -19,27 +19,28 @@ from distrun.runtime.world import world
 from distrun.runtime.world.devices.cuda import Cuda
 
 _FRACTION = 0.75
-"""The share of a GPU's memory that JAX takes."""
+"""The share of a GPU's memory that JAX takes by default."""
 _MEMORY = ("XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
-"""The variables that say how much it is to take. (The second is the first's new name, which older ones do not know.)"""
+"""The variables that set this share. The second is the new name of the first, which older JAX versions do not know."""
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job, with the arguments of `distrun.init`. Where there are GPUs, JAX will see the one of this rank.
+    """Join the job, with the arguments of `distrun.init`. Where there are GPUs, JAX sees only this rank's GPU.
 
-    Call it before JAX computes anything: after that it can no longer be told which GPU to use.
+    Call it before JAX computes anything, because after that the choice of GPUs is fixed.
 
-    It has nothing to do with `jax.distributed`, which is not needed: see `initialize`.
+    It does not start `jax.distributed`, which is not needed: see `initialize`.
     """
     initialisation.init(comm, process_sets)
     bind()
 
 
 def bind() -> None:
-    """Let JAX see this rank's GPU only, and take this rank's part of its memory if it is shared.
+    """Make JAX see only this rank's GPU and, if ranks share it, take only this rank's part of its memory.
 
-    JAX takes three quarters of a GPU's memory when it starts, unless variables say otherwise; those that are set stay.
-    If JAX has started already and has several GPUs, there is nothing left to choose, and a warning says what to do.
+    JAX takes three quarters of a GPU's memory when it starts, unless environment variables set another share. If they
+    do, they are not changed. If JAX has started already and has several GPUs, it is too late to choose, and a warning
+    is logged.
     """
     device = world.device()
     if not isinstance(device, Cuda) or world.local_size() == 1:
@@ -57,7 +58,7 @@ def bind() -> None:
 
 
 def _has_started() -> bool:
-    """Whether JAX has chosen its devices. It does not say so in public."""
+    """Whether JAX has chosen its devices. JAX has no public function for this."""
     try:
         from jax._src import xla_bridge
 
@@ -67,7 +68,7 @@ def _has_started() -> bool:
 
 
 def shutdown() -> None:
-    """Leave the job, after what has been dispatched: see `distrun.shutdown`."""
+    """Leave the job, after the computations that JAX has dispatched (see `distrun.shutdown`)."""
     if world.is_initialized():
         mechanism.finish()
     world.shutdown()
@@ -76,9 +77,9 @@ def shutdown() -> None:
 def initialize(**options: Any) -> None:
     """Start `jax.distributed` with the ranks of this job, for JAX's own collectives: `pjit`, `shard_map`, `psum`.
 
-    Call it before JAX computes anything. `options` go to `jax.distributed.initialize`. Under distrun its coordinator
-    listens at MASTER_PORT, so nothing else should; elsewhere at a port that rank 0 finds free. The collectives of this
-    package stay available, for arrays that lie in one process.
+    Call it before JAX computes anything. `options` go to `jax.distributed.initialize`. Under distrun, JAX's coordinator
+    listens at MASTER_PORT, so nothing else should use this port. Without distrun's launcher, it listens at a free port
+    that rank 0 chooses. The collectives of this package stay available, for arrays that lie in one process.
     """
     init()
     if isinstance(world.device(), Cuda):
@@ -95,7 +96,7 @@ def initialize(**options: Any) -> None:
 
 
 def _coordinator() -> str:
-    """Return the endpoint at which rank 0 is to listen."""
+    """Return the endpoint where JAX's coordinator listens on rank 0's host."""
     if LaunchContract.is_present(os.environ):
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     else:
@@ -104,7 +105,7 @@ def _coordinator() -> str:
 
 
 def _address() -> str:
-    """The address at which other hosts reach this one."""
+    """Return the address where other hosts reach this one."""
     if world.local_size() == world.size():
         return "127.0.0.1"
     network = settings.current().network

@@ -1,4 +1,8 @@
-"""The code that runs in workers: collecting facts about a worker, making it a rank, and its calls."""
+"""The code that runs in workers: collecting facts about a worker, making it a rank, and its calls.
+
+The actor is the rank itself and not its parent. So functions may use Ray, the object of `executable_cls` lives there,
+and the state that one call leaves is there for the next.
+"""
 
 from __future__ import annotations
 

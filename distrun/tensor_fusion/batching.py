@@ -1,6 +1,6 @@
 """Batching: which of the operations that became ready together are executed as one.
 
-Every rank computes this from the same list and so comes to the same result: the ranks need not agree on it.
+Every rank computes this from the same list and gets the same result, so the ranks need not communicate about it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 DEFAULT_THRESHOLD = 64 << 20
-"""Bytes that a batch may carry. A single operation that is larger travels alone."""
+"""The most bytes of a batch. A single operation that is larger is executed by itself."""
 
 FUSED_BELOW = 256 << 10
-"""Bytes below which an operation is worth fusing. Packing a larger one costs more than executing it by itself, above
-all when it lies in shared memory already, as gradient buckets do."""
+"""The bytes of an operation below which it is worth fusing. Packing a larger one costs more than executing it by
+itself, especially when it is in shared memory already, as gradient buckets are."""
 
 Operation = TypeVar("Operation")
 
@@ -26,9 +26,9 @@ def fuse(
 ) -> list[list[Operation]]:
     """Group `operations` into batches of equal `key` and at most `threshold` bytes, in order of first appearance.
 
-    An operation whose key is None travels alone, at its own place in the order. Unlike Horovod's look-ahead, operations
-    of one key are gathered over the whole list, so interleaved float16 and float32 gradients make two batches, not
-    many.
+    An operation whose key is None is executed by itself, at its own place in the order. Unlike Horovod's look-ahead,
+    this collects the operations of one key from the whole list, so interleaved float16 and float32 gradients make two
+    batches, not many.
     """
     batches: list[list[Operation]] = []
     open_batches: dict[Hashable, tuple[list[Operation], int]] = {}

@@ -1,10 +1,10 @@
-"""Buckets: which gradients travel together, planned from their sizes before there is any data.
+"""Buckets: which gradients are sent together, planned from their sizes before there is any data.
 
-A bucket is one buffer, reduced by one operation. Few large ones waste least, but the first must be full soon, so that
-communication starts while the backward pass goes on. `distrun.tensor_fusion` tells how an iteration goes.
+A bucket is one buffer, reduced by one operation. Few large buckets waste least, but the first one must be full soon, so
+that communication starts while the backward pass continues. `distrun.tensor_fusion` describes an iteration.
 
-Invariant: every rank computes this plan from the same list of parameters in the same expected order (rank 0's), so
-bucket i holds the same parameters at the same places everywhere; each parameter lies in exactly one bucket; and a
+Invariant: every rank computes this plan from the same list of parameters in the same expected order (rank 0's). So
+bucket i holds the same parameters at the same places on every rank. Each parameter is in exactly one bucket, and a
 bucket holds gradients of one kind (dtype and device).
 """
 
@@ -14,25 +14,25 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 DEFAULT_THRESHOLD = 25 << 20
-"""Bytes from which a bucket is full."""
+"""The bytes that make a bucket full."""
 
 FIRST_THRESHOLD = 1 << 20
-"""Bytes from which the first bucket of each kind is full: few, so that communication starts early."""
+"""The bytes that make the first bucket of each kind full: few, so that communication starts early."""
 
 
 @dataclass(frozen=True)
 class GradientInfo:
-    """A gradient as the plan sees it: its size in bytes, and its kind. Only gradients of one kind share a bucket."""
+    """A gradient as the plan sees it: its size in bytes, and its kind. A bucket contains gradients of one kind only."""
 
     nbytes: int
     kind: Hashable
-    """The dtype and device, say."""
+    """For example the dtype and device."""
 
 
 def expected_order(count: int, arrived: Iterable[int] = ()) -> list[int]:
-    """Return the order in which to expect the gradients of `count` parameters.
+    """Return the expected order of the gradients of `count` parameters.
 
-    Those in `arrived` come first, as they arrived last time; the others follow from the last parameter to the first.
+    The ones in `arrived` come first, as they arrived last time. The others follow, the last parameter first.
     """
     order = list(dict.fromkeys(arrived))
     seen = set(order)
@@ -49,12 +49,12 @@ def plan_buckets(
 
     Args:
         gradients: one for each parameter.
-        order: the places in `gradients` to plan for, in the expected order.
+        order: the indices into `gradients` to plan for, in the expected order.
         threshold: the most bytes in a bucket. A larger gradient has a bucket to itself.
         first: the most bytes in the first bucket of a kind.
 
     Returns:
-        The buckets, as lists of places in `gradients`, in the order in which they will be complete.
+        The buckets, as lists of indices into `gradients`, in the order of their completion.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[Hashable, tuple[list[int], int]] = {}
@@ -79,10 +79,11 @@ def plan_grouped_buckets(
     threshold: int = DEFAULT_THRESHOLD,
     first: int = FIRST_THRESHOLD,
 ) -> list[list[int]]:
-    """Plan buckets where the caller says what travels together.
+    """Plan buckets where the caller defines which gradients are sent together.
 
-    There is a bucket for each of `groups` and kind; gradients that are in no group are planned as by `plan_buckets`,
-    and those that are not in `order` are left out. Arguments and result are otherwise those of `plan_buckets`.
+    There is a bucket for each of `groups` and each kind in it. Gradients that are in no group are planned as by
+    `plan_buckets`, and gradients that are not in `order` are left out. Arguments and result are otherwise as in
+    `plan_buckets`.
     """
     wanted = set(order)
     buckets: list[list[int]] = []
@@ -98,7 +99,7 @@ def plan_grouped_buckets(
 
 
 def equal_groups(count: int, number: int) -> list[list[int]]:
-    """Return the places from 0 to `count` in at most `number` groups of consecutive ones, as equal as possible."""
+    """Divide the indices from 0 to `count` - 1 into at most `number` runs of consecutive ones, as equal as possible."""
     share, over = divmod(count, number)
     groups = []
     start = 0

@@ -1,6 +1,6 @@
-"""Packing in a GPU's memory: the launches of the kernel in packing.cu that copy given pieces, and its compiler options.
+"""Packing in a GPU's memory: plans the launches of the kernel in packing.cu that copy given pieces, and its options.
 
-Nothing here touches a GPU. A launch takes up to `PIECES` pieces, in a table that travels by value as the kernel's one
+Nothing here touches a GPU. A launch takes up to `PIECES` pieces, in a table that is passed by value as the kernel's one
 parameter. Invariant: every element of every piece is moved by exactly one block, and blocks begin at whole cache lines
 of the target, wherever the piece begins.
 """
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 
 PIECES = 128
-"""Pieces of one launch. A power of two, for the binary search; CUDA passes up to 4096 bytes of parameters, and a piece
-takes 28."""
+"""The most pieces of a launch. A power of two, for the binary search. CUDA passes up to 4096 bytes of parameters, and a
+piece takes 28."""
 
 THREADS = 256
 """Threads of a block."""
@@ -46,7 +46,7 @@ TABLE = np.dtype(
 )
 """The kernel's parameter: `struct Table` in packing.cu."""
 
-_NO_BLOCK = np.iinfo(np.uint32).max  # `stop` behind the last piece
+_NO_BLOCK = np.iinfo(np.uint32).max  # `stop` after the last piece
 _BYTE = "byte"
 _SIZES = {_BYTE: 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # the element types of packing.cu
 _PARTS = {"complex64": "float32", "complex128": "float64"}
@@ -67,7 +67,7 @@ class Variant:
     source: str
     target: str
     units: int
-    """The number of the kernel's elements in one of a piece: a copy moves bytes, a complex number has two parts."""
+    """The kernel's elements per element of a piece: a copy counts bytes, and a complex number has two parts."""
 
     @property
     def moves_only(self) -> bool:
@@ -85,12 +85,12 @@ class Variant:
         return LINE_BYTES // _SIZES[self.target]
 
     def elements_below(self, addresses: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many elements of the target's type lie below each address."""
+        """Return the number of elements of the target's type below each address."""
         return addresses // _SIZES[self.target]
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The options for the compiler: the macros that packing.cu expects."""
+        """The options for the compiler: definitions of the macros that packing.cu expects."""
         macros = {
             **{"SOURCE": self.source, "TARGET": self.target, "CHUNK": self.chunk, "LINE": self.line},
             **{"PIECES": PIECES, "THREADS": THREADS},
@@ -123,13 +123,13 @@ def choose_variant(source: str, target: str, factor: float) -> Variant:
 def launches(pieces: Sequence[Piece], variant: Variant, factor: float = 1.0) -> list[tuple[NDArray[Any], int]]:
     """Plan the launches that copy `pieces`.
 
-    Pieces that are empty, or already where they belong, are left out. No piece's target may overlap with another
-    piece's source or target. The grid's limit of 2**31 - 1 blocks, 32 TiB, is more than any GPU's memory.
+    Pieces that are empty or already in place are left out. No piece's target may overlap another piece's source or
+    target. The grid's limit of 2**31 - 1 blocks, 32 TiB, is more than any GPU's memory.
 
     Returns:
         For each launch its table, an array of one `TABLE`, and its number of blocks.
     """
-    rows = np.fromiter(chain.from_iterable(pieces), np.int64).reshape(-1, 3)  # a quarter of what np.array takes
+    rows = np.fromiter(chain.from_iterable(pieces), np.int64).reshape(-1, 3)  # four times as fast as np.array
     rows = rows[rows[:, 2] > 0]
     if variant.moves_only:
         rows = rows[rows[:, 0] != rows[:, 1]]

@@ -1,9 +1,9 @@
-"""Quantisation in a GPU's memory: the launches of the kernels in quantising.cu, and their compiler options.
+"""Quantisation in a GPU's memory: plans the launches of the kernels in quantising.cu, and their options.
 
-Nothing here touches a GPU. One launch gathers gradients from wherever they lie, adds what they have lost before, and
-quantises them into the bytes that `runtime.backends.quantisation` describes: bit for bit those of the host, but for the
-codes of blocks that are not finite. A second kernel adds up such arrays, and plain ones, in float32.
-`runtime/gpu/quantised` launches both, and exchanges the bytes.
+Nothing here touches a GPU. One launch reads gradients from several places, adds their last residuals, and quantises
+them into the bytes that `runtime.backends.quantisation` describes: bit for bit the host's, except for the codes of
+blocks that are not finite. A second kernel adds up such arrays, and plain ones, in float32. `runtime/gpu/quantised`
+launches both, and exchanges the bytes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK = 256
-"""Values that share a scale."""
+"""The number of values that share a scale."""
 PIECES = 128
-"""Pieces of one array. A power of two, for the binary search; CUDA passes up to 4096 bytes of parameters."""
+"""The most pieces of an array. A power of two, for the binary search. CUDA passes up to 4096 bytes of parameters."""
 SOURCES = 64
-"""Arrays that are added up by one launch: the bits of a number say which of them are plain."""
+"""The most arrays that one launch adds up: the bits of one number tell which of them are plain."""
 THREADS = 256
 """Threads of a block."""
 QUANTISE, ADD_UP = "quantise", "add_up"
@@ -55,21 +55,21 @@ SUM = np.dtype(
 
 
 class Source(NamedTuple):
-    """Consecutive float32 numbers at an address, or zeros if that is 0."""
+    """Consecutive float32 numbers at an address, or zeros if the address is 0."""
 
     address: int
     count: int  # type: ignore[assignment]  # hides the method of tuples
 
 
 class Addend(NamedTuple):
-    """An array to add up, by its address: quantised, or plain float32."""
+    """An array to add up, given by its address: quantised, or plain float32."""
 
     address: int
     is_plain: bool = False
 
 
 def nbytes(count: int, bits: int) -> int:
-    """Return the bytes of so many quantised values, with codes of 8 or 4 bits: a multiple of 4."""
+    """Return the bytes of `count` quantised values with codes of 8 or 4 bits: a multiple of 4."""
     return 4 * -(-count // BLOCK) + 4 * -(-count * bits // 32)
 
 
@@ -79,7 +79,7 @@ def read_code() -> str:
 
 
 def options(bits: int) -> tuple[str, ...]:
-    """Return the options for the compiler, for codes of 8 or 4 bits: the macros that quantising.cu expects."""
+    """Return the options for the compiler: definitions of the macros that quantising.cu expects, for 8 or 4 `bits`."""
     macros = {"BITS": bits, "PIECES": PIECES, "SOURCES": SOURCES, "THREADS": THREADS}
     return ("-std=c++17", *[f"-D{name}={value}" for name, value in macros.items()])
 
@@ -87,15 +87,14 @@ def options(bits: int) -> tuple[str, ...]:
 def quantising(
     sources: Sequence[Source], raw: int, factor: float = 1.0, residuals: tuple[int, int] = (0, 0)
 ) -> tuple[NDArray[Any], int]:
-    """Plan the launch that quantises numbers which lie in up to `PIECES` places, as one array.
+    """Plan the launch that quantises the numbers of up to `PIECES` sources, as one array.
 
     Args:
-        sources: where they lie, in order.
-        raw: the address of the bytes.
-        factor: by which they are multiplied.
-        losses: the addresses of what they have lost before, and of where to put what they lose now, both float32; zeros
-            if nothing is made up for.
-
+        sources: where the numbers are, in order.
+        raw: the address for the quantised bytes.
+        factor: the numbers are multiplied by it.
+        residuals: the address of the last residuals, and the address for the new ones, both float32. Zeros if there is
+            no error feedback.
     Returns:
         The parameter, an array of one `QUANTISED`, and the number of blocks.
     """
@@ -114,13 +113,13 @@ def quantising(
 def adding_up(
     addends: Sequence[Addend], count: int, out: int, factor: float = 1.0
 ) -> Iterator[tuple[NDArray[Any], int]]:
-    """Plan the launches that restore arrays of `count` values, and add them up in this order: one for up to `SOURCES`.
+    """Plan the launches that decode arrays of `count` values and add them up in this order, up to `SOURCES` per launch.
 
     Args:
-        addends: the arrays. Those that are plain may lie where the sum is put if they come first.
+        addends: the arrays. Plain ones may be at the address `out` if they come first.
         count: the values of each.
-        out: the address of the sum, in float32.
-        factor: by which the sum is multiplied.
+        out: the address for the sum, in float32.
+        factor: the sum is multiplied by it.
 
     Yields:
         The parameter, an array of one `SUM`, and the number of blocks.

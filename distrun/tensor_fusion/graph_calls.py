@@ -1,8 +1,8 @@
-"""Calls of a collective inside a graph: which gradients go into one call, and which of them are concatenated for it.
+"""Calls of a collective inside a graph: which gradients go into one call, and which are concatenated for it.
 
-A graph pays for every tensor that it hands to a call, and for every byte that it concatenates: small tensors are put
-together in the graph, large ones are handed over as they are. One call takes everything, unless communication may
-overlap with the backward pass: then there are several, in the order in which their gradients will be there.
+A graph pays for every tensor that it passes to a call, and for every byte that it concatenates. So small tensors are
+concatenated in the graph, and large ones are passed as they are. One call takes everything, unless communication may
+overlap with the backward pass. Then there are several calls, in the order of their gradients' completion.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from distrun.tensor_fusion.buckets import GradientInfo, expected_order, plan_buckets
 
 CONCATENATED_UP_TO = 64 << 10
-"""Bytes up to which a gradient is concatenated with others."""
+"""The most bytes of a gradient that is concatenated with others."""
 
 
 @dataclass(frozen=True)
 class GraphCall:
-    """One call of a collective, by the places of its tensors in the list of gradients."""
+    """One call of a collective, by the indices of its tensors in the list of gradients."""
 
     alone: tuple[int, ...]
-    """The gradients that are handed over as they are."""
+    """The gradients that are passed as they are."""
     joined: tuple[tuple[int, ...], ...]
-    """The groups of gradients that are concatenated to a tensor each."""
+    """The groups of gradients that are concatenated, each to one tensor."""
 
 
 def plan_calls(
@@ -33,11 +33,11 @@ def plan_calls(
 
     Args:
         gradients: one of unknown size is None, and is not concatenated.
-        threshold: the most bytes in a call; None for a single call.
-        small: the most bytes of a gradient that is concatenated, with others of its kind; 0: none is.
+        threshold: the most bytes in a call. None for a single call.
+        small: the most bytes of a gradient that is concatenated with others of its kind. 0: none is.
 
     Returns:
-        The calls in the order in which to make them, from the last gradient to the first. A call may hold several
+        The calls in the order to make them, from the last gradient to the first. A call may contain several
         kinds.
     """
     if not gradients:

@@ -1,34 +1,34 @@
-// Copies many pieces of memory with one launch: into a fusion buffer, out of it, or scaled where they lie.
+// Copies many pieces of memory with one launch: into a fusion buffer, out of it, or scaled in place.
 //
-// Compiled once for each pair of element types. device_packing.py gives the macros: SOURCE and TARGET are two of the
-// element types below, PIECES the length of the table, THREADS the threads of a block, CHUNK the elements that a block
-// moves, and LINE the elements at whose multiples in the target's memory a block begins. NVRTC compiles it without the
-// toolkit's headers, so nothing is included. A C++ compiler does, too, after a prelude that defines PRELUDE:
+// Compiled once for each pair of element types. device_packing.py defines the macros: SOURCE and TARGET are two of the
+// element types below, PIECES is the length of the table, THREADS the threads of a block, and CHUNK the elements that a
+// block moves. Blocks begin at multiples of LINE elements in the target's memory. NVRTC compiles it without the
+// toolkit's headers, so nothing is included. A C++ compiler compiles it, too, after a prelude that defines PRELUDE:
 // tests/simulator/kernel_prelude.h.
 
 // Arithmetic ----------------------------------------------------------------------------------------------------------
-// By instruction, because cupy compiles with -ftz=true, after which numbers below the normal ones would be lost.
+// As PTX instructions, because cupy compiles with -ftz=true, which would flush subnormal numbers to zero.
 
 #ifndef PRELUDE
-__device__ __forceinline__ float widen_half(unsigned short half) {
+__device__ __forceinline__ float half_to_float(unsigned short half) {
     float result;
     asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(half));
     return result;
 }
 
-__device__ __forceinline__ unsigned short narrow_to_half(float value) {
+__device__ __forceinline__ unsigned short float_to_half(float value) {
     unsigned short result;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(result) : "f"(value));
     return result;
 }
 
-__device__ __forceinline__ double widen_float(float value) {
+__device__ __forceinline__ double float_to_double(float value) {
     double result;
     asm("cvt.f64.f32 %0, %1;" : "=d"(result) : "f"(value));
     return result;
 }
 
-__device__ __forceinline__ float narrow_to_float(double value) {
+__device__ __forceinline__ float double_to_float(double value) {
     float result;
     asm("cvt.rn.f32.f64 %0, %1;" : "=f"(result) : "d"(value));
     return result;
@@ -44,8 +44,8 @@ __device__ __forceinline__ double multiply(double left, double right) { return l
 #endif
 
 __device__ __forceinline__ void assign(float& to, float value) { to = value; }
-__device__ __forceinline__ void assign(float& to, double value) { to = narrow_to_float(value); }
-__device__ __forceinline__ void assign(double& to, float value) { to = widen_float(value); }
+__device__ __forceinline__ void assign(float& to, double value) { to = double_to_float(value); }
+__device__ __forceinline__ void assign(double& to, float value) { to = float_to_double(value); }
 __device__ __forceinline__ void assign(double& to, double value) { to = value; }
 
 union Bits {
@@ -53,19 +53,19 @@ union Bits {
     unsigned bits;
 };
 
-// A float that rounds to the same half-precision number as `value` does: where it is not exact its last bit is odd, so
-// that a number between two neighbours never comes to lie in the middle and is not rounded twice.
-__device__ __forceinline__ float narrow_to_odd(double value) {
+// Round to odd: a float that rounds to the same half-precision number as `value` does. Where the float is not exact,
+// its last bit is odd, so it never lies exactly in the middle of two half-precision numbers, and is not rounded twice.
+__device__ __forceinline__ float round_to_odd(double value) {
     Bits nearest;
-    nearest.value = narrow_to_float(value);
-    double rounded = widen_float(nearest.value);
+    nearest.value = double_to_float(value);
+    double rounded = float_to_double(nearest.value);
     bool is_inexact = rounded != value && value == value;
     bool is_beyond = value < 0 ? rounded < value : rounded > value;
     nearest.bits = (nearest.bits - is_beyond) | is_inexact;
     return nearest.value;
 }
 
-// Element types: what they are computed with, and how that gets in and out --------------------------------------------
+// Element types: the type that they are computed in, and the conversions ----------------------------------------------
 
 struct byte {
     unsigned char bits;
@@ -83,7 +83,7 @@ struct float64 {
     double value;
 };
 
-__device__ __forceinline__ float load(float16 element) { return widen_half(element.bits); }
+__device__ __forceinline__ float load(float16 element) { return half_to_float(element.bits); }
 __device__ __forceinline__ float load(float32 element) { return element.value; }
 __device__ __forceinline__ double load(float64 element) { return element.value; }
 __device__ __forceinline__ float load(bfloat16 element) {
@@ -92,23 +92,23 @@ __device__ __forceinline__ float load(bfloat16 element) {
     return number.value;
 }
 
-__device__ __forceinline__ void store(float16& element, float value) { element.bits = narrow_to_half(value); }
+__device__ __forceinline__ void store(float16& element, float value) { element.bits = float_to_half(value); }
 __device__ __forceinline__ void store(float32& element, float value) { element.value = value; }
 __device__ __forceinline__ void store(bfloat16& element, float value) {
     Bits number;
     number.value = value;
     if ((number.bits & 0x7fffffff) > 0x7f800000) {
-        element.bits = (unsigned short)(number.bits >> 16 | 0x40);  // not a number, and a quiet one
+        element.bits = (unsigned short)(number.bits >> 16 | 0x40);  // a quiet NaN
     } else {
         element.bits = (unsigned short)((number.bits + 0x7fff + (number.bits >> 16 & 1)) >> 16);
     }
 }
-__device__ __forceinline__ void store(float16& element, double value) { store(element, narrow_to_odd(value)); }
-__device__ __forceinline__ void store(bfloat16& element, double value) { store(element, narrow_to_odd(value)); }
+__device__ __forceinline__ void store(float16& element, double value) { store(element, round_to_odd(value)); }
+__device__ __forceinline__ void store(bfloat16& element, double value) { store(element, round_to_odd(value)); }
 __device__ __forceinline__ void store(float32& element, double value) { assign(element.value, value); }
 __device__ __forceinline__ void store(float64& element, double value) { element.value = value; }
 
-// Words: elements that one instruction moves. They are moved as integers, and looked at as elements in registers ------
+// Words: elements that one instruction moves. They are moved as integers, and read as elements in registers -----------
 
 template <int BYTES>
 struct Integers;
@@ -139,14 +139,14 @@ union Word {
     Element elements[WIDTH];
 };
 
-// How many elements of a type lie below an address.
+// The number of elements of a type below an address.
 template <typename Element>
 __device__ __forceinline__ unsigned elements_below(const Element* address) {
     return (unsigned)((unsigned long long)address / sizeof(Element));
 }
 
-// How a block's elements fall into words of WIDTH elements: some before the first whole word, the words, some behind
-// the last.
+// How a block's elements are divided into words of WIDTH elements: some before the first whole word, the words, and
+// some after the last.
 template <int WIDTH, typename Target>
 struct Split {
     int before, words, behind;
@@ -158,8 +158,8 @@ struct Split {
         behind = before + words * WIDTH;
     }
 
-    // Which of the elements outside words a thread takes: they are fewer than the threads. None if it is beyond the
-    // last one.
+    // The element outside words that a thread takes, as these are fewer than the threads. A number beyond the last
+    // element means none.
     __device__ __forceinline__ int edge(int thread) const {
         return thread < before ? thread : behind + thread - before;
     }
@@ -197,8 +197,8 @@ struct Cast<byte, byte> {
 
 // What a block does ---------------------------------------------------------------------------------------------------
 
-// Words that are aligned in both memories. Each thread has all of its loads under way before it stores anything, which
-// also makes source == target right: a thread stores only what it has loaded itself.
+// Moves words that are aligned in both memories. Each thread issues all of its loads before its first store. This is
+// also correct for source == target, since a thread stores only what it has loaded itself.
 template <int WIDTH, typename Source, typename Target>
 __device__ __forceinline__ void move_words(const Source* source, Target* target, int count, Cast<Source, Target> cast) {
     typedef Word<Source, WIDTH> In;
@@ -258,14 +258,14 @@ __device__ __forceinline__ void clear(Target* target, int count) {
 }
 
 // The table -----------------------------------------------------------------------------------------------------------
-// It comes by value, as the kernel's parameter: nothing is uploaded, and a CUDA graph can record the launch.
+// It is passed by value, as the kernel's parameter: nothing is uploaded, and a CUDA graph can record the launch.
 
 struct Table {
     double factor;
     long long source[PIECES];  // addresses; 0 stands for zeros
     long long target[PIECES];
     long long count[PIECES];  // elements
-    unsigned stop[PIECES];    // blocks of this piece and of those before it; beyond the last piece the largest number
+    unsigned stop[PIECES];    // blocks up to and including this piece; after the last piece the largest number
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS) pack(const Table table) {

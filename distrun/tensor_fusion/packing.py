@@ -1,6 +1,6 @@
-"""Packing flat arrays into one contiguous buffer, and unpacking it again.
+"""Packing flat arrays into one contiguous buffer, and unpacking them.
 
-The reference these must equal is three lines: `buffer = concatenate(parts)`, reduce `buffer`, `parts = split(buffer)`.
+The result must equal the one of three lines: `buffer = concatenate(parts)`, reduce `buffer`, `parts = split(buffer)`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Flat = NDArray[Any]  # one-dimensional and contiguous
 
 
 def pack(parts: Sequence[Flat], buffer: Flat) -> None:
-    """Copy `parts`, one after the other, into `buffer`, which has as many elements in all; all of one dtype."""
+    """Copy `parts`, one after the other, into `buffer`, which has their total size. All have the same dtype."""
     if len(parts) == 1:
         buffer[:] = parts[0]
     else:

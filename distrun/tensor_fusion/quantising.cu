@@ -1,13 +1,13 @@
-// Quantises gradients that lie in many places of a GPU's memory into one array of bytes, and adds such arrays up.
+// Quantises gradients from many places in a GPU's memory into one array of bytes, and adds such arrays up.
 //
-// The bytes are those of runtime/backends/quantisation.py: the float32 scales of all blocks of 256, then the codes:
-// integers of 8 bits, or a sign and a power of two in 4.
-// device_quantisation.py gives the macros: BITS of a code, 8 or 4, PIECES and SOURCES, the lengths of the tables,
-// and THREADS of a block. A thread has 256 values to itself, which are read twice, the second time from the cache, and
-// no thread waits for another one. Like packing.cu, it is compiled by NVRTC, and by a C++ compiler after a prelude that
-// defines PRELUDE: tests/simulator/kernel_prelude.h.
+// The bytes are as in runtime/backends/quantisation.py: the float32 scales of all blocks of 256 values, then the codes:
+// integers of 8 bits, or a sign and a power of two in 4 bits. device_quantisation.py defines the macros: the BITS of a
+// code, 8 or 4, PIECES and SOURCES, the lengths of the tables, and the THREADS of a block. A thread has 256 values to
+// itself, which it reads twice, the second time from the cache, and no thread waits for another one. Like packing.cu,
+// it is compiled by NVRTC, and by a C++ compiler after a prelude that defines PRELUDE:
+// tests/simulator/kernel_prelude.h.
 
-// By instruction, so that nothing is fused, flushed to zero or approximated: the bits are those of numpy.
+// As PTX instructions, so that nothing is fused, flushed to zero or approximated: the bits are the same as numpy's.
 #ifndef PRELUDE
 __device__ __forceinline__ float multiply(float left, float right) {
     float result;
@@ -36,42 +36,42 @@ __device__ __forceinline__ float round_to_even(float value) {
 
 const int BLOCK = 256;
 const float LEAST_SCALE = 1.504632769e-36f;  // 2**-119
-const float NINE_SEVENTHS = 1.285714269f;    // of 7/9, from where on a half becomes 1, is 1
-const float LARGE = 196608.0f;               // 1.5 * 2**17: the numbers beside it are a 64th away
+const float NINE_SEVENTHS = 1.285714269f;    // cutting the mantissa then rounds up from 14/9 of a power of two
+const float LARGE = 196608.0f;               // 1.5 * 2**17, where floats are 1/64 apart
 
 union Bits {
     float value;
     unsigned bits;
 };
 
-// The parameters come by value: nothing is uploaded, and a CUDA graph can record the launch.
+// The parameters are passed by value: nothing is uploaded, and a CUDA graph can record the launch.
 
 struct Quantised {
     long long raw;    // address of the bytes
     long long count;  // values
-    long long lost;   // addresses of what the values have lost before, and of where to put what they lose now; 0: none
+    long long lost;   // addresses of the last residuals and for the new ones; 0: none
     long long now;
     double factor;
     long long source[PIECES];  // addresses of float32; 0 stands for zeros
-    long long stop[PIECES];    // values of this piece and of those before it; beyond the last piece all
+    long long stop[PIECES];    // values up to and including this piece; after the last piece all
 };
 
 struct Sum {
     long long out;  // address of float32
     long long count;
     long long sources;
-    unsigned long long plain;  // a bit for each source: it is float32, not bytes
+    unsigned long long plain;  // a bit for each source: 1 if it is float32, not bytes
     double factor;             // of the sum
-    long long raw[SOURCES];    // addresses, in the order in which they are added up
+    long long raw[SOURCES];    // addresses, in the order of the addition
 };
 
-// A multiplied value, rounded to what a code can stand for.
+// A multiplied value, rounded to the nearest one that a code can represent.
 __device__ __forceinline__ float rounded_to_code(float value) {
     if (BITS == 8) return round_to_even(value);
     Bits power;
     power.value = value;
     power.bits &= 0xff800000;
-    return add(add(power.value, LARGE), -LARGE);  // zero, if it was less than a 64th
+    return add(add(power.value, LARGE), -LARGE);  // zero if it was less than 1/64
 }
 
 __device__ __forceinline__ unsigned char code_of(float rounded) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ float rounded_of(unsigned char code) {
 
 __device__ __forceinline__ long long blocks_of(long long count) { return (count + BLOCK - 1) / BLOCK; }
 
-// The values of an array whose pieces lie in many places, one after the other.
+// Reads the values of an array whose pieces are in many places, one after the other.
 struct Reader {
     const Quantised& table;
     int piece;
@@ -101,7 +101,7 @@ struct Reader {
         }
     }
 
-    // The value at a place that is not before the last one.
+    // The value at a place, which must not be before the place of the last call.
     __device__ float at(long long place) {
         while (table.stop[piece] <= place) piece++;
         const float* source = (const float*)table.source[piece];
@@ -117,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantise(const Quantised t
     if (first >= table.count) return;
     const long long stop = first + BLOCK < table.count ? first + BLOCK : table.count;
     Bits largest;
-    largest.bits = 0;  // as integers, magnitudes are ordered as the numbers are, with NaN above all
+    largest.bits = 0;  // as integers, magnitudes have the same order as floats, with NaN above all
     Reader reader(table, first);
     for (long long place = first; place < stop; place++) {
         Bits value;
@@ -158,7 +158,7 @@ __device__ __forceinline__ float value_of(const Sum& table, int source, long lon
     return restored((const unsigned char*)table.raw[source], table.count, place);
 }
 
-// A source that is float32 may lie where the sum is put.
+// A float32 source may be at the address of the sum.
 extern "C" __global__ void __launch_bounds__(THREADS) add_up(const Sum table) {
     const long long place = (long long)blockIdx.x * THREADS + threadIdx.x;
     if (place >= table.count) return;

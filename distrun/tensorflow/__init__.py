@@ -9,7 +9,7 @@
     optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
     distrun.broadcast_variables(model.variables, root_rank=0)  # before the first step
 
-Each rank trains on its own part of the data; all have the same gradients. For `model.fit` see `distrun.keras`.
+Each rank trains on its own part of the data, and all have the same gradients. For `model.fit` see `distrun.keras`.
 """
 
 from typing import TYPE_CHECKING

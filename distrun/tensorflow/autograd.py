@@ -1,11 +1,11 @@
-"""The differentiable collectives: what flows back through each of them.
+"""The differentiable collectives, with the gradient of each.
 
-In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
-broadcast average where a sum would be due, as Horovod's do; `DistributedGradientTape` averages in any case. What flows
-back through reducescatter is a matter of its own: see `reducescatter_gradient_factor`.
+Each rank has its own loss, and a gradient is that of the sum of all ranks' losses. Exceptions are allgather and
+broadcast, which average over the ranks where the derivative is a sum, as in Horovod. `DistributedGradientTape` averages
+in any case. For reducescatter see `reducescatter_gradient_factor`.
 
-In a graph each gradient is an operation that all ranks execute, also where its result is known to be zero, and has a
-name of its own however often TensorFlow asks for it.
+In a graph each gradient is an operation that all ranks execute, even if its result is known to be zero. It gets a new
+name each time that TensorFlow asks for the gradient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Gradients = Sequence[Any]
 
 
 def allreduce(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
-    """Back flows the allreduce of the gradients with the same op and factors."""
+    """Allreduce tensors. The gradient is the allreduce of the ranks' gradients, with the same op and factors."""
     collective = placed(collective)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
@@ -40,7 +40,7 @@ def allreduce(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 
 
 def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
-    """Back flow this rank's rows of the averaged gradients."""
+    """Allgather tensors. The gradient is this rank's rows of the average of the ranks' gradients."""
     collective = placed(collective)
     rank = number(collective.process_set.rank, tf.int32)
 
@@ -60,7 +60,8 @@ def allgather(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 
 
 def reducescatter(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
-    """Back flow the ranks' gradients put together, times `reducescatter_gradient_factor`."""
+    """Reducescatter tensors. The gradient is the concatenation of the ranks' gradients, times
+    `reducescatter_gradient_factor`."""
     collective = placed(collective)
     factor = number(lambda: reducescatter_gradient_factor(collective), tf.float64)
 
@@ -72,7 +73,7 @@ def reducescatter(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 
 
 def broadcast(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
-    """Back flows the averaged gradient at the root, and zero elsewhere."""
+    """Broadcast tensors. The gradient is the average of the ranks' gradients on the root, and zero on other ranks."""
     collective = placed(collective)
 
     def backward(gradients: Gradients) -> list[tf.Tensor]:
@@ -82,14 +83,14 @@ def broadcast(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
             return [tf.where(is_root, each, tf.zeros_like(each)) for each in averaged]
         if world.rank() == collective.root:
             return averaged
-        with tf.control_dependencies(averaged):  # or a graph would leave out the allreduce, which the root needs
+        with tf.control_dependencies(averaged):  # or the graph would prune the allreduce, which the root needs
             return [tf.zeros_like(each) for each in averaged]
 
     return _differentiable(tensors, lambda given: (call(given, collective), backward))
 
 
 def alltoall(tensor: Any, splits: Any, collective: Call) -> tuple[tf.Tensor, tf.Tensor]:
-    """Back flow the gradients of the rows sent, each from the rank that received it."""
+    """Send rows of a tensor to each rank. The gradient of each row comes back from the rank that received it."""
     collective = placed(collective)
 
     def forward(given: Sequence[tf.Tensor]) -> Any:
@@ -105,12 +106,12 @@ def alltoall(tensor: Any, splits: Any, collective: Call) -> tuple[tf.Tensor, tf.
 
 
 def _of_gradient(collective: Call) -> Call:
-    """The call for the gradient of another one, as often as TensorFlow may ask for it in a graph."""
+    """Return the call for the gradient of another call, with a new name each time in a graph."""
     return told_apart(collective.named("gradient"))
 
 
 def _averaging(collective: Call) -> Call:
-    """The allreduce that averages the gradients of another call."""
+    """Return the allreduce that averages the gradients of another call."""
     return _of_gradient(collective)._replace(kind="allreduce", op=Average, root=-1)
 
 
@@ -120,7 +121,8 @@ Backward = Callable[[Gradients], Sequence[tf.Tensor]]
 def _differentiable(
     tensors: Sequence[Any], forward: Callable[[Sequence[tf.Tensor]], tuple[Sequence[tf.Tensor], Backward]]
 ) -> list[tf.Tensor]:
-    """Return what `forward` does, with its `backward` made known to TensorFlow for tensors that can have a gradient."""
+    """Return the results of `forward`, and register its `backward` with TensorFlow for tensors that can have a
+    gradient: of floating-point and complex numbers."""
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
     places = [place for place, tensor in enumerate(given) if tensor.dtype.is_floating or tensor.dtype.is_complex]
 

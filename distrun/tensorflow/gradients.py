@@ -1,4 +1,4 @@
-"""The reduction of this rank's gradients with those of the other ranks, for the tape and the optimizer."""
+"""The reduction of gradients over the ranks, for the tape and the optimizer."""
 
 from __future__ import annotations
 
@@ -19,22 +19,26 @@ from distrun.runtime.collectives.consistency import describe
 
 @dataclass(frozen=True)
 class GradientReduction:
-    """The reduction of gradients by given settings."""
+    """Reduces gradients according to its settings."""
 
     settings: OptimizerSettings
     local: LocalVariables = field(default_factory=LocalVariables)
-    """The sources whose gradients stay on their rank."""
+    """The variables, or other sources, whose gradients stay on their rank."""
 
     @tf.autograph.experimental.do_not_convert
     def reduce(self, gradients: Sequence[Any], sources: Sequence[Any], use_generic_names: bool = False) -> list[Any]:
-        """Return the gradients of all ranks together; None stays None. In a world of one, and on ranks that are not in
-        the process set, they stay as they are.
+        """Return the gradients reduced over the ranks. None stays None. In a world of one, and on ranks outside the
+        process set, the gradients are returned unchanged.
 
-        The ranks compare the sources, and which of them have gradients, when they are first seen. With
-        `use_generic_names` the names of sources may differ between the ranks.
+        When sources are first seen, the ranks compare them and the kinds of their gradients.
+
+        Args:
+            gradients: one per source: a tensor, tf.IndexedSlices or None.
+            sources: variables or other tensors.
+            use_generic_names: whether the names of sources may differ between the ranks.
 
         Raises:
-            MismatchError: the sources differ, in number, name, shape or dtype, or in what their gradients are.
+            MismatchError: the sources differ in number, name, shape or dtype, or their gradients differ in kind.
         """
         ranks = self.settings.process_set
         gradients = [scaled(gradient, self.settings.factor) for gradient in gradients]
@@ -66,16 +70,16 @@ class GradientReduction:
         )
 
     def _note(self, gradient: Any) -> str:
-        """Return how a gradient travels, if not as a tensor: or one rank's first might be added to another rank's
-        second."""
+        """Return a note for a gradient that is not sent as a dense tensor. Without it, ranks with other kinds of
+        gradients would add up gradients of different sources."""
         if gradient is None:
             return " without gradient"
         return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.settings.sparse_as_dense else ""
 
 
 def entry_of(source: Any, place: int, is_generic: bool = False) -> str:
-    """Return a variable's entry in the list that ranks compare; a plain tensor's shape may change from batch to
-    batch."""
+    """Return the entry of a variable or tensor in the list that the ranks compare. The entry of a plain tensor has no
+    shape, because that may change from batch to batch."""
     name = getattr(source, "path", None) or (source.name if hasattr(source, "assign") else None)
     if name is None:
         return f"tensor {place} {tf.convert_to_tensor(source).dtype.name}"

@@ -13,14 +13,15 @@ from distrun.tensorflow.collectives import allreduce
 
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """`tf.keras.layers.BatchNormalization` by the mean and variance of all ranks' rows, however many each has."""
+    """`tf.keras.layers.BatchNormalization` with the mean and variance over all ranks' rows. Ranks may have different
+    numbers of rows."""
 
     def __init__(self, fused: bool = False, *, process_set: ProcessSet = global_process_set, **kwargs: Any) -> None:
         """
         Args:
-            fused: accepted for Horovod's sake; only False.
+            fused: accepted for Horovod's sake. Only False is possible.
             process_set: the ranks whose rows are normalized together.
-            kwargs: those of `tf.keras.layers.BatchNormalization`.
+            kwargs: the arguments of `tf.keras.layers.BatchNormalization`.
 
         Raises:
             UsageError: `fused` is true.
@@ -28,7 +29,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         if fused:
             raise UsageError("fused=True normalizes on one device: leave it out of SyncBatchNormalization")
         if _IS_LEGACY:
-            kwargs["fused"] = False  # or 4-dimensional batches would be normalized by an operation of their own
+            kwargs["fused"] = False  # otherwise 4-dimensional batches take a fused path without `_moments`
         super().__init__(**kwargs)
         self._process_set = process_set
 
@@ -43,7 +44,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         both = tf.stack([mean * weight, tf.fill(tf.shape(mean), weight)])
         total, weights = tf.unstack(allreduce(both, op=Sum, process_set=self._process_set))
         middle = total / weights
-        # By distances from the mean: the difference of large squares would be lost in rounding.
+        # From distances to the mean, because in float32 E[x^2] - E[x]^2 loses its digits if the mean is large.
         spread = allreduce((variance + (mean - middle) ** 2) * weight, op=Sum, process_set=self._process_set)
         return middle, spread / weights
 

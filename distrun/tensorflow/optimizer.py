@@ -1,4 +1,4 @@
-"""DistributedOptimizer: for the optimizers of TensorFlow 1, and by way of `distrun.keras` for those of Keras."""
+"""DistributedOptimizer for optimizers of TensorFlow 1, and through `distrun.keras` for optimizers of Keras."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """An optimizer that applies the gradients of all ranks together.
+    """Return an optimizer that applies the gradients of all ranks.
 
-    A `tf.compat.v1.train.Optimizer` is wrapped: `compute_gradients` reduces, and so `minimize` does. A Keras optimizer,
-    of Keras 2 or 3, stays itself: see `distrun.keras.DistributedOptimizer`.
+    A `tf.compat.v1.train.Optimizer` is wrapped: `compute_gradients`, and with it `minimize`, reduces the gradients. A
+    Keras optimizer, of Keras 2 or 3, becomes distributed itself: see `distrun.keras.DistributedOptimizer`.
 
     Args:
-        optimizer: an optimizer.
-        name: the wrapped optimizer's name.
+        optimizer: an optimizer of `tf.compat.v1.train` or of Keras.
+        name: the name of the optimizer that is returned.
         use_locking: see `tf.compat.v1.train.Optimizer`.
-        compression: what travels between hosts, or a compressor of your own; see
-            `distrun.runtime.collectives.compressors`.
+        compression: the form in which tensors travel between hosts, or your own compressor (see `Compression`).
         sparse_as_dense: make tf.IndexedSlices dense before they are reduced.
-        backward_passes_per_step: update after every so many calls of `compute_gradients`, with the sum of their
-            gradients. The sums of a graph are local variables, for `tf.compat.v1.local_variables_initializer`. The
+        backward_passes_per_step: update after each such number of calls of `compute_gradients`, with the sum of their
+            gradients. In a graph the sums are local variables: run `tf.compat.v1.local_variables_initializer`. The
             global step counts all calls.
-        op: `Average`, `Sum` or, but not of Keras optimizers, `Min`, `Max`, `Product`.
-        gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
-        average_aggregated_gradients: average the gradients of these calls instead of adding them up.
-        process_set: the ranks that train together. On other ranks the gradients stay as they are.
-        scale_local_gradients: divide the gradients of local variables, which `register_local_var` of the optimizer
-            makes of variables, by the number of ranks, as if the others had none.
-        device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake; gradients travel together in any
+        op: `Average` or `Sum`, and for optimizers of TensorFlow 1 also `Min`, `Max` or `Product`.
+        gradient_predivide_factor: a value f divides gradients by f before they are summed, and by size / f afterwards
+            (Average only).
+        average_aggregated_gradients: average the gradients of `backward_passes_per_step` calls instead of summing them.
+        process_set: the ranks that train together. On other ranks the gradients are not changed.
+        scale_local_gradients: divide the gradients of local variables (see `register_local_var`) by the number of
+            ranks, as if the other ranks had none.
+        device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake. Gradients travel together in any
             case.
 
     Raises:
@@ -100,16 +100,16 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         self._wrapped = optimizer
         self._reduction = reduction
         self._accumulation = Accumulation(passes) if passes > 1 else None
-        self._is_due: Any = None  # whether the last pass was one to update after
+        self._is_due: Any = None  # whether an update is due after the last pass
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank: it is not reduced but, unless `scale_local_gradients` is False,
-        divided by the number of ranks."""
+        """Make a variable local: its gradient stays on this rank. It is not reduced, only divided by the number of
+        ranks unless `scale_local_gradients` is False."""
         self._reduction.local.add(var)
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The pairs of gradient and variable, with the gradients of all ranks together. Between the passes that update
-        something they are what this rank has added up so far."""
+        """Return the pairs of gradient and variable, with the gradients reduced over the ranks. After a pass without an
+        update they are this rank's sums so far."""
         pairs = self._wrapped.compute_gradients(*args, **kwargs)
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
@@ -123,10 +123,10 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         return list(zip(gradients, variables, strict=True))
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Update the variables; between the passes that do, count the global step only.
+        """Update the variables. After a pass without an update, only increment the global step.
 
         Raises:
-            UsageError: the gradients of several passes are to be added up, and `compute_gradients` has not done it.
+            UsageError: with `backward_passes_per_step` > 1, `compute_gradients` was not called.
         """
         if self._accumulation is None:
             return self._wrapped.apply_gradients(grads_and_vars, global_step, name)

@@ -1,4 +1,4 @@
-"""Joining the job, and rank and size as tensors, for graphs."""
+"""Joins the job, and offers rank and size as tensors, for graphs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = [
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Join the job, with the arguments of `distrun.init`.
 
-    Where there are GPUs, TensorFlow will see the one of this rank, as GPU:0.
+    Where there are GPUs, TensorFlow sees only this rank's GPU, as GPU:0.
 
-    Call it before TensorFlow computes anything: after that it can no longer be told which GPU to use.
+    Call it before TensorFlow computes anything, because after that the choice of GPUs is fixed.
     """
     initialisation.init(comm, process_sets)
     binding.bind()
@@ -35,26 +35,26 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """The number of ranks in a process set, as an int32 scalar. In a graph it is found out each time that it runs."""
+    """Return the number of ranks in a process set, as an int32 scalar. A graph looks it up each time it runs."""
     return scalar(lambda: by_id(process_set_id).size(), name)
 
 
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's rank, as an int32 scalar. In a graph it is found out each time that it runs."""
+    """Return this process's rank, as an int32 scalar. A graph looks it up each time it runs."""
     return scalar(world.rank, name)
 
 
 def local_size_op(name: str | None = None) -> tf.Tensor:
-    """The number of ranks on this host, as an int32 scalar. In a graph it is found out each time that it runs."""
+    """Return the number of ranks on this host, as an int32 scalar. A graph looks it up each time it runs."""
     return scalar(world.local_size, name)
 
 
 def local_rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's rank on its host, as an int32 scalar. In a graph it is found out each time that it runs."""
+    """Return this process's rank on its host, as an int32 scalar. A graph looks it up each time it runs."""
     return scalar(world.local_rank, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """Whether this rank belongs to a process set, as an int32 scalar: 1 or 0. In a graph it is found out each time that
-    it runs."""
+    """Return whether this rank belongs to a process set, as an int32 scalar: 1 or 0. A graph looks it up each time it
+    runs."""
     return scalar(lambda: by_id(process_set_id).included(), name)

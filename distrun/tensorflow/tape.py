@@ -1,4 +1,4 @@
-"""A tf.GradientTape whose gradients are those of all ranks together."""
+"""A tf.GradientTape whose gradients are reduced over the ranks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from distrun.tensorflow.gradients import GradientReduction
 class DistributedGradientTape(tf.GradientTape):
     """Wraps a tape, before or after it has recorded: `tape = DistributedGradientTape(tape)`.
 
-    `gradient` reduces what the tape's own returns, over the ranks. All else is the wrapped tape's, which stays as it
-    was.
+    `gradient` reduces the wrapped tape's gradients over the ranks. All other methods are those of the wrapped tape,
+    which is not changed.
     """
 
     def __init__(
@@ -37,16 +37,23 @@ class DistributedGradientTape(tf.GradientTape):
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> None:
-        """The arguments are Horovod's.
+        """Wrap a tape. The arguments are Horovod's.
 
-        `sparse_as_dense`: make tf.IndexedSlices dense before they are reduced. `gradient_predivide_factor`: divide by
-        so much before adding up, and by the rest afterwards. `process_set`: the ranks that train together; on others
-        gradients stay as they are. `scale_local_gradients`: divide the gradients of local sources by the number of
-        ranks, as if the others had none. The devices, `num_groups` and `groups` change nothing: gradients travel
-        together in any case.
+        Args:
+            gradtape: a tape, before or after it has recorded.
+            compression: the form in which tensors travel between hosts, or your own compressor (see `Compression`).
+            sparse_as_dense: make tf.IndexedSlices dense before they are reduced.
+            op: `Average`, `Sum`, `Min`, `Max` or `Product`.
+            gradient_predivide_factor: a value f divides gradients by f before they are summed, and by size / f
+                afterwards (Average only).
+            process_set: the ranks that train together. On other ranks the gradients are not changed.
+            scale_local_gradients: divide the gradients of local sources (see `register_local_source`) by the number of
+                ranks, as if the other ranks had none.
+            device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake. Gradients travel together in
+                any case.
 
         Raises:
-            UsageError: this is not a tape, or one that is wrapped already, or another argument is impossible.
+            UsageError: this is not a tape, or it is wrapped already, or another argument is impossible.
         """
         if isinstance(gradtape, DistributedGradientTape):
             raise UsageError(
@@ -66,8 +73,8 @@ class DistributedGradientTape(tf.GradientTape):
         self._reduction = GradientReduction(settings)
 
     def register_local_source(self, source: Any) -> None:
-        """Keep the gradient of a variable, or of another source, on this rank: it is not reduced but, unless
-        `scale_local_gradients` is False, divided by the number of ranks."""
+        """Make a variable, or another source, local: its gradient stays on this rank. It is not reduced, only divided
+        by the number of ranks unless `scale_local_gradients` is False."""
         self._reduction.local.add(source)
 
     def get_local_and_global_gradients(
@@ -77,13 +84,13 @@ class DistributedGradientTape(tf.GradientTape):
         output_gradients: Any = None,
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """Compute this rank's gradients, which are not reduced or scaled, and divide them by whether they stay here.
+        """Compute this rank's gradients, without reducing or scaling them, and separate local sources from the others.
 
         Args:
             target, sources, output_gradients, unconnected_gradients: see `tf.GradientTape.gradient`.
 
         Returns:
-            The pairs `(source, gradient)` of local sources, and those of all others.
+            The pairs `(source, gradient)` of local sources, and the pairs of all others.
         """
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         pairs = list(zip(tf.nest.flatten(sources), tf.nest.flatten(gradients), strict=True))
@@ -99,8 +106,8 @@ class DistributedGradientTape(tf.GradientTape):
         unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
         use_generic_names: bool = False,
     ) -> Any:
-        """`tf.GradientTape.gradient`, reduced over the ranks. With `use_generic_names` variables may be called
-        differently on each rank."""
+        """Return what `tf.GradientTape.gradient` does, reduced over the ranks. With `use_generic_names` the variables'
+        names may differ between the ranks."""
         gradients = self._wrapped.gradient(target, sources, output_gradients, unconnected_gradients)
         flat = self._reduction.reduce(tf.nest.flatten(gradients), tf.nest.flatten(sources), use_generic_names)
         return tf.nest.pack_sequence_as(gradients, flat)
@@ -150,17 +157,17 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> DistributedGradientTape:
-    """A `DistributedGradientTape` that leaves some layers to each rank: their gradients are not reduced.
+    """Return a `DistributedGradientTape` that does not reduce the gradients of some layers: each rank keeps its own.
 
     Args:
         gradtape: a tape, before or after it has recorded.
         local_layers: a Keras layer or several, built or not, whose trainable weights are local.
-        scale_local_gradients: divide the gradients of local sources by the number of ranks, as if the others had none.
+        scale_local_gradients: divide the gradients of local sources by the number of ranks, as if other ranks had none.
         device_dense, device_sparse, compression, sparse_as_dense, op: see `DistributedGradientTape`.
         gradient_predivide_factor, num_groups, groups, process_set: see `DistributedGradientTape`.
 
     Raises:
-        UsageError: as `DistributedGradientTape` does, or `local_layers` are no layers.
+        UsageError: as `DistributedGradientTape` raises, or `local_layers` are not layers.
     """
     check_groups(num_groups, groups)
     settings = OptimizerSettings.of(

@@ -10,25 +10,23 @@ Each rank trains on its own part of the data. After every `loss.backward()` all 
 
 The collectives have Horovod's names, arguments and order of arguments, and follow the rules of
 `distrun.runtime.collectives`. Tensors are on the CPU or on this rank's GPU, of any torch dtype but the 8-bit floats, of
-any shape, contiguous or not (a non-contiguous tensor is copied). The in-place forms, whose names end in `_`, use the
-memory of a contiguous tensor directly, leaf parameters included. The `_async` forms return a handle for `synchronize`
-and `poll`. The synchronous forms that are not in place are differentiable: see `distrun.torch.autograd` for their
-gradients.
+any shape, contiguous or not (one that is not is copied). The forms ending in `_` work in place, in the memory of the
+tensor if it is contiguous, and take leaf parameters too. The `_async` forms return a handle for `synchronize` and
+`poll`. The synchronous forms that are not in place are differentiable: see `distrun.torch.autograd` for the gradients.
 
 On the GPU an operation begins after the work that the submitting thread has queued on its current stream. Waiting for
-it makes the current stream of the waiting thread wait, while the host continues as soon as the operation is queued, so
-results can be used like the results of torch's own computations. Splits and numbers of rows are for the host, and stay
-there.
+it makes the current stream of the waiting thread wait, and the host continues as soon as the operation is queued, so
+results can be used like results of torch's own computations. Splits and numbers of rows stay in host memory.
 
 Differences from Horovod: bfloat16, bool, complex and unsigned tensors travel too, as do 0-dimensional and
 non-contiguous ones. A handle is an object, not a number. Failures are `distrun.CollectiveError`, wrong arguments
 `distrun.UsageError` (which is a ValueError).
 
-Modules: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
+The modules: `reductions`, `sparse` and `copies` are the public functions, `autograd` makes them differentiable,
 `operations` turns a `Call` and tensors into handles, and `tensors` and `cuda` handle the tensors' memory. `optimizer`
-wraps an optimizer, also for DiLoCo, and `gradients` reduces the gradients of its parameters. `state` broadcasts the
-initial state, `elastic` does so again whenever the ranks change, and `normalization` normalises over the batches of all
-ranks.
+wraps an optimizer, also for hosts that exchange parameters only now and then, and `gradients` reduces the gradients of
+its parameters. `state` gives all ranks the same start, and `elastic` does so again when the ranks change.
+`normalization` normalises the batches of all ranks as one.
 """
 
 from importlib import import_module as _import_module
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
     from distrun.torch import elastic as elastic
     from distrun.torch.asynchronous import AsyncOptimizer as AsyncOptimizer
     from distrun.torch.optimizer.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
-else:  # see `distrun.exports`; to type checkers, a module with `__getattr__` has all names
+else:  # see `distrun.exports`. To type checkers, a module with `__getattr__` has all names
     __all__ = _exported(globals())
     _LATER = {
         "AsyncOptimizer": "distrun.torch.asynchronous",

@@ -1,8 +1,8 @@
-"""The differentiable collectives: what flows back through each of them.
+"""The differentiable collectives, with the gradient of each.
 
-In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
-broadcast average where a sum would be due, as Horovod's do; a wrapped optimizer averages in any case. What flows back
-through reducescatter is a matter of its own: see `reducescatter_gradient_factor`.
+Each rank has its own loss, and a gradient is that of the sum of all ranks' losses. Exceptions are allgather and
+broadcast, which average over the ranks where the derivative is a sum, as in Horovod. A wrapped optimizer averages in
+any case. For reducescatter see `reducescatter_gradient_factor`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _averaging(call: Call) -> Call:
 
 
 class Allreduce(torch.autograd.Function):
-    """Back flows the allreduce of the gradients with the same op and factors."""
+    """An allreduce. The gradient is the allreduce of the ranks' gradients, with the same op and factors."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -50,7 +50,7 @@ class Allreduce(torch.autograd.Function):
 
 
 class Allgather(torch.autograd.Function):
-    """Back flows this rank's rows of the averaged gradients."""
+    """An allgather. The gradient is this rank's rows of the average of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -67,7 +67,8 @@ class Allgather(torch.autograd.Function):
 
 
 class Reducescatter(torch.autograd.Function):
-    """Back flow the ranks' gradients put together, times `reducescatter_gradient_factor`."""
+    """A reducescatter. The gradient is the concatenation of the ranks' gradients, times
+    `reducescatter_gradient_factor`."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -78,12 +79,12 @@ class Reducescatter(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Gradients:
         call: Call = ctx.call
         factor = reducescatter_gradient_factor(call)
-        gathering = Call("allgather", call.name, process_set=call.process_set).named("gradient")
-        return None, *[whole * factor for whole in apply(Allgather, gathering, *_contiguous(gradients))]
+        gather_call = Call("allgather", call.name, process_set=call.process_set).named("gradient")
+        return None, *[whole * factor for whole in apply(Allgather, gather_call, *_contiguous(gradients))]
 
 
 class Broadcast(torch.autograd.Function):
-    """Back flows the averaged gradient at the root, and zero elsewhere."""
+    """A broadcast. The gradient is the average of the ranks' gradients on the root, and zero on other ranks."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, tensor: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class Broadcast(torch.autograd.Function):
 
 
 class Alltoall(torch.autograd.Function):
-    """Back flow the gradients of the rows sent, each from the rank that received it."""
+    """An alltoall. The gradient of each row sent comes back from the rank that received the row."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, splits: Any, tensor: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,12 +117,12 @@ class Alltoall(torch.autograd.Function):
         return None, None, sent_back
 
 
-# Calling them ---------------------------------------------------------------------------------------------------------
+# Their use ------------------------------------------------------------------------------------------------------------
 
 
 def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
-    """Call one of the above, through autograd only where that has something to do: it costs more than a small
-    allreduce."""
+    """Call one of the functions above with `args`, through autograd only if an argument requires a gradient, because
+    autograd costs more than a small allreduce."""
     if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
         return function.apply(*args)  # type: ignore[no-untyped-call]
     return function.forward(FunctionCtx(), *args)

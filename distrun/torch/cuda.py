@@ -1,4 +1,4 @@
-"""GPUs by way of torch: the only module of this package that calls `torch.cuda`."""
+"""torch's GPUs: the only module of this package that uses `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from distrun.runtime.world import world
 
 __all__ = ["CPU", "CUDA", "StreamPoint", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
 
-# Takes a tenth of the time of `torch.cuda.current_stream`, and is called for every gradient.
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # in a tenth of the time, for every gradient
 
 
 def bind(index: int) -> None:
-    """Make GPU `index` torch's current one, so that this process takes no memory of other GPUs. Does nothing in a torch
+    """Make GPU `index` torch's current one, so that this process uses no memory on other GPUs. Does nothing in a torch
     without CUDA."""
     if torch.cuda.is_available():
         torch.cuda.set_device(index)
 
 
 def kind(tensor: Tensor) -> str:
-    """Return the name of a tensor's device in requests: CPU, CUDA, or another one, whose tensors cannot travel."""
+    """Return the kind of a tensor's device, as in a request: CPU, CUDA, or another that cannot travel."""
     return tensor.device.type
 
 
 as_array = Tensor.numpy
-"""Returns a tensor's memory as an array. Raises TypeError or RuntimeError if the argument is not a tensor, not on the
-CPU, or more than its memory (for example, if it requires a gradient)."""
+"""Returns a tensor's memory as an array. Raises TypeError or RuntimeError if it is not a tensor, not on the CPU, or
+more than its memory: with a gradient, or conjugate."""
 
 
 def check(tensor: Tensor) -> None:
@@ -52,7 +51,7 @@ def check(tensor: Tensor) -> None:
 
 
 def is_capturing() -> bool:
-    """Return whether the current stream of this thread is being captured into a CUDA graph."""
+    """Whether work that this thread queues is being captured into a CUDA graph."""
     return torch.cuda.is_current_stream_capturing()
 
 
@@ -68,14 +67,14 @@ class TorchArena:
         return torch.device(CUDA, self._index)
 
     def current_stream(self) -> int:
-        """Return the stream on which torch queues the work of this thread."""
+        """The stream on which torch queues this thread's work."""
         if _raw_stream is not None:
             return int(_raw_stream(self._index))
         return torch.cuda.current_stream(self._index).cuda_stream
 
     def keep(self, tensor: Tensor) -> None:
-        """Protect the memory of a tensor made on another stream: once the tensor is freed, torch does not reuse its
-        memory before the work is done that was queued on the current stream by then."""
+        """Keep the memory of a tensor that was made on another stream. When the tensor is freed, torch reuses its
+        memory only after the work that is queued on the current stream by then."""
         tensor.record_stream(torch.cuda.current_stream(self._index))
 
     def bind(self) -> None:
@@ -83,20 +82,20 @@ class TorchArena:
         bind(self._index)
 
     def moment(self) -> StreamPoint:
-        """Return the point in the current stream after the work that is queued there now."""
+        """Return the point in the current stream after the work queued so far."""
         return StreamPoint(self, torch.cuda.current_stream(self._index).record_event())
 
     def wait_for(self, event: torch.cuda.Event) -> None:
-        """Make work that is queued on the current stream later wait for an event."""
+        """Make all later work on the current stream wait for an event."""
         torch.cuda.current_stream(self._index).wait_event(event)
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
-        """Return memory from torch's pool of `stream`: freed memory is reused in the order of that stream."""
+        """Return memory from torch's pool for `stream`, where freed memory is reused by the work queued next."""
         if stream == self.current_stream():
             owner = self._empty(count, dtype)
         else:
-            # The device first: to leave the context of `stream` while another GPU is current would make that GPU
-            # current again, and so create a CUDA context on it.
+            # The device first: on leaving `torch.cuda.stream`, torch makes the previous device current again, and on
+            # another device this would create a context.
             with torch.cuda.device(self._index):
                 where = self._stream(stream)
                 with torch.cuda.stream(where):
@@ -107,22 +106,22 @@ class TorchArena:
         return torch.empty(count, dtype=getattr(torch, dtype.name), device=self.device)
 
     def _stream(self, stream: int) -> torch.cuda.Stream:
-        if not stream:  # ExternalStream takes 0 for no stream
+        if not stream:  # 0 is the default stream, which ExternalStream takes for no stream
             return torch.cuda.default_stream(self._index)
         return torch.cuda.ExternalStream(stream, self._index)  # type: ignore[no-untyped-call]
 
 
 class StreamPoint:
-    """A point in the order of one stream that other streams can wait for."""
+    """A point in the work of one stream that other streams can wait for."""
 
     def __init__(self, arena: TorchArena, event: torch.cuda.Event) -> None:
-        """`event` was recorded on the current stream."""
+        """`event` was just recorded on the current stream."""
         self._arena = arena
         self._event = event
         self._stream = arena.current_stream()
 
     def wait(self) -> None:
-        """Make work that is queued on the current stream later wait for this point."""
+        """Make all later work on the current stream wait for this point."""
         if self._arena.current_stream() != self._stream:
             self._arena.wait_for(self._event)
 

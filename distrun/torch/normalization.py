@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all ranks together."""
+"""Batch normalisation over the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from distrun.runtime.operations.reduction import Sum
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch.operations import allreduce_in_place, run
 
-_numbers = Numbering()  # layers are identified by the order in which they were made, the same on all ranks
+_numbers = Numbering()  # a layer's name is the order of its making, the same on all ranks
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation with the mean and variance over the batches of all ranks, as one process would compute.
+    """Batch normalisation with the mean and variance over the batches of all ranks, as one process would compute them.
 
-    Inputs have a shape from (N, C) to (N, C, D, H, W), on the CPU or on this rank's GPU. N may differ between the
-    ranks, and be 0. In half precision the statistics are computed in float32, as torch does. Running statistics are the
-    same on all ranks. Gradients of weight and bias are local, for the optimizer to reduce.
+    For inputs of shape (N, C) to (N, C, D, H, W), on the CPU or on this rank's GPU. N may differ between the ranks, and
+    be 0. In half precision the statistics are computed in float32, as torch does. Running statistics are the same on
+    all ranks. Gradients of weight and bias are this rank's own, for the optimizer to reduce.
 
     A layer costs one allreduce of 2C + 1 numbers in `forward` and one of 2C in `backward`, and the ranks wait for one
-    another in both. So all ranks must run them equally often, with empty batches too, and in the same order: each layer
-    has operations of its own, and ranks that are in different layers get a stall report that names them. In evaluation
-    mode nothing is communicated.
+    another in both. So all ranks must run both equally often and in the same order, even with an empty batch. Each
+    layer has its own operations, so ranks in different layers end in a stall report that names the layers. Evaluation
+    mode communicates nothing.
 
-    The state_dict has the format of torch's BatchNorm.
+    The state_dict is the same as that of torch's BatchNorm.
     """
 
     process_set: ProcessSet
@@ -53,13 +53,13 @@ class SyncBatchNorm(_BatchNorm):
 
         Args:
             num_features: C, the extent of dimension 1.
-            eps: the number that is added to the variance.
+            eps: added to the variance.
             momentum: the weight of a batch in the running statistics. None: they are the mean over all batches.
-            affine: whether there are weight and bias.
-            track_running_stats: whether there are running statistics, which evaluation mode uses.
-            process_set: the ranks to normalise over. On other ranks the layer is torch's.
+            affine: whether the layer has weight and bias.
+            track_running_stats: whether the layer has running statistics, which evaluation mode uses.
+            process_set: the ranks whose batches are normalised together. On other ranks the layer behaves like torch's.
             device: the device of weight, bias and running statistics.
-            dtype: their type.
+            dtype: their dtype.
         """
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device=device, dtype=dtype)
         self._join(process_set)
@@ -73,17 +73,17 @@ class SyncBatchNorm(_BatchNorm):
         """Replace the batch normalisations in a module by synchronised ones. Call it on all ranks alike.
 
         Args:
-            module: of any kind; torch's `BatchNorm1d`, `2d`, `3d` and `SyncBatchNorm` anywhere in it are replaced.
-            process_set: the ranks to normalise over.
+            module: any module. All `BatchNorm1d`, `2d`, `3d` and `SyncBatchNorm` of torch in it are replaced.
+            process_set: the ranks whose batches are normalised together.
 
         Returns:
-            `module`, or its replacement if it is a batch normalisation itself. The new layers have the same parameter
-            and buffer objects as the old ones, the same hooks, and the same training or evaluation mode.
+            `module`, or its replacement if it is a batch normalisation itself. The new layers share the old ones'
+            parameters, buffers and hooks, and keep their training or evaluation mode.
 
         Raises:
             UsageError: a lazy layer does not know its number of features yet.
         """
-        replaced: dict[torch.nn.Module, SyncBatchNorm] = {}  # so that a layer used in two places stays one layer
+        replaced: dict[torch.nn.Module, SyncBatchNorm] = {}  # so that one layer in two places stays one layer
 
         def converted(old: torch.nn.Module) -> torch.nn.Module:
             if not isinstance(old, _BatchNorm) or isinstance(old, cls):
@@ -169,14 +169,15 @@ class _Normalisation(torch.autograd.Function):
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype for the statistics of elements of `dtype`."""
+    """Return the dtype in which the statistics of elements of `dtype` are computed."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def _statistics(input: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, in float64, the number of elements per channel on all ranks, their mean and their (biased) variance.
+    """Return, in float64, the number of elements per channel over all ranks, their mean and their (biased) variance.
 
-    In float64 sums and sums of squares are exact enough for one allreduce, and the host does not wait for it.
+    In float64 the sums and the sums of squares are exact enough to reduce both in one operation. Nothing is copied to
+    the host, so it does not wait.
     """
     channels = input.shape[1]
     sums = torch.zeros(2 * channels + 1, dtype=torch.float64, device=input.device)
@@ -195,15 +196,15 @@ def _statistics(input: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _local_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Return what this rank can compute without the others: gradients of the input, the weight and the bias.
+    """Return the gradients of input, weight and bias that need no other ranks.
 
-    The gradient of the input takes the statistics as constants. It is None if it would be rounded, or is not needed.
+    The gradient of the input is the one for constant statistics, or None if it would be rounded or is not needed.
     """
     input, weight, _, mean, variance = ctx.saved_tensors
     if not input.numel():
         return None, torch.zeros_like(mean), torch.zeros_like(mean)
     is_wanted = ctx.needs_input_grad[0] and input.dtype is mean.dtype
-    unused = mean.new_empty(0)  # as torch passes in evaluation mode; None is an error on CUDA
+    unused = mean.new_empty(0)  # as torch passes in evaluation mode. None is an error on CUDA
     gradients: tuple[Tensor | None, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
         gradient, input, weight, mean, variance, unused, unused, False, ctx.eps, [is_wanted, True, True]
     )
@@ -211,8 +212,8 @@ def _local_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor,
 
 
 def _input_gradient(ctx: Any, gradient: Tensor, scaled: Tensor | None, of_weight: Tensor, of_bias: Tensor) -> Tensor:
-    """Return the gradient of the input, given what `_local_gradients` returns:
-    scale * (gradient - mean of gradients - normalised input * mean of gradients times normalised input)."""
+    """Return the gradient of the input, from the results of `_local_gradients`:
+    scale * (gradient - mean of gradients - normalised input * mean of (gradient * normalised input))."""
     input, weight, count, mean, variance = ctx.saved_tensors
     sums = torch.cat([of_weight, of_bias])
     run(allreduce_in_place([sums], ctx.call)).wait()

@@ -1,7 +1,6 @@
-"""Collectives on torch tensors as handles not yet started: a `Call` and tensors in, a handle with a list of tensors
-out.
+"""Turns a `Call` and torch tensors into a handle that is not yet started, and whose result is a list of tensors.
 
-`run` starts a handle that the caller waits for at once, `submit` one that it does not.
+`run` starts a handle for a caller that waits at once, `submit` for one that does not.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def request_of(call: Call, tensors: Sequence[Tensor]) -> Request:
     """Return the request for tensors of one dtype on one device.
 
     Raises:
-        UsageError: something is not a tensor, or cannot travel; or as `Call.request` raises.
+        UsageError: something is not a tensor that can travel (see `dtype_name`), or as `Call.request` raises.
     """
     dtypes = [storage.dtype_name(tensor) for tensor in tensors]
     return call.request(dtypes[0], tuple([tuple(tensor.shape) for tensor in tensors]), cuda.kind(tensors[0]))
@@ -48,7 +47,7 @@ def prepare(
     collect: Callable[[Handle], Any] = outputs_of,
     given: Any = None,
 ) -> Handle:
-    """Return a handle for the device that the request names; see `Handle`."""
+    """Return a handle for the device in `request` (see `Handle` for the arguments)."""
     engine = world.engine()
     if request.device == cuda.CPU:
         return Handle(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
@@ -69,7 +68,7 @@ def submit(handle: Handle) -> Handle:
 
 
 def _new(handle: Handle) -> list[Tensor]:
-    """Return the results of an allreduce or a broadcast, which lie in one buffer."""
+    """Return the results of an allreduce or a broadcast: views of one buffer."""
     buffer, dtype, shapes = handle.outputs[0], handle.given[0].dtype, handle.request.shapes
     if isinstance(buffer, np.ndarray) and dtype is not torch.bfloat16:
         return [torch.from_numpy(piece) for piece in cut(buffer, shapes)]
@@ -81,14 +80,14 @@ def _new(handle: Handle) -> list[Tensor]:
 
 
 def new_tensor(handle: Handle) -> Tensor:
-    """Return the result of an allreduce of one plain array into a new one."""
+    """Return the result of an allreduce of one plain array (see `collectives.plain`) into a new one."""
     array: NDArray[Any] = handle.outputs[0]
     shape = handle.request.shapes[0]
     return torch.from_numpy(array if len(shape) == 1 else array.reshape(shape))
 
 
 def _new_rows(handle: Handle) -> list[Tensor]:
-    """Return the results of an operation that decides about the first dimension."""
+    """Return the results of an operation that moves rows, and so decides the extents of their first dimension."""
     dtype = handle.given[0].dtype
     return [
         storage.rows_of(array, dtype, shape) for array, shape in zip(handle.outputs, handle.request.shapes, strict=True)
@@ -105,7 +104,7 @@ def _given(handle: Handle) -> list[Tensor]:
 
 def _in_place(handle: Handle) -> list[Tensor]:
     for tensor, array in zip(handle.given, handle.outputs, strict=True):
-        if not storage.is_flat(tensor):  # it was copied, so it is copied back
+        if not storage.is_flat(tensor):  # the operation worked on a copy, so copy it back
             tensor.detach().copy_(storage.tensor_of(array, tensor.dtype, tensor.shape))
     return list(handle.given)
 
@@ -114,7 +113,7 @@ def _in_place(handle: Handle) -> list[Tensor]:
 
 
 Arrays = Sequence[NDArray[Any]]
-"""The `plain_arrays` of tensors."""
+"""The tensors' `plain_arrays`: one numpy array per tensor, in its memory."""
 
 
 def _taken(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None) -> tuple[Request, list[storage.Flat]]:
@@ -125,13 +124,13 @@ def _taken(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None) -> tupl
 
 
 def allreduce(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
-    """Return an allreduce of each of `tensors`, all of one dtype; `arrays` are their plain ones, if they have such."""
+    """Return an allreduce of each of `tensors`, all of one dtype. `arrays`: their `plain_arrays`, if there are any."""
     request, flats = _taken(tensors, call, arrays)
     return prepare(request, flats, [storage.room_for(flats)], _new, tensors)
 
 
 def allreduce_in_place(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
-    """Return an allreduce of each of `tensors` in their own memory; see `allreduce`."""
+    """Return an allreduce of each of `tensors` in their own memory (see `allreduce`)."""
     if arrays is None:
         storage.check_written(tensors)
     request, flats = _taken(tensors, call, arrays)
@@ -139,7 +138,7 @@ def allreduce_in_place(tensors: Sequence[Tensor], call: Call, arrays: Arrays | N
 
 
 def move_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
-    """Return an allgather or a reducescatter of each of `tensors`; see `allreduce`."""
+    """Return an allgather or a reducescatter of each of `tensors` (see `allreduce`)."""
     if arrays is None or not all(array.size for array in arrays):
         return prepare(
             request_of(call, tensors), [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors
@@ -149,7 +148,7 @@ def move_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = Non
 
 
 def allgather_with_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
-    """Return an allgather with pairs as results: the tensor, and the rows of it that came from each rank; see
+    """Return an allgather whose results are pairs: the tensor, and the number of its rows from each rank. See
     `allreduce`."""
     handle = move_rows(tensors, call, arrays)
     handle.collect = _new_with_rows
@@ -160,7 +159,7 @@ def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
     """Return a broadcast, into a new tensor or into `tensor`."""
     request = request_of(call, [tensor])
     if in_place:
-        is_root = world.rank() == call.root  # its tensor stays as it is
+        is_root = world.rank() == call.root  # the root's tensor is only read
         if not is_root:
             storage.check_written([tensor])
         return prepare(request, (), (storage.flat(tensor),), _given if is_root else _in_place, [tensor])
@@ -169,10 +168,10 @@ def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
 
 
 def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
-    """Return an alltoall that sends `splits[i]` rows to rank i; without splits, to each rank the same number."""
+    """Return an alltoall that sends `splits[i]` rows to rank i, or the same number to each rank if `splits` is None."""
     request = request_of(call, [tensor])
     if isinstance(splits, Tensor):
-        splits = splits.tolist()  # wherever it lies
+        splits = splits.tolist()  # on the host, which waits for splits on a GPU
     elements = elements_per_rank(tensor.shape, splits, call.process_set.size())
     handle = prepare(request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
     handle.splits = elements
@@ -182,11 +181,11 @@ def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
 # Groups and single tensors --------------------------------------------------------------------------------------------
 
 Make = Callable[[Sequence[Tensor], Call, Arrays | None], Handle]
-"""Makes a handle of tensors of one dtype, given their plain arrays if they have such."""
+"""Makes a handle of tensors of one dtype and device, from their `plain_arrays` if there are any."""
 
 
 def grouped(tensors: Sequence[Tensor], call: Call, make: Make, start: Callable[[Handle], Handle]) -> AnyHandle:
-    """Start one operation per dtype and device among the tensors; to the caller they are one."""
+    """Start one operation per dtype and device among the tensors, and return one handle for all of them."""
     tensors = group_of(tensors)
     arrays = storage.plain_arrays(tensors)
     if arrays is not None:
@@ -203,13 +202,13 @@ def _kind(tensor: Tensor) -> str:
 
 
 def single(tensor: Tensor, call: Call, make: Make) -> Handle:
-    """Return the handle of one tensor, whose result is a tensor and not a list of one."""
+    """Return a handle whose result is one tensor, not a list of one."""
     tensors = (tensor,)
     return only(make(tensors, call, storage.plain_arrays(tensors)))
 
 
 def only(handle: Handle) -> Handle:
-    """Return the handle, with the only element of its result as the result."""
+    """Make the only element of a handle's result its result, and return the handle."""
     collect = handle.collect
     handle.collect = lambda handle: collect(handle)[0]
     return handle

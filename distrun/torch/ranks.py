@@ -1,4 +1,4 @@
-"""Joining the job, dividing data among the ranks, and `join` for ranks that run out of data."""
+"""Joining the job, dividing data among the ranks, and the end of a rank's data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from distrun.torch.gradients.recording import record
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job, with the arguments of `distrun.init`. If there are GPUs, this rank's becomes torch's current
-    one."""
+    """Join the job, with the arguments of `distrun.init`.
+
+    Where there are GPUs, this rank's GPU becomes torch's current one.
+    """
     initialisation.init(comm, process_sets)
     record()
     device = world.device()
@@ -25,7 +27,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
 
 def join(device: int = -1, process_set: ProcessSet = global_process_set) -> int:
-    """Declare that this rank has no more data, and return when all ranks have done so. See `distrun.join`.
+    """Join: this rank has no more data. Returns when all ranks have joined (see `distrun.join`).
 
     Args:
         device: accepted for Horovod's sake.
@@ -44,11 +46,11 @@ def distributed_sampler(
     drop_last: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> DistributedSampler[Any]:
-    """Return torch's own `DistributedSampler` for this rank: pass it to a `DataLoader` as `sampler`.
+    """Return torch's own `DistributedSampler` for this rank, to be passed to a `DataLoader` as `sampler`.
 
     Every rank takes the same number of samples, so no rank runs out of data before the others. If the ranks do not
-    divide the dataset evenly, some samples are seen twice in an epoch or, with `drop_last`, the last few not at all.
-    Call `sampler.set_epoch(epoch)` before each epoch, or every epoch has the same order. The ranks of `process_set`
+    divide the dataset evenly, an epoch repeats some samples or, with `drop_last`, leaves out the last few. Call
+    `sampler.set_epoch(epoch)` before each epoch, otherwise every epoch has the same order. The ranks of `process_set`
     divide the data.
 
     Raises:

@@ -11,6 +11,7 @@ from distrun.runtime.collectives import plain
 from distrun.runtime.collectives.call import Call, group_of, reduction_call
 from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
 from distrun.runtime.collectives.plain import Terms
+from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
@@ -80,25 +81,8 @@ def allreduce(
 ) -> Tensor:
     """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`. Differentiable.
 
-    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
-    zero.
-
     Args:
         tensor: a tensor on the CPU or on this rank's GPU, of one shape and dtype on all ranks.
-        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        compression: the form in which tensors travel between hosts; see `Compression`.
-        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new tensor.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Allreduce, [tensor], call, compression)[0]
@@ -113,11 +97,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Handle:
-    """Start `allreduce` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the reduced copy; `tensor` must not be changed until then.
-    """
+    """Start an allreduce and return at once."""
     terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return submit(_allreduce(tensor, terms))
 
@@ -131,11 +111,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Tensor:
-    """Reduce a tensor over the ranks in place; takes the arguments of `allreduce`, and raises what it raises.
-
-    Returns:
-        `tensor`.
-    """
+    """Reduce a tensor over the ranks in place."""
     terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return run(_allreduce_in_place(tensor, terms)).wait()  # type: ignore[no-any-return]
 
@@ -149,11 +125,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> Handle:
-    """Start `allreduce_` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is `tensor`, which must be neither read nor changed until then.
-    """
+    """Start an allreduce in place and return at once."""
     terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return submit(_allreduce_in_place(tensor, terms))
 
@@ -168,27 +140,9 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
-    """Reduce several tensors as one operation per dtype and device: none starts before every rank has submitted it.
+    """Reduce several tensors as one operation per dtype and device. Differentiable.
 
-    All ranks get the same bits. float16 and bfloat16 are summed in float32; an average of integers is rounded towards
-    zero.
-
-    Args:
-        tensors: the same list of dtypes and shapes on all ranks; at least one.
-        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        compression: the form in which tensors travel between hosts; see `Compression`.
-        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        The new tensors, in the order of `tensors`.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
+    An operation starts when every rank has submitted it.
     """
     call = reduction_call("allreduce", name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Allreduce, tensors, call, compression)
@@ -203,11 +157,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> AnyHandle:
-    """Start `grouped_allreduce` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the list of reduced copies.
-    """
+    """Start an allreduce of several tensors and return at once."""
     terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return grouped(tensors, reduction_call("allreduce", *terms), operations.allreduce, submit)
 
@@ -221,12 +171,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> list[Tensor]:
-    """Reduce several tensors in place as one operation per dtype and device; takes the arguments of
-    `grouped_allreduce`.
-
-    Returns:
-        The tensors given.
-    """
+    """Reduce several tensors in place as one operation per dtype and device."""
     terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _grouped_in_place(tensors, terms, run).wait()
 
@@ -240,11 +185,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = _World,
 ) -> AnyHandle:
-    """Start `grouped_allreduce_` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the list of the tensors given.
-    """
+    """Start an allreduce of several tensors in place and return at once."""
     terms = (name, reduce_op(average, op), prescale_factor, postscale_factor, process_set)
     return _grouped_in_place(tensors, terms, submit)
 
@@ -261,26 +202,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0. Differentiable.
-
-    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
-
-    Args:
-        tensor: of one shape and dtype on all ranks, with at least one dimension.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        compression: the form in which tensors travel between hosts; see `Compression`.
-        op: `Average` or `Sum`.
-        process_set: the ranks that take part.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-
-    Returns:
-        A new tensor of this rank's rows.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
+    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0. Differentiable."""
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Reducescatter, [tensor], call, compression)[0]
 
@@ -293,11 +215,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Start `reducescatter` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is this rank's part.
-    """
+    """Start a reducescatter and return at once."""
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return submit(single(tensor, call, operations.move_rows))
 
@@ -311,25 +229,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[Tensor]:
-    """Reduce several tensors as one operation per dtype and device, and keep this rank's rows of each; see
-    `reducescatter`.
-
-    Args:
-        tensors: at least one.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        compression: the form in which tensors travel between hosts; see `Compression`.
-        op: `Average` or `Sum`.
-        process_set: the ranks that take part.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-
-    Returns:
-        This rank's parts, in the order of `tensors`.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
-    """
+    """Reduce several tensors as one operation per dtype and device, and keep this rank's rows. Differentiable."""
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return _reduce(autograd.Reducescatter, tensors, call, compression)
 
@@ -342,10 +242,9 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> AnyHandle:
-    """Start `grouped_reducescatter` without waiting for it; takes its arguments.
-
-    Returns:
-        A handle whose result is the list of this rank's parts.
-    """
+    """Start a reducescatter of several tensors and return at once."""
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
     return grouped(tensors, call, operations.move_rows, submit)
+
+
+complete_all(globals())

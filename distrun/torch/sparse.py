@@ -1,4 +1,4 @@
-"""Allreduce of sparse tensors: their indices and values are gathered, and every rank adds them up."""
+"""Allreduce of sparse tensors: gathers their indices and values, and adds them up on every rank."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def sparse_allreduce_async(
     """Start an allreduce of a sparse tensor without waiting for it.
 
     Args:
-        tensor: of layout `torch.sparse_coo`, hybrid or not, coalesced or not, with any number of elements. All ranks
-            have the same shape, dtype and number of sparse dimensions.
+        tensor: of layout `torch.sparse_coo`, hybrid or not, coalesced or not, with any number of elements. Shape, dtype
+            and number of sparse dimensions must be the same on all ranks.
         name: how the ranks match the operation. Unnamed calls are matched by their order.
         op: `Average` (if None) or `Sum`.
         process_set: the ranks that take part.
 
     Returns:
-        A handle that can also be called without arguments, as in Horovod: it waits, and returns the coalesced result.
+        A handle. As in Horovod it can also be called, without arguments: it waits and returns the coalesced result.
 
     Raises:
         UsageError: an argument is impossible.
@@ -42,7 +42,7 @@ def sparse_allreduce_async(
 
 
 class SparseHandle(HandleGroup):
-    """A pending allreduce of a sparse tensor."""
+    """The handle of an allreduce of a sparse tensor."""
 
     def __init__(self, gathered: AnyHandle, shape: torch.Size, call: Call) -> None:
         """`gathered` is the handle of the allgathers that `start_sparse` starts."""
@@ -63,8 +63,7 @@ class SparseHandle(HandleGroup):
     __call__ = wait
 
     def _reduced(self, indices: Tensor, values: Tensor, ranks: int) -> Tensor:
-        """Return the reduced tensor. `ranks` is the divisor of an average: the number of ranks that have not called
-        `join()` or, in Horovod's mode, of all ranks."""
+        """`ranks`: the number that an average divides by: the ranks that have not joined, or in Horovod's mode all."""
         dtype, call = values.dtype, self._call
         if dtype in (torch.float16, torch.bfloat16):
             values = values.float()
@@ -82,10 +81,10 @@ class SparseHandle(HandleGroup):
 
 @torch.no_grad()
 def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) -> SparseHandle:
-    """Start the allgathers for an allreduce of a sparse tensor.
+    """Start an allreduce of a sparse tensor, as a grouped allgather of its indices and values.
 
     Raises:
-        UsageError: the op is not Average or Sum, or the layout is not sparse COO.
+        UsageError: the operator is not Average or Sum, or the layout is not `torch.sparse_coo`.
     """
     if call.op not in (Average, Sum):
         raise UsageError(f"an allreduce of sparse tensors with op={call.op} is not offered: use Average or Sum")
@@ -94,7 +93,8 @@ def start_sparse(tensor: Tensor, call: Call, start: Callable[[Handle], Handle]) 
         raise UsageError(f"a sparse tensor of layout torch.sparse_coo is needed, not {what}: use .to_sparse()")
     whole = tensor.detach().coalesce()
     indices = whole.indices().t().contiguous()
-    mark = indices.new_empty((1, 0, *tensor.shape))  # lets the ranks compare shapes, and counts the ranks
-    gathering = call._replace(kind="allgather", wire="").named("sparse")
+    # Without elements: its row counts the ranks that have not joined, and makes the ranks compare their shapes.
+    mark = indices.new_empty((1, 0, *tensor.shape))
+    gather_call = call._replace(kind="allgather", wire="").named("sparse")
     tensors = [indices, whole.values(), mark]
-    return SparseHandle(operations.grouped(tensors, gathering, operations.move_rows, start), tensor.shape, call)
+    return SparseHandle(operations.grouped(tensors, gather_call, operations.move_rows, start), tensor.shape, call)

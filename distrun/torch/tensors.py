@@ -1,9 +1,7 @@
-"""Conversion between tensors and the flat arrays and buffers of the runtime, which share the tensors' memory.
+"""Converts tensors to the flat arrays and buffers that the runtime moves, and back. The two share their memory.
 
-The runtime gets a tensor on the CPU as a numpy array, and a tensor on the GPU as a `DeviceBuffer` whose owner is a
-tensor. numpy has no bfloat16, so these elements travel as uint16 under the name "bfloat16", and the runtime adds them
-as
-bfloat16.
+A tensor on the CPU becomes a numpy array, a tensor on the GPU a `DeviceBuffer` whose owner is a tensor. numpy has no
+bfloat16, so these elements travel as uint16 under the name "bfloat16", and the runtime adds them as bfloat16.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ def dtype_name(tensor: Tensor) -> str:
     """Return the runtime's name of a tensor's element type.
 
     Raises:
-        UsageError: this is not a tensor, or one that cannot travel because of its dtype, its layout or its device.
+        UsageError: `tensor` is not a tensor, or has a dtype, layout or device that cannot travel.
     """
     if not isinstance(tensor, Tensor):
         raise UsageError(f"a torch.Tensor is needed, not {type(tensor).__name__}: make one with torch.as_tensor(...)")
@@ -71,15 +69,17 @@ def flat(tensor: Tensor) -> Flat:
     plain = tensor.detach()
     if plain.is_complex() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    plain = plain.contiguous().view(-1)  # reshape alone would make a strided view of a strided vector
+    plain = plain.contiguous().view(-1)  # of a strided vector, reshape(-1) is a strided view
     if cuda.kind(tensor) != cuda.CPU:
         return DeviceBuffer(plain.data_ptr(), plain.numel(), STORAGE[plain.dtype], plain)
     return (plain.view(torch.uint16) if plain.dtype is torch.bfloat16 else plain).numpy()
 
 
 def flat_rows(tensor: Tensor) -> Flat:
-    """Return `flat(tensor)` for operations that move rows. A row without elements travels as one element, so that its
-    number is not lost."""
+    """Return what `flat` does, for operations that move rows.
+
+    The receiver counts rows by elements, so a row without elements travels as one element.
+    """
     if elements_in_row(tensor.shape):
         return flat(tensor)
     if cuda.kind(tensor) != cuda.CPU:
@@ -88,20 +88,19 @@ def flat_rows(tensor: Tensor) -> Flat:
 
 
 def array_of(tensor: Tensor) -> NDArray[Any] | None:
-    """Return a tensor as an array of its shape in its own memory; None if it is not on the CPU, has a dtype that numpy
-    lacks, requires a gradient, or is not a tensor.
+    """Return a tensor as an array of its shape in its own memory, or None if it is not on the CPU, has a dtype that
+    numpy lacks, requires a gradient, or is not a tensor.
 
-    This is the fast path for most tensors: for a small one, the rest of this module would take longer than the
-    operation.
+    This is a fast path for nearly all calls: for a small tensor, the rest of this module costs more than the operation.
     """
     try:
         return cuda.as_array(tensor)
-    except (TypeError, RuntimeError):  # of a parameter, a tensor on a GPU, bfloat16, conjugate, ...
+    except (TypeError, RuntimeError):  # a parameter, a tensor on a GPU, bfloat16, conjugate, ...
         return None
 
 
 def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return `array_of` each tensor, or None if it is None for any of them."""
+    """Return `array_of` each tensor, or None if any of them is None."""
     try:
         return list(map(cuda.as_array, tensors))
     except (TypeError, RuntimeError):
@@ -109,7 +108,7 @@ def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
 
 
 def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
-    """Return `arrays_of` tensors if they are contiguous and of one dtype; None otherwise."""
+    """Return `arrays_of` the tensors if all are contiguous and have one dtype, or None otherwise."""
     arrays = arrays_of(tensors)
     if arrays is None:
         return None
@@ -121,21 +120,21 @@ def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
 
 
 def elements_in_row(shape: Sequence[int]) -> int:
-    """Return the number of elements for one index of the first dimension."""
+    """Return the number of elements in a row: one index of the first dimension."""
     return math.prod(shape[1:])
 
 
 def is_flat(tensor: Tensor) -> bool:
-    """Return whether `flat` returns the tensor's own memory."""
+    """Whether `flat` returns the tensor's own memory."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 def check_written(tensors: Iterable[Tensor | None]) -> None:
-    """Check that results can be written into tensors. It is called before an operation, since torch checks only after
-    it.
+    """Make sure that results can be written into tensors. Checked before an operation, because torch's own error comes
+    only when results are copied back.
 
     Raises:
-        UsageError: elements of one of them share their memory, as in an expanded tensor.
+        UsageError: elements of a tensor share their memory, as in an expanded tensor.
     """
     for tensor in tensors:
         if tensor is None or tensor.layout is not torch.strided or tensor.is_contiguous():
@@ -168,9 +167,8 @@ def _part_of_owner(buffer: DeviceBuffer, dtype: torch.dtype) -> Tensor:
 
 
 def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
-    """Return the tensor of rows in `array`: its first dimension follows from the number of elements, and `shape[1:]`
-    are
-    the others. See `flat_rows`."""
+    """Return the tensor in the memory of `array`, with as many rows as it holds. `shape[1:]`: the other dimensions. See
+    `flat_rows`."""
     if elements_in_row(shape):
         return tensor_of(array, dtype, (-1, *shape[1:]))
     device = array.owner.device if isinstance(array, DeviceBuffer) else cuda.CPU
@@ -178,14 +176,14 @@ def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
 
 
 def empty_array(count: int, dtype: torch.dtype) -> NDArray[Any]:
-    """Return a flat storage array for `count` elements of `dtype`, in memory that collectives use without a copy."""
+    """Return a flat storage array for `count` elements of `dtype`, in memory that collectives reach without a copy."""
     return collectives.empty(count, STORAGE[dtype])
 
 
 def empty(kind: str, count: int, dtype: torch.dtype) -> Tensor:
     """Return an uninitialised flat tensor on the CPU or, if `kind` is CUDA, on this rank's GPU."""
     if kind == cuda.CPU:
-        return torch.empty(count, dtype=dtype, device=cuda.CPU)  # explicit, for the default device may be another one
+        return torch.empty(count, dtype=dtype, device=cuda.CPU)  # explicit, as torch's default device may be another
     return tensor_of(_on_device(count, STORAGE[dtype]), dtype, (-1,))
 
 
@@ -196,7 +194,7 @@ def _on_device(count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
 
 
 def room_for(arrays: Sequence[Flat]) -> Flat:
-    """Return one array or buffer for the result of an operation on the concatenation of `arrays`."""
+    """Return one array or buffer for the results of an operation on `arrays`, one after the other."""
     count, dtype = sum([array.size for array in arrays]), arrays[0].dtype
     if isinstance(arrays[0], DeviceBuffer):
         return _on_device(count, dtype)
@@ -204,7 +202,7 @@ def room_for(arrays: Sequence[Flat]) -> Flat:
 
 
 def copy_of(tensor: Tensor) -> Flat:
-    """Return a copy of the tensor's elements as flat storage."""
+    """Return the tensor's elements as flat storage that is never its own memory."""
     array = flat(tensor)
     if not isinstance(array, DeviceBuffer):
         copied: NDArray[Any] = array.copy()

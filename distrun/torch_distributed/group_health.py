@@ -1,4 +1,8 @@
-"""Giving up operations that take too long, and with them the process group that has started them."""
+"""Giving up operations that take too long, and with them the process group that has started them.
+
+Each operation has its group's timeout. A stall timeout of the world would also end what another group may wait for
+longer.
+"""
 
 from __future__ import annotations
 

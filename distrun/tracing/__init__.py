@@ -1,5 +1,6 @@
-"""Events of ranks: what a rank did when, in a ring of shared memory that its agent reads beside it.
+"""Events of ranks: what a rank did and when, in a ring of shared memory that its agent reads at the same time.
 
-`layout` is the form of the ring, `ring` writes it and `reader` reads it; `recording` is the ring of this process, to
-which the runtime and the faces tell what happens; `activity` says in words what a rank is doing.
+`layout` defines the format of the ring, `ring` writes it and `reader` reads it. `recording` is the ring of this
+process, where the runtime and the packages for frameworks record events. `activity` describes in words what a rank is
+doing.
 """

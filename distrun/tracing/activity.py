@@ -23,7 +23,7 @@ from distrun.tracing.layout import (
 from distrun.tracing.reader import Event, RingReader, events
 
 LOOKED_AT = 2000
-"""Events that are looked at: enough to find what a rank is doing, in all but the strangest loops."""
+"""The number of events that are read: enough to find what a rank is doing, in all but the strangest loops."""
 
 _WORDS = {
     INPUT: "waiting for its next batch",
@@ -38,21 +38,21 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Activity:
-    """The activity of a rank at a moment."""
+    """The activity of a rank at a point in time."""
 
     state: int
-    """The last of `layout.STATES`; 0: none is known."""
+    """The last of `layout.STATES`. 0: none is known."""
     since: int
-    """Since when, in nanoseconds of the host's monotonic clock."""
+    """When it began, in nanoseconds of the host's monotonic clock."""
     waits_for: str
-    """The operation that a thread of it sleeps for; empty: none."""
+    """The operation that one of its threads sleeps for. Empty: none."""
     step: int
-    """The steps that it has done."""
+    """The number of steps that it has done."""
     last_done: str
-    """The operation that was done last; empty: none is known."""
+    """The operation that was completed last. Empty: none is known."""
 
     def describe(self, now: int) -> ActivityDescription | None:
-        """Return it in words, at a time of the same clock; None: nothing is known."""
+        """Return it in words, at the time `now` of the same clock. None: nothing is known."""
         if self.waits_for:
             what = f"waiting for {self.waits_for}"
         elif self.state:
@@ -64,18 +64,18 @@ class Activity:
 
 @dataclass(frozen=True)
 class ActivityDescription:
-    """The activity of a rank at a moment, in words."""
+    """The activity of a rank at a point in time, in words."""
 
     what: str
     """A participle: `waiting for its next batch`."""
     seconds: float
-    """For how long."""
+    """Its duration."""
     step: int
-    """The steps that it has done."""
+    """The number of steps that the rank has done."""
 
     @property
     def sentence(self) -> str:
-        """A predicate for the rank as a subject: `had been waiting for its next batch for 41.0 s (317 steps done)`."""
+        """The activity as a predicate: `had been waiting for its next batch for 41.0 s (317 steps done)`."""
         length = f"{self.seconds:.1f} s" if self.seconds < 100 else f"{self.seconds / 60:.1f} min"
         steps = f" ({self.step} steps done)" if self.step > 1 else " (1 step done)" if self.step else ""
         return f"had been {self.what} for {length}{steps}"
@@ -91,7 +91,7 @@ class ActivityDescription:
 
 
 def activity(recent: Iterable[Event], names: Sequence[str]) -> Activity:
-    """Return what the last events say; `names` are those of the same ring."""
+    """Return the activity according to the last events. `names` are from the same ring."""
     state, since, waits_for, waiting_since, step, last_done = 0, 0, "", 0, 0, ""
     for event in recent:
         name = names[event.name] if event.name < len(names) else ""
@@ -113,5 +113,5 @@ def activity(recent: Iterable[Event], names: Sequence[str]) -> Activity:
 
 
 def activity_in(reader: RingReader) -> Activity:
-    """Return what the rank that writes a ring is doing."""
+    """Return the activity of the rank that writes a ring."""
     return activity(events(reader.last(LOOKED_AT)), reader.names())

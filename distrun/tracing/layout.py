@@ -1,7 +1,11 @@
-"""The form of a ring of events: a header, the names of operations, and slots for events that are used in turn.
+"""The format of a ring of events: a header, the names of operations, and slots for events that are reused in turn.
 
-The starter of a rank makes the memory, one memfd per rank, and keeps it: what a rank did last can be read when the rank
-is gone. The rank writes without a lock, and a reader takes nothing out: it remembers how far it has read.
+The process that starts a rank creates the memory, one memfd per rank, and keeps it, so the rank's last events can be
+read when the rank is gone. The rank writes without a lock. A reader removes nothing, and remembers how far it has read.
+
+An operation is one event and not one per phase, because half a microsecond is two percent of a small allreduce. Which
+rank is waited for is not recorded, since the waiting rank does not know it. On a common clock it is the rank that
+submitted the operation last.
 """
 
 from __future__ import annotations
@@ -10,77 +14,76 @@ import os
 import struct
 
 EVENTS_FD = "DISTRUN_EVENTS_FD"
-"""The variable with the numbers of a rank's descriptors: of its ring, and of the eventfd by which it is asked for its
+"""The variable with the numbers of two descriptors of a rank: of its ring, and of the eventfd that asks it for its
 stacks: `7,8`."""
 
 MAGIC = b"DREVENT1"
 NAMES_END = 64
-"""Where the header has the number of bytes of names, as a 32-bit number."""
+"""The header's offset of the number of bytes of names, a 32-bit number."""
 WORLD = 72
-"""Where the header has the number of the world that the rank is in, as a 32-bit number; 0: none yet."""
+"""The header's offset of the number of the rank's world, a 32-bit number. 0: none yet."""
 ANSWERED, ANSWER_LENGTH = 128, 132
-"""Where the header has how often the rank has told its stacks, and the bytes of the last answer."""
+"""The header's offsets of the count of answers with the rank's stacks, and of the bytes of the last answer."""
 HEADER = 4096
 NAMES = 252 << 10
-"""Bytes for names. Further ones have no entry, and the number 0."""
+"""The bytes for names. A name that does not fit has no entry, and the number 0."""
 SLOTS = 1 << 15
-"""Events that a ring holds, of some seconds at least: the last ones."""
+"""The number of events that a ring holds: the last ones, which cover several seconds at least."""
 
 EVENT = struct.Struct("<qqqqIIHHQ")
-"""An event: begin, end, submitted (nanoseconds of the monotonic clock; 0: none), value, kind << 24 | name, number,
-process set, count, and its place in the order of all of the rank's events, from 1, by which a reader knows what is
-there. The last is written last."""
+"""An event: begin, end, submitted (nanoseconds of the monotonic clock, 0 for none), value, kind << 24 | name, number,
+process set, count, and its place in the order of all of the rank's events, counted from 1. The place is written last,
+so a reader knows by it which events are there and complete."""
 PLACE = struct.Struct("<44xQ")
-"""The place of an event alone."""
+"""The place of an event, without its other fields."""
 NAME_LENGTH = struct.Struct("<H")
 NAME_BITS = 24
 
 ANSWER = HEADER + NAMES + SLOTS * EVENT.size
-"""Where the rank writes its stacks when it is asked for them."""
+"""The offset of the stacks, which the rank writes when it is asked for them."""
 LONGEST_ANSWER = 64 << 10
 
 SIZE = ANSWER + LONGEST_ANSWER
 
-# Kinds of events. First what the main thread does, each until the next one: `begin` alone is given.
+# Kinds of events. First the states of the main thread. Each lasts until the next one, and has only `begin`.
 OTHER = 1
-"""Whatever the script does where nothing else is known."""
+"""The script's code, where nothing more is known."""
 INPUT = 2
-"""It waits for its next batch."""
+"""The main thread waits for the next batch."""
 FORWARD = 3
-"""It has its batch, of `value` samples if that is known (else 0)."""
+"""The main thread has its batch, of `value` samples (0: not known)."""
 BACKWARD = 4
-"""A first gradient is there; `value` is 1 if a GPU computes the gradients, which is busy with them for longer than the
-thread."""
+"""A first gradient has arrived. `value` is 1 if a GPU computes the gradients and is busy for longer than the thread."""
 OPTIMIZER = 5
-"""It updates the weights."""
+"""The main thread updates the weights."""
 SAVING = 6
-"""It writes a checkpoint."""
+"""The main thread writes a checkpoint."""
 JOINING = 7
-"""It waits in `init` for the other ranks."""
+"""The main thread waits in `init` for the other ranks."""
 
 STATES = (OTHER, INPUT, FORWARD, BACKWARD, OPTIMIZER, SAVING, JOINING)
 
-# Then what happens in it, or beside it.
+# Then events within these states, or in parallel to them.
 WAITING = 16
-"""A thread waits for the operation `name`, and has been put to sleep; `begin` alone is given."""
+"""A thread waits for the operation `name`, and has been put to sleep. Only `begin` is set."""
 WAITED = 17
-"""That is over; `begin` and `end`."""
+"""Such a wait is over. It lasted from `begin` to `end`."""
 DONE = 18
-"""`count` operations that travelled together are done, the first of them `name`: told to the coordinator at
-`submitted`, executed from `begin` to `end`, `value` bytes; it was the `number`-th time in this world, by which ranks
-can be compared."""
+"""`count` operations that were executed together are done, the first of them is `name`. They were submitted to the
+coordinator at `submitted`, and executed from `begin` to `end`, with `value` bytes. It was the `number`-th time in this
+world, so that ranks can be compared."""
 STEP = 19
-"""A step of the training is done at `begin`; `number` counts them from 1."""
+"""A step of the training is done at `begin`. `number` counts the steps from 1."""
 CYCLE = 20
-"""The coordinator's decisions came in, `count` of them, at `begin`: only where such marks are asked for."""
+"""`count` decisions of the coordinator arrived at `begin`. Only where such marks are asked for."""
 GENERATION = 21
-"""The rank has joined its `number`-th world at `begin`, in which operations are counted again."""
+"""The rank joined its `number`-th world at `begin`. The numbers of operations begin again in it."""
 HELD = 22
-"""The operation `name` was submitted at `begin`, and the coordinator may be told later: when the one that is being
-executed is done, or, by a rank without a core to spare, when somebody has to wait."""
+"""The operation `name` was submitted to this rank at `begin`, and the coordinator may get it later: when the operation
+that is being executed is done or, on a rank without a spare core, when another rank has to wait."""
 
 REMARK = 23
-"""`name` is a text for people, at `begin`; after `AUTOTUNED`, what autotuning has chosen."""
+"""`name` is a text for people, at `begin`. After the prefix `AUTOTUNED` it is a result of autotuning."""
 AUTOTUNED = "autotuned "
 
 KIND_NAMES = {OTHER: "other", INPUT: "input", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer"} | {
@@ -98,7 +101,7 @@ KIND_NAMES = {OTHER: "other", INPUT: "input", FORWARD: "forward", BACKWARD: "bac
 
 
 def new_ring_fd() -> int:
-    """Return a new ring without events, as a memfd closed on exec; its pages exist once they have been written."""
+    """Return a new ring without events, as a memfd closed on exec. Its pages exist once they have been written."""
     fd = os.memfd_create("distrun-events", os.MFD_CLOEXEC)
     os.ftruncate(fd, SIZE)
     os.pwrite(fd, MAGIC, 0)
@@ -106,7 +109,7 @@ def new_ring_fd() -> int:
 
 
 def is_ring(fd: int) -> bool:
-    """Whether a descriptor is one of a ring."""
+    """Whether a descriptor is a ring's."""
     try:
         return os.fstat(fd).st_size == SIZE and os.pread(fd, len(MAGIC), 0) == MAGIC
     except OSError:

@@ -1,4 +1,4 @@
-"""The facts that a ring needs about an operation; the handles of the runtime have them."""
+"""The facts about an operation that a ring records. The runtime's handles provide them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Request(Protocol):
-    """The terms that ranks agree on; see `distrun.runtime.operations.request`."""
+    """The terms that ranks agree on. See `distrun.runtime.operations.request`."""
 
     @property
     def process_set(self) -> int: ...
@@ -21,8 +21,8 @@ class Operation(Protocol):
     def request(self) -> Request: ...
     @property
     def label(self) -> str:
-        """Its name in messages, without its place in the order."""
+        """The operation's name in messages, without its place in the order."""
 
     cache_id: int
     submitted: int
-    """When the coordinator was told, in nanoseconds."""
+    """When it was submitted to the coordinator, in nanoseconds."""

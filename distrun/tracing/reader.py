@@ -1,4 +1,4 @@
-"""Reading a ring of events beside the rank that writes it, or after its end."""
+"""Reading a ring of events while its rank writes it, or after the rank's end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from distrun.tracing.layout import EVENT, HEADER, NAME_BITS, NAMES, PLACE, SLOTS
 
 _EVENTS_AT, _END = HEADER + NAMES, layout.ANSWER
 _MARGIN = 1024
-"""Events by which a reader that was too slow jumps ahead of the oldest ones, which are being overwritten."""
+"""The events that a reader skips beyond the oldest ones when it was too slow, as these are being overwritten."""
 
 
 class Event(NamedTuple):
-    """An event as `layout` describes it; times in nanoseconds of the host's monotonic clock."""
+    """An event, as `layout` describes it. Times are nanoseconds of the host's monotonic clock."""
 
     begin: int
     end: int
@@ -26,36 +26,36 @@ class Event(NamedTuple):
     number: int
     process_set: int
     fused: int
-    """The operations that travelled together."""
+    """The number of operations that were executed together."""
 
 
 def events(records: bytes) -> Iterator[Event]:
-    """Return the events in what `RingReader.read` has returned."""
+    """Yield the events in the bytes that `RingReader.read` has returned."""
     for begin, end, submitted, value, kind_and_name, number, process_set, count, _ in EVENT.iter_unpack(records):
         kind, name = kind_and_name >> NAME_BITS, kind_and_name & ((1 << NAME_BITS) - 1)
         yield Event(begin, end, submitted, value, kind, name, number, process_set, count)
 
 
 class RingReader:
-    """One reader of a ring, who remembers how far it has read."""
+    """A reader of a ring, which remembers how far it has read."""
 
     def __init__(self, ring: int | mmap.mmap) -> None:
-        """Args: a descriptor, which is not needed afterwards, or the memory of a ring of this process."""
+        """Args: a descriptor, which may be closed afterwards, or the memory of a ring of this process."""
         self._map = mmap.mmap(ring, layout.SIZE, prot=mmap.PROT_READ) if isinstance(ring, int) else ring
         self._memory = memoryview(self._map)
         self._next = 1
         self._names_read = 0
         self._has_restarted = False
         self.lost = 0
-        """Events that were overwritten before they were read."""
+        """The number of events that were overwritten before they were read."""
 
     @property
     def names_end(self) -> int:
-        """Bytes of names that there are."""
+        """The bytes of names so far."""
         return int.from_bytes(self._memory[layout.NAMES_END : layout.NAMES_END + 4], "little")
 
     def names(self) -> list[str]:
-        """Return all names so far; the place in the list is the number. The first is that of events without one."""
+        """Return all names so far, by number. The first one, "", is for events without a name."""
         return ["", *split_names(bytes(self._memory[HEADER : HEADER + self.names_end]))]
 
     @property
@@ -65,15 +65,15 @@ class RingReader:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the rank has recorded nothing, ever: it has not called init."""
+        """Whether the rank has never recorded anything, since it has not called init."""
         (first,) = PLACE.unpack_from(self._memory, _EVENTS_AT + EVENT.size)
         return not first
 
     def restart(self, most: int) -> None:
-        """Begin again for a reader who knows nothing yet: with all names, and the newest events, so many at most.
+        """Start over for a recipient that knows nothing yet: with all names, and at most `most` of the newest events.
 
-        The first event is that by which the rank had joined the world of the others, for operations of ranks are
-        compared by the number of their world, and each rank has events of its own number.
+        The first event is then the one of joining the present world. It is needed since operations are compared by the
+        number of their world, and each rank records only its own joining.
         """
         self._names_read = 0
         self._has_restarted = True
@@ -86,7 +86,7 @@ class RingReader:
         return bytes(self._memory[HEADER + start : HEADER + self._names_read])
 
     def read(self, most: int = SLOTS) -> bytes:
-        """Return the events since the last call, at most so many, for `events`."""
+        """Return the events since the last call, at most `most`, for `events`."""
         parts: list[bytes] = []
         while most > 0:
             slot = self._next % SLOTS
@@ -108,28 +108,28 @@ class RingReader:
         return records
 
     def _joined(self, records: bytes) -> bytes:
-        """Return the event, not read any more, by which the rank had joined the world in which these events begin."""
+        """Return an event, which is no longer in the ring, of joining the world that `records` begin in."""
         present = int.from_bytes(self._memory[layout.WORLD : layout.WORLD + 4], "little")
         number = next((event.number - 1 for event in events(records) if event.kind == layout.GENERATION), present)
         begin = next(events(records)).begin
         return EVENT.pack(begin, 0, 0, 0, layout.GENERATION << NAME_BITS, number, 0, 0, 0) if number else b""
 
     def last(self, most: int) -> bytes:
-        """Return the newest events, at most so many, whatever has been read, for `events`."""
+        """Return at most `most` of the newest events, whether or not they were read before, for `events`."""
         other = RingReader(self._map)
         newest = max(place for (place,) in PLACE.iter_unpack(self._memory[_EVENTS_AT:_END]))
         other._next = max(1, newest - most + 1)
         return other.read()
 
     def _count_whole(self, block: bytes) -> int:
-        """Return the number of events at the beginning of a block that have been written and not overwritten."""
+        """Return the number of events at the start of a block that are complete and not overwritten."""
         for count, (place,) in enumerate(PLACE.iter_unpack(block)):
             if place != self._next + count:
                 return count
         return len(block) // EVENT.size
 
     def _is_overtaken(self, block: bytes) -> bool:
-        """Whether the next event has been overwritten; then the reader goes on with the oldest that will stay."""
+        """Whether the next event has been overwritten. If so, skip to the oldest one that is safe for a while."""
         (place,) = PLACE.unpack_from(block)
         if place <= self._next:
             return False
@@ -152,7 +152,7 @@ def split_names(raw: bytes) -> list[str]:
 
 
 def shifted(recorded: Iterable[Event], offset: int) -> Iterable[Event]:
-    """Return events of a clock that is ahead of ours by so many nanoseconds, with our times."""
+    """Return events from a clock that is `offset` nanoseconds ahead of this one, in this clock's times."""
     if not offset:
         return recorded
     return (

@@ -1,4 +1,4 @@
-"""The ring of this process: what the runtime and the faces tell of, if events are recorded at all."""
+"""The ring of this process, where the runtime and the packages for frameworks record events, if that is on."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from distrun.tracing.reader import RingReader
 from distrun.tracing.ring import Ring
 
 ring: Ring | None = None
-"""None before `open_ring`, in forked children, and where events are not recorded."""
+"""The ring. None before `open_ring`, in forked children, and where events are not recorded."""
 
 questions: dict[int, Callable[[], None]] = {}
-"""Descriptors that are readable when the agent asks something, with what answers it."""
+"""Descriptors that become readable when the agent asks something, each with the function that answers."""
 
 _main_thread = threading.main_thread().ident
 
 
 def open_ring(mark_cycles: bool = False) -> None:
-    """Record from now on: in the ring that an agent has made and reads, or, without an agent, in one of our own.
+    """Begin to record: in the ring that an agent has created and reads or, without an agent, in a private ring.
 
     Args:
-        mark_cycles: whether arriving decisions of the coordinator are recorded as well.
+        mark_cycles: whether to record when decisions of the coordinator arrive.
     """
     global ring, questions
     if ring is not None:
@@ -46,9 +46,9 @@ def open_ring(mark_cycles: bool = False) -> None:
 
 
 def enter(state: int, value: int = 0) -> None:
-    """The main thread does something else from now on, if events are recorded: one of `layout.STATES`.
+    """Record that the main thread enters a state, one of `layout.STATES`, if events are recorded.
 
-    In other threads, which prepare batches beside it, say, nothing is recorded.
+    Does nothing in other threads, which for example prepare batches at the same time.
     """
     if ring is not None and threading.get_ident() == _main_thread:
         ring.enter(state, value)
@@ -56,7 +56,7 @@ def enter(state: int, value: int = 0) -> None:
 
 @contextmanager
 def during(state: int) -> Iterator[None]:
-    """Within this context the main thread is in a state, if events are recorded."""
+    """Record that the main thread is in a state within this context, if events are recorded."""
     enter(state)
     try:
         yield
@@ -65,14 +65,14 @@ def during(state: int) -> Iterator[None]:
 
 
 def step_done(samples: int = 0) -> None:
-    """A step of the training is done, if events are recorded, of so many samples if that is known."""
+    """Record that a step of the training is done, if events are recorded. `samples` is 0 if it is not known."""
     if ring is not None:
         ring.step_done(samples)
 
 
 def own_activity() -> str:
-    """Return what this rank is doing, as a predicate such as `had been in its backward pass for 3.1 s`; empty: nothing
-    is known."""
+    """Return what this rank is doing, as a predicate such as `had been in its backward pass for 3.1 s`, or "" if
+    nothing is known."""
     if ring is None:
         return ""
     told = activity_in(RingReader(ring.memory)).describe(time.monotonic_ns())

@@ -33,38 +33,38 @@ _pack = EVENT.pack_into
 _now = time.monotonic_ns
 _KNOWN_BATCHES = 4096
 
-_MOST = 0xFFFF  # of 16 bits
+_MOST = 0xFFFF  # the largest number of 16 bits
 
 _Batch = tuple[int, int, int, int, list[int]]
-"""The name, bytes, process set, number and counter of operations that travel together."""
+"""The name, bytes, process set, number and counter of operations that are executed together."""
 
 
 class Ring:
-    """The ring of this process, to be written."""
+    """The ring of this process, for writing."""
 
     def __init__(self, fd: int | None = None) -> None:
-        """Map the ring behind a descriptor, or, given None, make one that this process alone sees."""
+        """Map the ring behind a descriptor or, given None, create one that only this process sees."""
         self.memory = mmap.mmap(-1 if fd is None else fd, layout.SIZE)
         self._memory = memoryview(self.memory)
         self._names: dict[str, int] = {"": 0}
         self._names_end = 0
         self._places = itertools.count(self._last_place() + 1)
-        self._counters: dict[int, list[int]] = {}  # by name: how often it was done in this world
+        self._counters: dict[int, list[int]] = {}  # by name: the number of times that it was done in this world
         self._batches: dict[tuple[int, int, int], _Batch] = {}
         self._steps = 0
         self._infers_steps = True
         self._anchor = 0
         self.generation = 0
-        """The world that this process is in, as `begin_generation` was told; 0: none yet."""
+        """The world that this process is in, from `begin_generation`. 0: none yet."""
         self.marks_cycles = False
-        """Whether `cycle` is wanted."""
+        """Whether `cycle` should be called."""
         if fd is None:
             self.memory[: len(layout.MAGIC)] = layout.MAGIC
         else:
             self._take_names()
 
     def _last_place(self) -> int:
-        """Return the place of the newest event: this may not be the first process that writes here."""
+        """Return the place of the newest event, since another process may have written to this ring before."""
         (first,) = layout.PLACE.unpack_from(self._memory, _at(1))
         if not first:
             return 0
@@ -80,23 +80,23 @@ class Ring:
 
     @property
     def steps(self) -> int:
-        """The number of steps of the training that are done."""
+        """The number of completed training steps."""
         return self._steps
 
     # What happens -----------------------------------------------------------------------------------------------------
 
     def enter(self, state: int, value: int = 0) -> None:
-        """Record that the main thread does something else from now on: one of `layout.STATES`."""
+        """Record that the main thread enters a state, one of `layout.STATES`."""
         place = next(self._places)
         _pack(self._memory, _at(place), _now(), 0, 0, value, state << NAME_BITS, 0, 0, 0, place)
 
     def step_done(self, samples: int = 0) -> None:
-        """A step of the training is done, of so many samples if that is known."""
+        """Record that a step of the training is done. `samples` is 0 if it is not known."""
         self._infers_steps = False
         self._record_step(samples)
 
     def _infer_step(self, name: int) -> None:
-        """Where no framework tells of steps: the operation that came first for a second time comes once in each."""
+        """Record a step where no framework does: the first operation that comes a second time comes once per step."""
         self._anchor = name
         self._record_step(0)
 
@@ -107,23 +107,23 @@ class Ring:
         _pack(self._memory, _at(place), _now(), 0, 0, samples, STEP << NAME_BITS, number, 0, 0, place)
 
     def held(self, label: str) -> None:
-        """An operation was submitted of which the coordinator will be told later."""
+        """Record that an operation was submitted, and the coordinator will get it later."""
         name, place = self._name(label), next(self._places)
         _pack(self._memory, _at(place), _now(), 0, 0, 0, HELD << NAME_BITS | name, 0, 0, 0, place)
 
     def waiting(self, label: str) -> int:
-        """A thread begins to sleep until an operation is done; returns the time, for `waited`."""
+        """Record that a thread begins to sleep until an operation is done. Returns the time, for `waited`."""
         began, name, place = _now(), self._name(label), next(self._places)
         _pack(self._memory, _at(place), began, 0, 0, 0, WAITING << NAME_BITS | name, 0, 0, 0, place)
         return began
 
     def waited(self, began: int) -> None:
-        """A sleep is over that `waiting` told of, which returned `began`."""
+        """Record the end of a sleep. `began` is the result of `waiting`."""
         place = next(self._places)
         _pack(self._memory, _at(place), began, _now(), 0, 0, WAITED << NAME_BITS, 0, 0, 0, place)
 
     def done(self, operations: Sequence[Operation], began: int) -> None:
-        """Operations that travelled together are done; their execution began then."""
+        """Record that operations that were executed together are done. The execution began at `began`."""
         first = operations[0]
         known = self._batches.get((first.cache_id, operations[-1].cache_id, len(operations)))
         name, nbytes, process_set, count, counter = known or self._batch(operations)
@@ -135,7 +135,7 @@ class Ring:
         _pack(self._memory, at, began, _now(), first.submitted, nbytes, kind, number, process_set, count, place)
 
     def _batch(self, operations: Sequence[Operation]) -> _Batch:
-        """Return what is the same whenever operations travel together. Training repeats itself: it is remembered."""
+        """Return the facts that stay the same for these operations. They are kept, since training repeats itself."""
         first, last = operations[0], operations[-1]
         name = self._name(first.label)
         nbytes = sum(operation.request.nbytes for operation in operations)
@@ -146,17 +146,17 @@ class Ring:
         return batch
 
     def cycle(self, decisions: int) -> None:
-        """So many decisions of the coordinator came in."""
+        """Record that this number of the coordinator's decisions arrived."""
         place, count = next(self._places), min(decisions, _MOST)
         _pack(self._memory, _at(place), _now(), 0, 0, 0, CYCLE << NAME_BITS, 0, 0, count, place)
 
     def remark(self, text: str) -> None:
-        """Something happened that a text for people tells; its first 200 bytes count."""
+        """Record a text for people. Only its first 200 bytes are kept."""
         name, place = self._name(text), next(self._places)
         _pack(self._memory, _at(place), _now(), 0, 0, 0, REMARK << NAME_BITS | name, 0, 0, 0, place)
 
     def begin_generation(self, number: int) -> None:
-        """This process has joined a world: cache ids, and the counts of operations, begin again."""
+        """Record that this process has joined a world. Cache ids, and the counts of operations, begin again."""
         self._counters, self._batches = {}, {}
         self._anchor = 0
         self.generation = number
@@ -168,7 +168,7 @@ class Ring:
     # Names ------------------------------------------------------------------------------------------------------------
 
     def _name(self, name: str) -> int:
-        """Return the number of a name; 0 when there is no room for more."""
+        """Return the number of a name, or 0 if there is no room for another name."""
         known = self._names.get(name)
         if known is not None:
             return known

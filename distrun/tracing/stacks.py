@@ -1,7 +1,8 @@
-"""Telling the stacks of this process when its agent asks, without a debugger: a thread that sleeps anyway answers.
+"""Reporting the stacks of this process to its agent, without a debugger, by a thread that sleeps anyway.
 
-The starter of a rank hands it an eventfd beside its ring. The progress thread, or whichever thread waits for the peers,
-sleeps with that descriptor among those that wake it; it writes the stacks of all threads to the end of the ring.
+The process that starts a rank passes it an eventfd with its ring. The progress thread, or any thread that waits for
+peers, sleeps until one of several descriptors wakes it, and this is one of them. Then it writes the stacks of all
+threads to the end of the ring.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 
 from distrun.tracing.layout import ANSWER, ANSWER_LENGTH, ANSWERED, LONGEST_ANSWER
 
-_DEEPEST = 40  # frames of a thread that are told
+_DEEPEST = 40  # the most frames that are reported for a thread
 
 
 def stacks() -> str:
@@ -37,8 +38,8 @@ def stacks() -> str:
 
 
 def answer(fd: int, memory: mmap.mmap) -> None:
-    """Write the stacks to a ring's memory, if somebody has asked through an eventfd."""
-    with suppress(OSError):  # BlockingIOError: another thread has been faster
+    """Write the stacks into a ring's memory, if the agent has asked for them through the eventfd."""
+    with suppress(OSError):  # BlockingIOError: another thread was faster
         os.eventfd_read(fd)
         raw = stacks().encode(errors="replace")[:LONGEST_ANSWER]
         memory[ANSWER : ANSWER + len(raw)] = raw
@@ -48,7 +49,7 @@ def answer(fd: int, memory: mmap.mmap) -> None:
 
 
 def answers(memory: mmap.mmap | memoryview) -> int:
-    """Return how often a rank has answered."""
+    """Return the number of times that a rank has answered."""
     return int.from_bytes(memory[ANSWERED : ANSWERED + 4], "little")
 
 

@@ -22,12 +22,12 @@ inline float divide(float left, float right) { return left / right; }
 inline float add(float left, float right) { return left + right; }
 inline float round_to_even(float value) { return __builtin_rintf(value); }
 
-inline double widen_float(float value) { return value; }
-inline float narrow_to_float(double value) { return (float)value; }
+inline double float_to_double(float value) { return value; }
+inline float double_to_float(double value) { return (float)value; }
 inline float multiply(float left, float right) { return left * right; }
 inline double multiply(double left, double right) { return left * right; }
 
-inline float widen_half(unsigned short half) {
+inline float half_to_float(unsigned short half) {
     const unsigned fraction = half & 0x3ff, exponent = half >> 10 & 0x1f;
     union {
         unsigned bits;
@@ -42,7 +42,7 @@ inline float widen_half(unsigned short half) {
     return result.value;
 }
 
-inline unsigned short narrow_to_half(float value) {
+inline unsigned short float_to_half(float value) {
     union {
         float value;
         unsigned bits;

@@ -1,8 +1,8 @@
 """Collectives in the programs that JAX compiles, and on arrays outside of them.
 
-`mechanism` decides: concrete arrays are executed at once (`arrays`); traced ones go into the program, through a
-`primitive` whose `handler` XLA calls by its foreign function interface (`ffi`) or, where that does not work, through a
-`callback`. `shapes` and `derivatives` serve both; `gradients` reduces the leaves of a training step.
+`mechanism` chooses: on concrete arrays, a collective is executed at once (`arrays`). On traced arrays, it is put into
+the program by a `primitive`, whose `handler` XLA calls through its foreign function interface (`ffi`), or, if that does
+not work, by a `callback`. Both use `shapes` and `derivatives`. `gradients` reduces the gradients of a training step.
 """
 
 from distrun.graphs.jax.gradients import reduce_gradients

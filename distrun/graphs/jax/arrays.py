@@ -1,4 +1,4 @@
-"""A collective on numpy arrays, as JAX needs it: in a graph the shapes of results are known beforehand."""
+"""Collectives on numpy arrays for JAX, where the shapes of results in a graph must be known in advance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 
 def perform(collective: Call, arrays: Sequence[Array]) -> list[Array]:
-    """The results of a collective, as new arrays. Waits.
+    """Execute a collective, wait, and return the results as new arrays.
 
     Raises:
         CollectiveError: see `Handle.wait`.
@@ -28,10 +28,10 @@ def perform(collective: Call, arrays: Sequence[Array]) -> list[Array]:
 
 
 def perform_evenly(collective: Call, arrays: Sequence[Array]) -> list[Array]:
-    """`perform` for a graph.
+    """Execute a collective of a graph, as `perform` does. All ranks must have the same number of rows.
 
     Raises:
-        MismatchError: the ranks do not have the same number of rows; raised on every rank.
+        MismatchError: the ranks have different numbers of rows. It is raised on every rank.
     """
     if collective.kind in REDUCING:
         return perform(collective, arrays)

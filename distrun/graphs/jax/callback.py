@@ -1,5 +1,4 @@
-"""Collectives through `jax.experimental.io_callback`: slower than `primitive`, and on nothing but JAX's public
-interface."""
+"""Collectives through `jax.experimental.io_callback`: slower than `primitive`, but by JAX's public interface only."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ Signature = tuple[tuple[tuple[int, ...], Any], ...]
 
 
 def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
-    """The results of a collective on traced arrays."""
+    """Return the results of a collective on traced arrays."""
     return list(_call(collective, tuple([(array.shape, array.dtype) for array in arrays]), *arrays))
 
 
@@ -42,7 +41,7 @@ def _forward(collective: Call, signature: Signature, *arrays: Any) -> tuple[list
 
 
 def _backward(collective: Call, signature: Signature, _: None, cotangents: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the cotangents of the arrays; those of integers and booleans are float0 zeros."""
+    """Return the cotangents of the arrays. For integers and booleans, these are float0 zeros."""
     places = [place for place, (_, dtype) in enumerate(signature) if jnp.issubdtype(dtype, jnp.inexact)]
     shapes = [signature[place][0] for place in places]
     moved = backward(collective, shapes, [cotangents[place] for place in places], call)

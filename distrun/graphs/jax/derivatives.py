@@ -1,7 +1,7 @@
 """The derivatives of the collectives, the same as in `distrun.torch` and in Horovod.
 
-In general each rank has a loss of its own and gradients are those of the sum of all losses, except that allgather and
-broadcast average where a sum would be due; a wrapped optimizer averages in any case.
+In general, each rank has its own loss, and gradients are of the sum of all losses, except that the gradients of
+allgather and broadcast are averaged instead of summed. A wrapped optimizer averages in any case.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Perform = Callable[[Sequence[Any], Call], list[Any]]
 
 
 def check_differentiable(collective: Call) -> None:
-    """Refuse to differentiate what has no gradient.
+    """Check that `collective` has a gradient.
 
     Raises:
-        UsageError: the operator is neither Average nor Sum.
+        UsageError: it is an allreduce whose operator is neither Average nor Sum.
     """
     if collective.kind == "allreduce" and collective.op not in (Average, Sum):
         raise UsageError(
@@ -33,7 +33,7 @@ def check_differentiable(collective: Call) -> None:
 
 
 def backward(collective: Call, shapes: Sequence[Shape], cotangents: Sequence[Any], call: Perform) -> list[Any]:
-    """Return the cotangents of a collective's inputs, which have `shapes`, from those of its results."""
+    """Return the cotangents of a collective's inputs, which have `shapes`, given the `cotangents` of its results."""
     gradient = collective.named("gradient")
     if collective.kind in ("allreduce", "alltoall", PROBE):
         return call(cotangents, gradient)

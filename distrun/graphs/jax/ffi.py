@@ -1,4 +1,4 @@
-"""XLA's foreign function interface in ctypes: what its C header (xla/ffi/api/c_api.h) declares, as far as we need it.
+"""XLA's foreign function interface in ctypes: the needed declarations of its C header (xla/ffi/api/c_api.h).
 
 Every structure begins with its size and a list of extensions, and grows only at its end.
 """
@@ -15,9 +15,9 @@ from typing import Any
 import jax
 
 HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
-"""The function that XLA calls: takes the address of a call frame; returns None, or an error made by `error`."""
+"""The function that XLA calls with the address of a call frame. Returns None, or an error made by `Frame.error`."""
 
-_EXECUTE = 3  # the stage of a call frame; the others prepare for it
+_EXECUTE = 3  # the stage of a call frame for execution. Other stages prepare for it
 _METADATA = 1  # the type of the extension that asks for the handler's version
 _STRING = 4  # the type of an attribute
 _ABORTED = 10  # an error code
@@ -110,7 +110,7 @@ _DATA = _Buffer.data.offset
 
 
 class Frame:
-    """A call of a handler, at the address that the handler was given; valid until it returns."""
+    """The frame of a handler's call, at the address that the handler was given. Valid until the handler returns."""
 
     __slots__ = ("_frame",)
 
@@ -118,7 +118,8 @@ class Frame:
         self._frame = _Frame.from_address(address)
 
     def is_execution(self) -> bool:
-        """Whether the handler is to do its work; otherwise it is being prepared for, or asked for its version."""
+        """Return whether the handler must execute. Otherwise XLA prepares, or asks for the version, which is
+        answered."""
         frame = self._frame
         if frame.extension:
             self._answer()
@@ -126,7 +127,7 @@ class Frame:
         return bool(frame.stage == _EXECUTE)
 
     def _answer(self) -> None:
-        """Tell XLA, if it asks, the version of the interface that the handler was made for."""
+        """If XLA asks for it, set the version of the interface that the handler was made for."""
         extension = self._frame.extension
         while extension:
             if extension.contents.type == _METADATA:
@@ -143,15 +144,15 @@ class Frame:
         return ctypes.string_at(span.start, span.length)
 
     def arguments(self, count: int) -> list[int]:
-        """Return the addresses of the last `count` arguments' data; a token may stand before them."""
+        """Return the addresses of the data of the last `count` arguments. A token may precede them."""
         return _addresses(self._frame.arguments, count)
 
     def results(self, count: int) -> list[int]:
-        """Return the addresses to which the data of the last `count` results is to go."""
+        """Return the addresses for the data of the last `count` results."""
         return _addresses(self._frame.results, count)
 
     def error(self, message: str) -> Any:
-        """Return what the handler must return to fail with `message`."""
+        """Return the value that the handler must return to fail with `message`."""
         create = _ERROR_CREATE(self._frame.api.contents.error_create)
         size = _ErrorArguments.code.offset + ctypes.sizeof(c_int)
         return create(_ErrorArguments(size, None, message.encode(), _ABORTED))
@@ -167,11 +168,10 @@ def _addresses(buffers: _Buffers, count: int) -> list[int]:
 
 @cache
 def api_version() -> tuple[int, int]:
-    """The version of the interface in the header that comes with JAX. The minor one grows as structures grow at their
-    ends.
+    """Return the version of the interface in JAX's own header. The minor one increases when structures grow at the end.
 
     Raises:
-        RuntimeError: it is not of the kind that is declared here.
+        RuntimeError: the major version is not the one that is declared here.
     """
     header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
     versions = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
@@ -181,5 +181,5 @@ def api_version() -> tuple[int, int]:
 
 
 def memory(address: int, nbytes: int) -> Any:
-    """Return the memory at an address as an object that numpy takes for a buffer."""
+    """Return the memory at `address` as a buffer object for numpy."""
     return (c_char * nbytes).from_address(address)

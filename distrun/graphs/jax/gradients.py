@@ -1,4 +1,4 @@
-"""Reducing a list of gradients of JAX."""
+"""The reduction of a list of JAX gradients."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ class _Toolkit:
 
 
 def reduce_gradients(gradients: Sequence[Any], collective: Call) -> list[Any]:
-    """The allreduced `gradients`, inside or outside of a program. None, and the float0 of integers, stay as they
-    are."""
+    """Return the allreduced `gradients`, inside or outside of a program. None and integers' float0 are unchanged."""
     places = [place for place, gradient in enumerate(gradients) if _is_array(gradient)]
     arrays = [gradients[place] for place in places]
     if is_traced(arrays):
         arrays = any_framework.reduce_gradients(arrays, collective, _Toolkit(), call)
     elif arrays:
-        arrays = call(arrays, collective)  # nothing would be gained by joining what can be handed over at once
+        arrays = call(arrays, collective)  # one call takes all arrays, so joining them would gain nothing
     reduced = list(gradients)
     for place, array in zip(places, arrays, strict=True):
         reduced[place] = array

@@ -1,7 +1,7 @@
-"""The handler that XLA calls where a compiled program has a collective: it works on XLA's own memory, in place.
+"""The handler that XLA calls to execute a collective of a compiled program, in place in XLA's memory.
 
-What is to be done stands in the program as a text (so a program from a compilation cache means the same in every
-process); it is read once.
+The collective is encoded in the program as a text, so that a program from a compilation cache is valid in every
+process. The text is decoded once.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TARGET = "distrun_collective"
 
 
 def encode(collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> str:
-    """The text for a collective on arrays of these element types and shapes."""
+    """Return the text for a collective on arrays of these element types and shapes."""
     return json.dumps([collective.encode(), list(dtypes), list(shapes)])
 
 
 def register() -> None:
-    """Make the handler known to XLA, for programs that run on the CPU."""
-    ffi.api_version()  # an error is better here than where XLA asks for it
+    """Register the handler with XLA, for programs that run on the CPU."""
+    ffi.api_version()  # raises an error now, not when XLA asks for the version
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
 
 
@@ -52,7 +52,7 @@ def _handler(address: int) -> Any:
 
 
 class _Reducing:
-    """An allreduce or a broadcast. XLA gives results the memory of their arguments, where it can."""
+    """Executes an allreduce or a broadcast. XLA gives results the memory of their arguments if possible."""
 
     def __init__(self, collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
         self._prepared = prepare(collective, tuple(dtypes), tuple(shapes))
@@ -68,7 +68,7 @@ class _Reducing:
 
 
 class _Allgather:
-    """An allgather, alltoall or reducescatter."""
+    """Executes an allgather, alltoall or reducescatter."""
 
     def __init__(self, collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
         self._collective = collective
@@ -91,7 +91,7 @@ class _Allgather:
 
 
 class _Probing(_Reducing):
-    """See `PROBE`."""
+    """Executes a `PROBE`."""
 
     def run(self, frame: ffi.Frame) -> None:
         count = len(self._arrays)

@@ -1,7 +1,7 @@
-"""The last step boundaries of a training, whose arrays JAX may not have computed yet.
+"""The last step boundaries of a training loop, whose arrays JAX may not have computed yet.
 
-JAX computes ahead: when a script is at a boundary, the steps before may still be under way, and fail later. Arrays do
-not change, so keeping those of a boundary is keeping its state, without a copy.
+JAX dispatches asynchronously: when a script is at a boundary, earlier steps may still be under way, and fail later.
+Arrays are immutable, so keeping a boundary's arrays keeps its state without a copy.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import jax
 
 
 class Lookahead:
-    """The arrays of the last boundaries, each with a note."""
+    """The arrays of the last two boundaries, each with a note."""
 
     def __init__(self) -> None:
         self._boundaries: deque[tuple[Any, Any]] = deque()
 
     def add(self, arrays: Any, note: Any) -> None:
-        """Add a boundary. Waits for the one before, so that two have to be kept.
+        """Add a boundary. Wait for the previous one, so that at most two are kept.
 
         Raises:
-            Exception: a step up to there has failed.
+            Exception: a step up to the previous boundary has failed.
         """
         self._boundaries.append((arrays, note))
         if len(self._boundaries) > 2:
@@ -30,11 +30,11 @@ class Lookahead:
             self._boundaries.popleft()
 
     def wait(self) -> None:
-        """Wait for the last boundary; raises as `add` does."""
+        """Wait for the last boundary. Raises what `add` raises."""
         _wait(self._boundaries[-1][0])
 
     def newest(self) -> tuple[Any, Any] | None:
-        """Return the last boundary whose arrays are all there, with its note; None if there is none."""
+        """Return the arrays and the note of the last boundary whose arrays all exist, or None."""
         for arrays, note in reversed(self._boundaries):
             try:
                 _wait(arrays)
@@ -45,12 +45,12 @@ class Lookahead:
         return None
 
     def clear(self) -> None:
-        """Keep none."""
+        """Remove all boundaries."""
         self._boundaries.clear()
 
 
 def _wait(arrays: Any) -> None:
-    # An array that was donated to a later step is gone: what has become of its step, later ones will tell.
+    # An array that was donated to a later step is gone. If its step has failed, later arrays have the error.
     jax.block_until_ready([array for array in jax.tree_util.tree_leaves(arrays) if not _is_deleted(array)])
 
 

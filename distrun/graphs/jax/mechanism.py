@@ -1,10 +1,10 @@
-"""The way that a collective takes: at once where its arrays are concrete, or into the program that JAX is tracing.
+"""The choice of how to execute a collective: at once on concrete arrays, or in the program that JAX is tracing.
 
-There are two mechanisms for programs, `primitive` and `callback`. The first is tried once before it is used; where it
-does not work, with a JAX to come, the second takes over. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) chooses.
+There are two mechanisms for programs, `primitive` and `callback`. The first is tried once before it is used. If it does
+not work, perhaps with a future JAX, the second is used. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) overrides this.
 
-Collectives run on the CPU. Where JAX computes on a GPU, programs take `callback`, for which JAX copies the arrays to
-host memory and the results back; so it does for those on the spot.
+Collectives run on the CPU. If JAX computes on a GPU, programs use `callback`, and JAX copies the arrays to host memory
+and the results back. Eager collectives are copied in the same way.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _log = logging.getLogger("distrun")
 
 
 def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
-    """The results of a collective on arrays of JAX, inside or outside of its transformations.
+    """Return the results of a collective on arrays of JAX, inside or outside of its transformations.
 
-    Inside `jit`, all collectives run in program order, and each rank must reach the same ones. An allgather on the spot
-    takes arrays that differ in the number of rows; inside, all must have the same.
+    Inside `jit`, all collectives run in program order, and all ranks must execute the same ones. An eager allgather
+    accepts different numbers of rows on the ranks. Inside a program, all ranks must have the same number.
 
     Raises:
-        CollectiveError: see `Handle.wait`; from inside a program it comes as JAX's own error, with this one's name and
-            text.
+        CollectiveError: see `Handle.wait`. Inside a program, JAX raises its own error, with this error's name and text.
         UsageError: the arrays or the arguments do not fit the collective.
     """
     if not is_traced(arrays):
@@ -56,17 +55,16 @@ def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
 
 
 def is_traced(arrays: Sequence[Any]) -> bool:
-    """Whether some of the arrays are stand-ins in a program that JAX is making, or in one of its other
-    transformations."""
+    """Return whether some of the arrays are tracers of a JAX transformation."""
     return any(isinstance(array, jax.core.Tracer) for array in arrays)
 
 
 def on_the_spot(
     function: Callable[[Call, Sequence[Any]], Sequence[Any]], arrays: Sequence[Any], collective: Call
 ) -> list[Any]:
-    """Call `function` on arrays that are at hand; the results are where the arrays are.
+    """Call `function` on concrete arrays. The results are on the devices of the arrays.
 
-    A program that is still running may have a collective of the same name, so these have names of their own.
+    A program that is still running may have a collective of the same name, so eager ones get a prefix.
     """
     own = collective._replace(name=collective.name and f"eager.{collective.name}")
     results = function(own, [as_numpy(array) for array in arrays])
@@ -74,7 +72,7 @@ def on_the_spot(
 
 
 def as_numpy(array: Any) -> Any:
-    """The elements of an array at hand, on the CPU without a copy."""
+    """Return the elements of a concrete array, without a copy if it is on the CPU."""
     if not getattr(array, "is_fully_addressable", True):
         raise UsageError(
             f"an array spread over several processes ({array.sharding}) cannot travel: use JAX's own collectives for it"
@@ -83,7 +81,7 @@ def as_numpy(array: Any) -> Any:
 
 
 def placed(result: Any, like: Any) -> Any:
-    """`result` as an array of JAX, where `like` was if the user has put it there."""
+    """Return `result` as an array of JAX, with the sharding of `like` if the user has committed that to a device."""
     if getattr(like, "committed", False):
         return jax.device_put(result, like.sharding)
     return jnp.asarray(result)
@@ -94,20 +92,20 @@ def placed(result: Any, like: Any) -> Any:
 
 @cache
 def _mechanism() -> Perform:
-    """The way into programs. Found when first needed: to try it is to start JAX, which is the user's to set up
-    before."""
+    """Return the mechanism for programs. It is chosen on first use: trying it initialises JAX, which the user must be
+    able to configure before."""
     choice = settings.current().jax_call
     _trace_anew_if_moved()
     world.on_joining(_trace_anew_if_moved)
     residuals.before_reading(finish)
-    atexit.register(finish)  # before world.shutdown, which was registered before
+    atexit.register(finish)  # runs before world.shutdown, which was registered earlier
     if world.is_elastic():
-        world.on_leaving(finish)  # or a program under way would be taken for one of the next generation
+        world.on_leaving(finish)  # otherwise a program under way would be taken for one of the next generation
     if choice == "io_callback" or (choice == "auto" and jax.default_backend() != "cpu"):
         return callback.call
     try:
         return _tried_primitive()
-    except Exception as error:  # whatever JAX has changed
+    except Exception as error:  # JAX's internals may have changed in any way
         if choice == "ffi":
             raise UsageError(
                 f"{JAX_CALL}=ffi does not work with jax {jax.__version__} ({error}): unset it or use io_callback"
@@ -124,9 +122,9 @@ _traced_at: Topology | None = None
 
 
 def _trace_anew_if_moved() -> None:
-    """Have all programs traced again in a generation in which this rank's place is another one.
+    """Clear JAX's caches, so that all programs are traced again, if this rank's topology has changed.
 
-    What their code asked about the world when they were traced is a constant in them.
+    The facts about the world that a function read when it was traced are constants in its program.
     """
     global _traced_at
     before, _traced_at = _traced_at, world.topology()
@@ -135,10 +133,10 @@ def _trace_anew_if_moved() -> None:
 
 
 def _tried_primitive() -> Perform:
-    """The primitive, if it works with this JAX. Tried in a thread, where no transformation is under way."""
-    from distrun.graphs.jax import primitive  # may not even be importable with another JAX
+    """Return the primitive's `call` if it works with this JAX. Try it in a thread without pending transformations."""
+    from distrun.graphs.jax import primitive  # the import may fail with another JAX
 
-    # Before installing: what JAX refuses then does not keep it from starting.
+    # Before installing: JAX is then initialised, even if it rejects the primitive.
     device = jax.local_devices(backend="cpu")[0]
     primitive.install(lambda arrays, collective: on_the_spot(perform_evenly, arrays, collective))
     with ThreadPoolExecutor(1) as thread:
@@ -149,7 +147,7 @@ def _tried_primitive() -> Perform:
 
 
 def _try(call: Perform, device: Any) -> list[float]:
-    """Two calls in a row in a program, in all transformations."""
+    """Return the results of two consecutive calls in a program, under jit, grad and vmap."""
 
     def function(array: Any) -> Any:
         return call(call([array], Call(PROBE, "first")), Call(PROBE, "second"))[0]
@@ -162,12 +160,12 @@ def _try(call: Perform, device: Any) -> list[float]:
 
 
 def finish() -> None:
-    """Wait for the programs under way, whose collectives need this rank to be there.
+    """Wait for the programs under way, whose collectives need this rank.
 
-    Programs with effects that JAX knows of can be waited for; of the others, the next program to run is behind them.
+    JAX can wait for programs with registered effects. The others end before the next program runs, which is waited for.
     """
     try:
         jax.effects_barrier()
         jax.block_until_ready(jnp.add(0, 0))
-    except Exception:  # has been, or will be, raised where their results are used
+    except Exception:  # raised where their results are used
         pass

@@ -1,12 +1,11 @@
-"""Collectives as a primitive of JAX, executed by `handler` in program order. All that relies on JAX's internals is
-here.
+"""Collectives as a primitive of JAX, executed by `handler` in program order. Only this module uses JAX's internals.
 
-Order is kept in one of two ways. In general the primitive has an *ordered effect*: every program takes a token from the
-one dispatched before it, and hands it on from collective to collective, through loops, branches and functions. But JAX
-dispatches programs with effects in Python, at some 10 us per argument and result, which a training step would pay for
-each parameter. So where a collective stands in the main function of a program, as in a jitted training step, it has no
-effect that JAX knows of; it takes its token from whatever made one last in that function. And programs dispatched by
-one thread run one after the other: the CPU client of XLA sees to that.
+Order is kept in one of two ways. In general, the primitive has an *ordered effect*: every program takes a token from
+the program dispatched before it, and passes it on from collective to collective, through loops, branches and functions.
+But JAX dispatches programs with effects in Python, at about 10 us per argument and result, which a training step would
+pay for each parameter. So in the main function of a program, as in a jitted training step, a collective has no effect
+that JAX knows of, and takes the last token that was made in this function. The CPU client of XLA runs programs that one
+thread has dispatched one after the other.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ _ONE_DEVICE = (
 
 
 class _Effect(effects.Effect):
-    def __repr__(self) -> str:  # what JAX shows when it refuses it
+    def __repr__(self) -> str:  # JAX's error message shows this when it rejects the effect
         return _ONE_DEVICE
 
 
 _effect = _Effect()
-# Lowered where it stands, not in a function of its own that is called from there; older versions do so anyway.
+# Lowered inline, not in a separate function that is called from there. Older versions of JAX always do this.
 _UNCACHED = {"cacheable": False} if "cacheable" in signature(mlir.register_lowering).parameters else {}
 _call_p = jax.extend.core.Primitive("distrun_collective")
 
 
 def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
-    """The results of a collective on traced arrays."""
+    """Return the results of a collective on traced arrays."""
     return _bind(arrays, collective, _are_in_main(arrays))
 
 
@@ -60,10 +59,10 @@ def _bind(arrays: Sequence[Any], collective: Call, is_in_main: bool) -> list[Any
 
 
 def _are_in_main(arrays: Sequence[Any]) -> bool:
-    """Whether what is done with traced arrays now will stand in the main function of a program.
+    """Return whether operations on these traced arrays will be in the main function of a program.
 
-    So it does if, going outwards from derivatives and batches, we come to the tracing of a function outside of which
-    nothing is traced.
+    They are if, going outwards through derivatives and batches, the first function that is being traced is the
+    outermost trace.
     """
     traces = {array._trace for array in arrays if isinstance(array, jax.core.Tracer)}
     for trace in traces:
@@ -77,7 +76,7 @@ def _are_in_main(arrays: Sequence[Any]) -> bool:
 
 
 def install(eager: Callable[[Sequence[Any], Call], Sequence[Any]]) -> None:
-    """Make the primitive known to JAX. `eager` executes a collective that has come out of all transformations."""
+    """Register the primitive with JAX. `eager` executes a collective on concrete arrays, after all transformations."""
     handler.register()
     for allowed in (
         effects.lowerable_effects,
@@ -94,7 +93,7 @@ def install(eager: Callable[[Sequence[Any], Call], Sequence[Any]]) -> None:
     ad.primitive_jvps[_call_p] = _jvp
     ad.primitive_transposes[_call_p] = _transpose
     batching.primitive_batchers[_call_p] = _batch
-    # Kept even if nobody here uses the results: other ranks may, and wait.
+    # Kept even if this rank does not use the results: other ranks may, and would wait for this one.
     partial_eval.dce_rules[_call_p] = lambda used_results, equation: ([True] * len(equation.invars), equation)
 
 
@@ -107,10 +106,10 @@ def _abstract(*avals: Any, collective: Call, is_in_main: bool) -> tuple[list[Any
 
 
 def _lower(ctx: Any, *operands: Any, collective: Call, is_in_main: bool) -> Sequence[Any]:
-    """A call of the handler, with a token as its first argument and result."""
+    """Return the results of a call of the handler, which has a token as its first argument and result."""
     _check_devices(ctx.module_context.axis_context)
     if not is_in_main:
-        # With names of their own: what is in main is not ordered with what is in a function called after it.
+        # Under another name, since collectives in main are not ordered with those in a function called from it.
         collective = collective._replace(name=f"inner.{collective.name}")
         token, *results = _call_handler(ctx, ctx.tokens_in.get(_effect), operands, collective)
         ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({_effect: token})))
@@ -136,8 +135,7 @@ def _call_handler(ctx: Any, token: Any, operands: Sequence[Any], collective: Cal
 
 
 def _last_token(collective: Call) -> Any:
-    """The last token that was made in the function that is being lowered, which must be main; a new one if there is
-    none."""
+    """Return the last token in the function that is being lowered, which must be main, or a new one."""
     block = ir.InsertionPoint.current.block
     function = block.owner.operation
     if function.name != "func.func" or ir.StringAttr(function.attributes["sym_name"]).value != "main":
@@ -160,8 +158,11 @@ def _last_token(collective: Call) -> Any:
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, collective: Call, is_in_main: bool
 ) -> tuple[Sequence[Any], list[Any]]:
-    """Collectives are linear. What is no number has no tangent; of the rest all ranks move all tangents, zero or
-    not."""
+    """Apply the collective to the tangents, since it is linear.
+
+    Integers and booleans have no tangents. All other tangents are included, even if they are zero on this rank: all
+    ranks must execute the same collective.
+    """
     check_differentiable(collective)
     results = _bind(primals, collective, is_in_main)
     places = [place for place, primal in enumerate(primals) if jnp.issubdtype(jnp.result_type(primal), jnp.inexact)]
@@ -181,8 +182,7 @@ def _transpose(cotangents: Sequence[Any], *inputs: Any, collective: Call, is_in_
 def _batch(
     arrays: Sequence[Any], axes: Sequence[Any], *, collective: Call, is_in_main: bool
 ) -> tuple[Sequence[Any], list[Any]]:
-    """Apply the collective to the whole batch at once: the batch axis goes behind the one that a collective may
-    divide."""
+    """Apply the collective to the whole batch at once, with the batch axis after the axis of rows."""
     target = 0 if collective.kind in REDUCING else 1
     moved = [
         array if axis is None else jnp.moveaxis(array, axis, target) for array, axis in zip(arrays, axes, strict=True)

@@ -1,4 +1,4 @@
-"""The kinds of collectives, and the shapes of their results, which a graph must know before anything runs."""
+"""The kinds of collectives, and the shapes of their results, which a graph must know before it runs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Sequence
 from distrun.runtime.collectives.call import Call, check_rows, rows_per_rank
 
 PROBE = "probe"
-"""A kind that is not a collective: it doubles its arrays without other ranks, to see whether collectives would work."""
+"""A kind that is not a collective: it doubles its arrays without other ranks, to test whether collectives work."""
 
 REDUCING = ("allreduce", "broadcast", PROBE)
-"""The kinds whose results have the shapes of their inputs, and may be formed in their memory."""
+"""The kinds whose results have the shapes of their inputs, and may use their memory."""
 
 Shape = tuple[int, ...]
 
 
 def result_shape(collective: Call, shape: Sequence[int]) -> Shape:
-    """The shape of a result for an input of `shape`, provided that all ranks have the same.
+    """Return the shape of a result for an input of `shape`, provided that all ranks have the same shape.
 
     Raises:
-        UsageError: the kind needs rows and there are none, or as many for each rank and it does not come out even.
+        UsageError: the kind needs rows and there are none, or it needs equally many for each rank and they cannot be
+            divided evenly.
     """
     kind, shape = collective.kind, tuple(shape)
     if kind in REDUCING:

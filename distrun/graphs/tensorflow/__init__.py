@@ -1,9 +1,9 @@
-"""Collectives in TensorFlow: eagerly, in tf.function and in graphs of TensorFlow 1, without anything to compile.
+"""Collectives in TensorFlow: eagerly, in tf.function and in TensorFlow 1 graphs, without compiled code.
 
-`call` and `call_rows` put one collective on several dense tensors wherever the caller is; `reduce_gradients` does what
-a training step needs. In a graph there are two ways (`mechanism`): an operation of ours, registered through the C
-interface of TensorFlow, which works on TensorFlow's own memory; and tf.numpy_function, for large tensors, whose results
-stay where the ranks have formed them, and should a future TensorFlow refuse the operation.
+`call` and `call_rows` execute one collective on several dense tensors, or put it into the graph that is being built.
+`reduce_gradients` reduces the gradients of a training step. A graph has one of two mechanisms (`mechanism`). One is an
+operation of distrun, registered through TensorFlow's C interface, which works on TensorFlow's memory. The other is
+tf.numpy_function, for large tensors, whose results need no copy, and in case a future TensorFlow rejects the operation.
 
 Both run on the CPU. Tensors on a GPU go through host memory: TensorFlow copies them to the CPU for the node, and its
 results back where they are used.

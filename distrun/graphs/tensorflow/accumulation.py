@@ -1,4 +1,4 @@
-"""Accumulation: gradients are summed over several backward passes, and travel once."""
+"""Accumulation: sums gradients over several backward passes before they are reduced once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _UNINITIALISED = (
 
 
 class Accumulation:
-    """Sums of gradients, in variables that no checkpoint holds. In a graph of TensorFlow 1 they are local variables,
-    which tf.compat.v1.local_variables_initializer initialises.
+    """Sums of gradients, in variables that are not saved in checkpoints.
 
+    In a TensorFlow 1 graph, they are local variables, which tf.compat.v1.local_variables_initializer initialises.
     `made` is called with each of these variables.
     """
 
@@ -34,8 +34,8 @@ class Accumulation:
         """Add the gradients of a pass.
 
         Returns:
-            Whether the variables are to be updated now, a bool scalar; and the gradients to do it with, which are
-            `reduce(sums)`. In other passes they are what has been summed so far. None stays None.
+            Whether to update the variables now, a bool scalar, and the gradients for this, which are `reduce(sums)`. In
+            other passes, they are the sums so far. None stays None.
         """
         places = [place for place, gradient in enumerate(gradients) if gradient is not None]
         self._prepare([gradients[place] for place in places], [variables[place] for place in places])
@@ -67,12 +67,12 @@ class Accumulation:
         return is_due, results
 
     def drop(self) -> None:
-        """Begin again, without what has been added up so far. Where TensorFlow runs eagerly."""
+        """Reset the sums and the count of passes. Only where TensorFlow runs eagerly."""
         for each in (self._count, *self._sums) if self._count is not None else ():
             each.assign(tf.zeros_like(each))
 
     def _checks(self) -> list[Any]:
-        """Return the operations of a graph of TensorFlow 1 that fail where local variables are not initialised."""
+        """Return the operations of a TensorFlow 1 graph that fail if local variables are not initialised."""
         if tf.executing_eagerly() or tf.inside_function():
             return []
         return [tf.debugging.Assert(self._count.is_initialized(), [_UNINITIALISED])]
@@ -103,8 +103,10 @@ def _variable(value: tf.Tensor, name: str) -> Any:
 
 @tf.autograph.experimental.do_not_convert
 def when(is_due: tf.Tensor, update: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
-    """Do `update` or `otherwise`, each of which returns an operation, a tensor or None. In a graph, return the
-    operation."""
+    """Call `update` if `is_due`, else `otherwise`. In a graph, return the operation that does so.
+
+    Each of them returns an operation, a tensor or None.
+    """
 
     def done(function: Callable[[], Any]) -> tf.Tensor:
         result = function()

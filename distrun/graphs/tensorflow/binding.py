@@ -1,4 +1,4 @@
-"""The GPU that TensorFlow is to use in this rank."""
+"""The binding of TensorFlow to this rank's GPU."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from distrun.runtime.world.devices.cuda import Cuda
 
 
 def bind() -> None:
-    """Let TensorFlow see this rank's GPU only, as GPU:0; if that is shared, take no more of its memory than it needs.
+    """Let TensorFlow see this rank's GPU only, as GPU:0. If ranks share it, let its memory use grow as needed.
 
-    A choice of GPUs that the script has made already stays; so does one that it makes afterwards, as scripts for
-    Horovod do. If TensorFlow uses all GPUs already, there is nothing left to choose, and a warning says what to do.
+    A choice of GPUs that the script has made before is kept, and the script may make one afterwards, as scripts for
+    Horovod do. If TensorFlow already uses all GPUs, the binding is too late, and a warning names the remedy.
     """
     device = world.device()
     if not isinstance(device, Cuda):

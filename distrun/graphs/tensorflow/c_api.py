@@ -1,8 +1,8 @@
-"""TensorFlow's C interface for operations and kernels, declared for ctypes; nothing else.
+"""TensorFlow's C interface for operations and kernels, declared for ctypes.
 
-What its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h` declare, as far as it is used. All of it is in
-TensorFlow 2.16 and 2.21. The functions return at once, so they keep the interpreter's lock: letting go of it around
-each of them could cost a hand-over to another thread every time.
+These are the needed declarations of its headers `tensorflow/c/{ops,kernels,tf_tensor,tf_status}.h`, as in TensorFlow
+2.16 and 2.21. The functions return quickly, so they keep the interpreter's lock (GIL): releasing it around each of them
+could cost a switch to another thread every time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 CREATE = CFUNCTYPE(c_void_p, c_void_p)
-"""Makes a kernel from its construction context; returns what stands for it."""
+"""Makes a kernel from its construction context, and returns its identifier."""
 COMPUTE = CFUNCTYPE(None, c_void_p, c_void_p)
-"""Runs a kernel: what stands for it, and the context with inputs and outputs."""
+"""Runs a kernel, given its identifier and the context with inputs and outputs."""
 COMPUTE_ASYNC = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-"""Starts a kernel: the same, and the callback for its end; see `done_callback`."""
+"""Starts a kernel, given the same and the callback for its end. See `done_callback`."""
 DELETE = CFUNCTYPE(None, c_void_p)
 INFER_SHAPES = CFUNCTYPE(None, c_void_p, c_void_p)
-"""Gets a shape inference context and a status."""
+"""Infers output shapes, given a shape inference context and a status."""
 
 _INTS = POINTER(c_int)
 _POINTERS = POINTER(c_void_p)
@@ -72,14 +72,13 @@ _SIGNATURES: dict[str, tuple[Any, Sequence[Any]]] = {
 
 
 class Library:
-    """The C interface of the TensorFlow that is installed at `folder`; its functions are attributes, without the
-    `TF_`."""
+    """The C interface of the TensorFlow in `folder`. Its functions are attributes, without the prefix `TF_`."""
 
     def __init__(self, folder: str) -> None:
         """
         Raises:
-            OSError: there is no such library.
-            AttributeError: it lacks a function.
+            OSError: the library is missing.
+            AttributeError: the library lacks a function.
         """
         paths = sorted(Path(folder).glob("libtensorflow_framework.so*"))
         if not paths:

@@ -1,5 +1,4 @@
-"""One collective on several dense tensors, wherever the caller is: eager, in a tf.function, in a graph of TensorFlow
-1."""
+"""One collective on several dense tensors: eagerly, in a tf.function, or in a TensorFlow 1 graph."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from distrun.runtime.world import world
 
 @tf.autograph.experimental.do_not_convert
 def call(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
-    """The results of a collective on `tensors`, of any dtypes and shapes; not differentiable.
+    """Return the results of a collective on `tensors`, of any dtypes and shapes. They are not differentiable.
 
-    A collective without a name is matched by its order when eager; in a graph it gets a name.
+    An eager collective without a name is matched by its order. In a graph, it gets a name.
 
     Raises:
-        UsageError: elements that cannot travel, or a graph that XLA compiles.
-        NotInitializedError: before `init()`.
-        CollectiveError: eagerly, as `Handle.wait` does. In a graph it is a tf.errors.OpError with its text. For the
+        UsageError: the elements have an unsupported type, or XLA compiles the graph.
+        NotInitializedError: `init()` has not been called.
+        CollectiveError: see `Handle.wait`. In a graph, a tf.errors.OpError with its text is raised instead. For the
             classes see `errors`.
     """
     if collective.kind in MOVES_ROWS:
@@ -42,9 +41,10 @@ def call(tensors: Sequence[Any], collective: Call) -> list[tf.Tensor]:
 
 @tf.autograph.experimental.do_not_convert
 def call_rows(tensors: Sequence[Any], collective: Call, splits: Any = None) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """`call` for collectives that move rows: the results, and how many rows of each came from each rank.
+    """Return the results of a collective that moves rows, and how many rows of each came from each rank.
 
-    The latter is an int32 tensor [tensors, ranks]; after a reducescatter [tensors, 0]. `splits` are for an alltoall.
+    The latter is an int32 tensor [tensors, ranks], or [tensors, 0] after a reducescatter. `splits` are for an alltoall.
+    Raises what `call` raises.
     """
     given, collective = _checked(tensors, collective)
     for tensor in given:
@@ -66,7 +66,7 @@ def call_rows(tensors: Sequence[Any], collective: Call, splits: Any = None) -> t
 
 
 def _checked(tensors: Sequence[Any], collective: Call) -> tuple[list[tf.Tensor], Call]:
-    world.engine()  # raises now rather than when the graph runs
+    world.engine()  # raises now, not when the graph runs
     given = [tf.convert_to_tensor(tensor) for tensor in group_of(tensors)]
     for tensor in given:
         _check_dtype(tensor, collective)
@@ -75,7 +75,7 @@ def _checked(tensors: Sequence[Any], collective: Call) -> tuple[list[tf.Tensor],
 
 @tf.autograph.experimental.do_not_convert
 def placed(collective: Call) -> Call:
-    """The collective with the name and the call site that it has here, if it comes without."""
+    """Return the collective with a name and the call site, if it has none."""
     name = collective.name
     if not tf.executing_eagerly():
         tracing.refuse_xla(collective.kind)
@@ -94,5 +94,5 @@ def _check_dtype(tensor: tf.Tensor, collective: Call) -> None:
 
 
 def _shown(tensors: Sequence[tf.Tensor]) -> list[np.ndarray[Any, Any]]:
-    """The memory of eager tensors; those of no dimensions come as scalars, which are copied."""
+    """Return the memory of eager tensors as arrays. Those without dimensions are scalars, which are copied."""
     return [np.asarray(tensor if tensor.shape.rank else tensor.numpy()) for tensor in tensors]

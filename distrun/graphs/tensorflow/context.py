@@ -1,4 +1,4 @@
-"""One run of a kernel: TensorFlow's memory as arrays, and what TensorFlow is told in the end."""
+"""One run of a kernel: TensorFlow's memory as arrays, and the status that is returned to TensorFlow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Context:
         self.inputs: list[Flat] = []
 
     def read(self, index: int) -> int:
-        """Note an input. Returns the number of its type; the memory stays valid until the kernel is done."""
+        """Read an input into `dtypes`, `shapes` and `inputs`. Return the number of its type.
+
+        Its memory stays valid until the kernel is done.
+        """
         api = self._api
         api.GetInput(self._context, index, byref(self._slot), self._status)
         tensor = self._slot.value
@@ -39,12 +42,14 @@ class Context:
         self.dtypes.append(name)
         self.shapes.append(tuple([api.Dim(tensor, axis) for axis in range(api.NumDims(tensor))]))
         self.inputs.append(_view(api.TensorData(tensor), api.TensorByteSize(tensor), storage))
-        api.DeleteTensor(tensor)  # or it could not be worked on in place: somebody would need it
+        api.DeleteTensor(tensor)  # a reference to it would keep TensorFlow from reusing its memory for an output
         return number
 
     def output_like(self, index: int) -> Flat:
-        """An output like the input of the same index, which `read` has noted last: the input's memory if nobody needs
-        it."""
+        """Return an output like the input of the same index, which `read` has just read.
+
+        It is the input's memory if no other node needs that.
+        """
         shape = self.shapes[index]
         extents = (c_int64 * len(shape))(*shape)
         candidates, chosen = (c_int * 1)(index), c_int(-1)
@@ -58,7 +63,7 @@ class Context:
         return given
 
     def allocate(self, index: int, number: int, shape: Shape, dtype: np.dtype[Any]) -> Flat:
-        """A new output."""
+        """Return a new output."""
         extents = (c_int64 * len(shape))(*shape)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         output = self._api.AllocateOutput(self._context, index, number, extents, len(shape), nbytes, self._status)
@@ -72,13 +77,13 @@ class Context:
         return _view(self._api.TensorData(output), self._api.TensorByteSize(output), dtype)
 
     def fail(self, error: BaseException) -> None:
-        """Let TensorFlow know."""
+        """Set `error` as the failure of the kernel."""
         message = f"{type(error).__name__}: {error}"
         self._api.SetStatus(self._status, status_code(error), message.encode())
         self._api.OpKernelContext_Failure(self._context, self._status)
 
     def close(self) -> None:
-        """Hand the outputs over; nothing may be called afterwards."""
+        """Release the outputs to TensorFlow. No method may be called afterwards."""
         for output in self._outputs:
             self._api.DeleteTensor(output)
         self._api.DeleteStatus(self._status)

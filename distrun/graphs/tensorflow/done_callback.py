@@ -1,9 +1,9 @@
 """An asynchronous kernel's done callback, made to outlive the call of the kernel.
 
-TensorFlow's C interface (`CAsyncOpKernel::ComputeAsync` in tensorflow/c/kernels.cc) gives the kernel the address of a
-`std::function<void()>` that lies on the caller's stack, and is gone when the kernel returns. So it is moved from there,
-as C++ would move it: its bytes are copied, and the original is left empty. That relies on the layout that libstdc++ has
-had since GCC 5: sixteen bytes of what is called, the function that destroys it, and the function that calls it.
+TensorFlow's C interface (`CAsyncOpKernel::ComputeAsync` in tensorflow/c/kernels.cc) passes the kernel the address of a
+`std::function<void()>` on the caller's stack, which is gone when the kernel returns. So it is moved from there, as C++
+would do: its bytes are copied, and the original is left empty. This relies on the layout of libstdc++ since GCC 5:
+sixteen bytes of the callee, the function that manages (destroys) it, and the function that calls it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _dladdr.restype, _dladdr.argtypes = c_int, (c_void_p, POINTER(_Symbol))
 
 
 class DoneCallback:
-    """A callback that has been moved to memory of ours. Call it once, from any thread."""
+    """A callback that was moved to memory of this object. Call it once, in any thread."""
 
     def __init__(self, address: int) -> None:
-        """Move the callback from where TensorFlow has it.
+        """Move the callback from `address`.
 
         Raises:
-            RuntimeError: what lies there is no such function; nothing has been changed.
+            RuntimeError: there is no such function at `address`. Nothing has been changed.
         """
         given = _Function.from_address(address)
         if not (_is_code(given.manager) and _is_code(given.invoker)):
@@ -45,12 +45,12 @@ class DoneCallback:
         given.manager = given.invoker = None
 
     def __call__(self) -> None:
-        """Tell TensorFlow that the kernel is done. It may execute what comes next here, without Python's lock."""
+        """Notify TensorFlow that the kernel is done. It may run the next kernels in this call, without the GIL."""
         own = self._own
         _CALL(own.invoker)(byref(own))
         _MANAGE(own.manager)(byref(own), byref(own), _DESTROY)
 
 
 def _is_code(address: int | None) -> bool:
-    """Whether an address lies in a library that is loaded."""
+    """Return whether `address` is in a loaded library."""
     return bool(address and _dladdr(address, byref(_Symbol())))

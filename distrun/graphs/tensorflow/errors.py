@@ -1,7 +1,7 @@
-"""Errors of ours that are TensorFlow's, too: in a graph by their status, eagerly by their class.
+"""Errors of distrun as errors of TensorFlow: in a graph by their status, eagerly by their class.
 
-Scripts written for Horovod expect tf.errors.FailedPreconditionError where ranks disagree, and
-tf.errors.InvalidArgumentError where an argument is found to be impossible when the operation runs.
+Scripts written for Horovod expect tf.errors.FailedPreconditionError if ranks disagree, and
+tf.errors.InvalidArgumentError if an argument turns out to be invalid when the operation runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from distrun import errors
 
 
 class MismatchError(errors.MismatchError, tf.errors.FailedPreconditionError):
-    """A `distrun.MismatchError` that is a tf.errors.FailedPreconditionError, too."""
+    """A `distrun.MismatchError` that is also a tf.errors.FailedPreconditionError."""
 
     def __init__(self, message: str) -> None:
         tf.errors.FailedPreconditionError.__init__(self, None, None, message)
@@ -20,7 +20,7 @@ class MismatchError(errors.MismatchError, tf.errors.FailedPreconditionError):
 
 
 class UsageError(errors.UsageError, tf.errors.InvalidArgumentError):
-    """A `UsageError` that is a tf.errors.InvalidArgumentError, too."""
+    """A `UsageError` that is also a tf.errors.InvalidArgumentError."""
 
     def __init__(self, message: str) -> None:
         tf.errors.InvalidArgumentError.__init__(self, None, None, message)
@@ -28,7 +28,7 @@ class UsageError(errors.UsageError, tf.errors.InvalidArgumentError):
 
 
 def for_tensorflow(error: errors.DistrunError) -> errors.DistrunError:
-    """The error to raise eagerly for one of ours; most are raised as they are."""
+    """Return the error to raise eagerly for `error`. Most are raised as they are."""
     for kind in (MismatchError, UsageError):
         if type(error) is kind.__bases__[0]:
             return kind(str(error))
@@ -36,10 +36,9 @@ def for_tensorflow(error: errors.DistrunError) -> errors.DistrunError:
 
 
 def status_code(error: BaseException) -> int:
-    """The status of a node in a graph that has failed with this error; Python sees a tf.errors.OpError of this code.
+    """Return the status of a node in a graph that has failed with `error`. Python sees a tf.errors.OpError with it.
 
-    It is never ABORTED or UNAVAILABLE, which a MonitoredTrainingSession takes for a passing trouble: it would begin
-    again without end.
+    It is never ABORTED or UNAVAILABLE, which a MonitoredTrainingSession regards as transient: it would retry for ever.
     """
     if isinstance(error, errors.MismatchError | errors.NotInitializedError):
         return int(tf.errors.FAILED_PRECONDITION)

@@ -1,7 +1,7 @@
-"""Facts about the world as tensors: in a graph they are found out each time that it runs.
+"""Facts about the world as tensors: in a graph, they are evaluated each time it runs.
 
-A graph may outlive the world that it was made in: after `shutdown` and `init`, and in an elastic job, where a rank that
-was there before goes on with the functions that it has traced.
+A graph may outlive the world where it was made: after `shutdown` and `init`, and in an elastic job, where an old rank
+continues to use the functions that it has traced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distrun.runtime.world import world
 
 @tf.autograph.experimental.do_not_convert
 def scalar(fact: Callable[[], float], name: str | None = None, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """Return what `fact` does, as a scalar."""
+    """Return the result of `fact` as a scalar tensor."""
     world.current()
     if tf.executing_eagerly():
         return tf.constant(fact(), dtype, name=name)
@@ -29,19 +29,21 @@ def scalar(fact: Callable[[], float], name: str | None = None, dtype: tf.DType =
 
 
 def may_change() -> bool:
-    """Whether what is built now may run in other worlds than this one: so it must not hold what is known of this
+    """Return whether the graph that is being built may run in other worlds, so it must have no constants of this
     one."""
     return not tf.executing_eagerly() and world.is_elastic()
 
 
 def number(fact: Callable[[], float], dtype: tf.DType) -> Any:
-    """Return what `fact` does: as a scalar of a dtype where it may change, else as a number."""
+    """Return the result of `fact`, as a scalar tensor of `dtype` if it may change, else as a number."""
     return scalar(fact, dtype=dtype) if may_change() else fact()
 
 
 def stay_out(process_set: ProcessSet) -> None:
-    """Note that what is built now does nothing about a process set, to which this rank does not belong: a graph fails
-    when it runs in a world where the rank does."""
+    """Make a graph fail if it runs in a world where this rank belongs to `process_set`.
+
+    The rank does not belong to it now, so the graph that is being built skips the operations of the set.
+    """
     if may_change() and not process_set.included():
         tf.numpy_function(lambda: _check_out(process_set), [], tf.int32)
 

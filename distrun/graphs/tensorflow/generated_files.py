@@ -11,7 +11,7 @@ from distrun.runtime.world import world
 
 
 def keep_apart() -> None:
-    """In an elastic job, have them where the agent deletes them if this process is killed."""
+    """In an elastic job, make TensorFlow write them to a folder that the agent deletes if this process is killed."""
     if not world.is_elastic():
         return
     from distrun.contract.elastic import scratch
@@ -22,6 +22,6 @@ def keep_apart() -> None:
     with suppress(ImportError):
         from tensorflow.python.autograph.pyct import loader
 
-        module = types.ModuleType("tempfile")  # theirs has no argument for it
+        module = types.ModuleType("tempfile")  # TensorFlow's loader has no argument for the folder
         module.__dict__.update(vars(tempfile), NamedTemporaryFile=partial(tempfile.NamedTemporaryFile, dir=folder))
         loader.tempfile = module

@@ -1,4 +1,4 @@
-"""The gradients of a training step, reduced with few calls."""
+"""The reduction of the gradients of a training step, with few calls."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ Perform = Callable[[Sequence[Any], Call], list[tf.Tensor]]
 
 @tf.autograph.experimental.do_not_convert
 def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense: bool = False) -> list[Any]:
-    """The allreduced gradients. None stays None; tf.IndexedSlices stay so, unless `sparse_as_dense`.
+    """Return the allreduced gradients. None stays None, and tf.IndexedSlices are kept unless `sparse_as_dense`.
 
     `collective` is an allreduce with a name.
 
     Raises:
-        NotOfferedError: tf.IndexedSlices and another op than Average and Sum; or as `call` does.
+        NotOfferedError: there are tf.IndexedSlices, and the op is neither Average nor Sum.
+        DistrunError: see `call`.
     """
     results = [
         tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) and sparse_as_dense else each
@@ -60,7 +61,7 @@ _reductions = 0
 
 
 def reductions() -> int:
-    """Return how often all gradients of a step have been reduced here; in graphs, in those of elastic jobs."""
+    """Return how often all gradients of a step have been reduced here. Graphs count in elastic jobs only."""
     return _reductions
 
 
@@ -74,16 +75,16 @@ _counters: list[ReferenceType[Any]] = []
 
 
 def count_after_reductions(variable: Any) -> None:
-    """Have a variable that counts steps change only when the gradients of a step have been reduced.
+    """Make a variable that counts steps change only after the gradients of a step have been reduced.
 
-    In a tf.function nothing else keeps it from counting a step whose gradients never come.
+    Otherwise, in a tf.function, it might count a step whose reduction fails.
     """
     _counters.append(ref(variable))
 
 
 def _together(gradients: Sequence[Any]) -> list[Any]:
-    """The gradients, none of them before all are there: or a step that fails might change some variables and not
-    others."""
+    """Return the gradients such that none is available before all are: a failed step must not change some variables
+    only."""
     tensors = tf.nest.flatten(gradients, expand_composites=True)
     with tf.control_dependencies([tensor for tensor in tensors if tensor is not None]):
         counted = tf.numpy_function(_count_reduction, [], tf.int32)
@@ -91,12 +92,12 @@ def _together(gradients: Sequence[Any]) -> list[Any]:
         together = [tensor if tensor is None else tf.identity(tensor) for tensor in tensors]
         for counter in [each() for each in _counters]:
             if counter is not None:
-                tf.convert_to_tensor(counter)  # its writer waits until it has been read here
+                tf.convert_to_tensor(counter)  # this read makes the write of the counter wait
     return tf.nest.pack_sequence_as(gradients, together, expand_composites=True)
 
 
 def gather_slices(slices: Sequence[tf.IndexedSlices], collective: Call, put: Perform = call) -> list[tf.IndexedSlices]:
-    """The allreduce of rows that are spread over a larger tensor: everybody's rows, scaled, and everybody's indices.
+    """Return the allreduce of `slices`: the rows of all ranks, scaled, and their indices.
 
     Raises:
         NotOfferedError: the op is neither Average nor Sum.
@@ -123,9 +124,9 @@ def _scaled(values: tf.Tensor, collective: Call) -> tf.Tensor:
 
 
 def _one_after_the_other() -> Perform:
-    """`call`, each time after the last one has ended.
+    """Return a `call` whose collectives run one after the other.
 
-    A graph of TensorFlow 1 would start them in any order, and with few threads the ranks could wait for different ones.
+    A TensorFlow 1 graph would start them in any order, and with few threads, ranks could wait for different ones.
     """
     last: list[tf.Tensor] = []
 
@@ -139,7 +140,7 @@ def _one_after_the_other() -> Perform:
 
 
 class _Toolkit:
-    """The operations on tensors that fusing needs. Eager tensors are fused by the runtime, which costs less."""
+    """The operations on tensors that fusing needs. The runtime fuses eager tensors, which costs less."""
 
     def item(self, tensor: tf.Tensor) -> GradientInfo | None:
         if tf.executing_eagerly() or not tensor.shape.is_fully_defined():

@@ -1,14 +1,13 @@
-"""Collectives as operations of TensorFlow, registered while the program runs: inputs and outputs are TensorFlow's
-memory.
+"""Collectives as operations of TensorFlow, registered at run time. Inputs and outputs are TensorFlow's memory.
 
-There are two operations. `DistrunReduce` (allreduce, broadcast) has outputs like its inputs, and works in place where
-nobody else needs an input. `DistrunMoveRows` (allgather, alltoall, reducescatter) finds out the first dimension of its
-outputs when it runs. Both carry the collective as a text, so a graph with them can be stored, and are stateful: in a
-tf.function they run in the order in which they were traced.
+There are two operations. `DistrunReduce` (allreduce, broadcast) has outputs like its inputs, and works in place if no
+other node needs an input. `DistrunMoveRows` (allgather, alltoall, reducescatter) determines the first dimension of its
+outputs when it runs. Both have the collective as a text attribute, so a graph with them can be saved. Both are
+stateful: in a tf.function, they run in the order they were traced.
 
-TensorFlow runs kernels on threads of its own. A kernel stands for a node and may run on several threads at once. In a
-tf.function it holds its thread while it waits, which costs the least. In a graph of TensorFlow 1, where nothing orders
-collectives, the nodes have kernels that do not (`...Async`, see `completion`).
+TensorFlow runs kernels on its own threads. A kernel belongs to a node and may run on several threads at once. In a
+tf.function, it blocks its thread while it waits, which costs the least. In a TensorFlow 1 graph, where collectives are
+not ordered, the nodes have kernels that do not block (`...Async`, see `completion`).
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ from distrun.runtime.operations.request import Shape
 from distrun.runtime.world import world
 
 PROBE = "probe"
-"""The kind of a collective that does nothing but copy: for finding out whether all this works."""
+"""A kind that is not a collective: it only copies, to test whether the kernel works."""
 
 _ATTRIBUTE = b"collective"
 _REDUCE = "DistrunReduce"
 _MOVE_ROWS = "DistrunMoveRows"
 _ASYNC = "Async"
-"""Ends the name of an operation whose kernel does not hold its thread."""
+"""The suffix of operations whose kernel does not block its thread."""
 
 
 class Kernel:
-    """The kernel of one node, whose tensors have the same types and shapes most of the time."""
+    """The kernel of one node. It caches the last prepared call, since types and shapes rarely change."""
 
     def __init__(self, collective: Call) -> None:
         self.collective = collective
         self._last: tuple[tuple[str, ...], tuple[Shape, ...], Prepared | None] = (), (), None
 
     def forget(self) -> None:
-        """Prepare the collective again."""
+        """Clear the cached call."""
         self._last = (), (), None
 
     def prepare(self, dtypes: Sequence[str], shapes: Sequence[Shape]) -> Prepared:
-        """The collective for these tensors."""
+        """Return the prepared call for tensors of these dtypes and shapes."""
         known, known_shapes, prepared = self._last
         names, extents = tuple(dtypes), tuple(shapes)
         if prepared is None or known != names or known_shapes != extents:
@@ -67,7 +66,7 @@ class Kernel:
 
 
 Run = Callable[[Context, Kernel, int], Operations[None]]
-"""The operations of a kernel with so many inputs, whose last step writes the outputs."""
+"""Runs a kernel with the given number of inputs, yielding its operations. The last step writes the outputs."""
 
 
 def _reduce(context: Context, kernel: Kernel, tensors: int) -> Operations[None]:
@@ -83,11 +82,11 @@ def _reduce(context: Context, kernel: Kernel, tensors: int) -> Operations[None]:
 
 
 def _move_rows(context: Context, kernel: Kernel, tensors: int) -> Operations[None]:
-    """The last input says how many rows to send where, the last output how many came from where."""
+    """Move rows. The last input has the number of rows to send to each rank, the last output the number from each."""
     numbers = [context.read(index) for index in range(tensors)]
     splits = context.inputs.pop()
     dtypes, shapes = context.dtypes[:-1], context.shapes[:-1]
-    results, received = yield from arrays.gathering(
+    results, received = yield from arrays.row_exchange(
         kernel.prepare(dtypes, shapes), shapes, context.inputs, splits if splits.size else None, kernel.collective
     )
     for index, (flat, shape) in enumerate(results):
@@ -101,7 +100,7 @@ def _move_rows(context: Context, kernel: Kernel, tensors: int) -> Operations[Non
 
 
 class Registration:
-    """The operations, as registered with TensorFlow; what TensorFlow calls must live as long as the process."""
+    """Registers the operations with TensorFlow. It must never be freed, since TensorFlow calls its functions."""
 
     def __init__(self, api: Library) -> None:
         self._api = api
@@ -117,7 +116,7 @@ class Registration:
             self._register(_MOVE_ROWS + suffix, inputs, outputs, self._infer_nothing, _move_rows)
 
     def forget(self) -> None:
-        """Prepare all collectives again: the numbers of process sets stand for others in the next world."""
+        """Clear all cached calls, since the numbers of process sets have another meaning in the next world."""
         for kernel in list(self._kernels.values()):
             kernel.forget()
 
@@ -153,7 +152,7 @@ class Registration:
             api.DeleteStatus(status)
 
     def _create_kernel(self, construction: int) -> int:
-        """Returns a number, or 0 if it failed."""
+        """Return the number of a new kernel, or 0 if it failed."""
         api = self._api
         status = api.NewStatus()
         try:
@@ -194,7 +193,7 @@ class Registration:
         def compute(number: int, raw: int, done: int) -> None:
             try:
                 callback = DoneCallback(done)
-            except RuntimeError:  # not the TensorFlow that we know: as long as this call lasts, it is of use
+            except RuntimeError:  # unknown layout: the callback is only valid during this call, so block
                 compute_here(number, raw)
                 self._api.RunAsyncOpKernelDoneCallback(done)
                 return
@@ -226,10 +225,10 @@ _registration: Registration | None = None
 
 
 def register() -> None:
-    """Make the operations known to TensorFlow; once in a process.
+    """Register the operations with TensorFlow, once in a process.
 
     Raises:
-        Exception: this TensorFlow is not as we know it.
+        Exception: this TensorFlow has an unknown C interface.
     """
     global _registration
     if _registration is None:
@@ -241,12 +240,12 @@ def register() -> None:
 
 
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
-    """A node for an allreduce or a broadcast."""
+    """Return the results of a new node for an allreduce or a broadcast."""
     return list(_node(_REDUCE, collective, xs=list(tensors)))
 
 
 def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """A node for an allgather, an alltoall or a reducescatter."""
+    """Return the results of a new node for an allgather, an alltoall or a reducescatter."""
     results, received = _node(_MOVE_ROWS, collective, xs=list(tensors), splits=splits)
     received.set_shape([len(tensors), None])
     return list(results), received
@@ -260,5 +259,5 @@ def _node(name: str, collective: Call, **inputs: Any) -> Any:
 
 
 def is_ordered() -> bool:
-    """Whether what is built now will run its collectives one after the other, as a tf.function does."""
+    """Return whether the graph that is being built will run its collectives in order, as a tf.function does."""
     return bool(tf.compat.v1.executing_eagerly_outside_functions())

@@ -1,11 +1,11 @@
-"""The way that collectives take in a graph: the kernel where it works, else tf.numpy_function.
+"""The choice of the mechanism for collectives in a graph: the kernel if it works, else tf.numpy_function.
 
-The kernel costs less for each call. But of large tensors numpy_function hands out results that lie where the ranks have
-formed them, in memory they share, and whose end TensorFlow tells it about; a kernel would have to copy them.
+The kernel costs less per call. But for large tensors, numpy_function returns results in the ranks' shared memory
+without a copy, since TensorFlow keeps the numpy arrays alive. A kernel would have to copy them.
 
-The kernel is registered when this module is imported, so that stored graphs with it can be loaded. That it runs is
-tried before the first use, not at once: it would settle TensorFlow's devices and threads, which are the script's to
-choose.
+The kernel is registered when this module is imported, so that saved graphs with it can be loaded. It is tested before
+its first use, not at import: running it would initialise TensorFlow's devices and threads, which the script must be
+able to configure before.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Mechanism(Protocol):
     """Puts collectives into the graph that is being built."""
 
     def reduce(self, tensors: Sequence[tf.Tensor], collective: Call, /) -> list[tf.Tensor]:
-        """An allreduce or a broadcast."""
+        """Return the results of an allreduce or a broadcast."""
         ...
 
     def move_rows(
         self, tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call, /
     ) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """An allgather, an alltoall or a reducescatter: the results, and the rows of each from each rank.
+        """Return the results of an allgather, an alltoall or a reducescatter, and the rows of each from each rank.
 
         `splits` is an int32 vector, empty unless given to an alltoall.
         """
@@ -41,30 +41,31 @@ class Mechanism(Protocol):
 
 
 LARGE = 1 << 20
-"""Bytes from which a copy costs more than the kernel saves."""
+"""From this many bytes on, a copy costs more than the kernel saves."""
 
 
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
     """Put an allreduce or a broadcast into the graph."""
     way = mechanism()
     is_large = collective.kind == "allreduce" and _nbytes(tensors) >= LARGE
-    if is_large and way is kernel and _is_free and kernel.is_ordered():  # else it would hold a thread that others need
+    # If the graph were not ordered, numpy_function would block a thread that other collectives need.
+    if is_large and way is kernel and _is_free and kernel.is_ordered():
         way = numpy_function
     return way.reduce(tensors, collective)
 
 
 def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Put an allgather, an alltoall or a reducescatter into the graph; see `Mechanism`."""
+    """Put an allgather, an alltoall or a reducescatter into the graph. See `Mechanism`."""
     return mechanism().move_rows(tensors, splits, collective)
 
 
 def _nbytes(tensors: Sequence[tf.Tensor]) -> int:
-    """The bytes of tensors whose shapes are known."""
+    """Return the total bytes of the tensors whose shapes are known."""
     return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors if tensor.shape.is_fully_defined())
 
 
 def mechanism() -> Mechanism:
-    """The way that works here."""
+    """Return the mechanism to use, after a test of the kernel the first time."""
     global _mechanism, _is_tried, _is_free
     if not _is_tried:
         _is_tried = True
@@ -93,7 +94,7 @@ def _registered() -> Mechanism:
 
 def _try_kernel() -> None:
     with tf.init_scope():
-        if not tf.executing_eagerly():  # TensorFlow 1: a trial session would settle the threads of the script's
+        if not tf.executing_eagerly():  # TensorFlow 1: a test session would fix the number of threads of the script's
             return
 
         @tf.function(autograph=False, jit_compile=False)
@@ -124,4 +125,4 @@ def _other_than_kernel(error: Exception) -> Mechanism:
 
 _mechanism: Mechanism = _registered()
 _is_tried = False
-_is_free = False  # whether the user leaves the choice to us
+_is_free = False  # whether the user has not chosen a mechanism

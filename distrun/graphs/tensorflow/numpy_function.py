@@ -13,7 +13,7 @@ from distrun.runtime.collectives.call import Call
 
 
 def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
-    """A node for an allreduce or a broadcast."""
+    """Return the results of a new node for an allreduce or a broadcast."""
 
     def execute(*given: Any) -> list[Any]:
         return arrays.reduce([np.asarray(each) for each in given], collective)
@@ -23,7 +23,7 @@ def reduce(tensors: Sequence[tf.Tensor], collective: Call) -> list[tf.Tensor]:
 
 
 def move_rows(tensors: Sequence[tf.Tensor], splits: tf.Tensor, collective: Call) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """A node for an allgather, an alltoall or a reducescatter."""
+    """Return the results of a new node for an allgather, an alltoall or a reducescatter."""
 
     def execute(splits: Any, *given: Any) -> list[Any]:
         results, received = arrays.move_rows(

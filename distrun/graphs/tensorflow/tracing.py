@@ -1,7 +1,7 @@
-"""The graph that is being built: who compiles it, and what collectives are called in it.
+"""The graph that is being built: the names of its collectives, and a check that XLA does not compile it.
 
-A name must be the same on all ranks, also when just one of them traces a function again, for a smaller last batch say.
-So collectives are counted in each graph, and not in the process.
+A name must be the same on all ranks, even if only one of them traces a function again, for example for a smaller last
+batch. So collectives are counted per graph, not per process.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _counts: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 
 def name_in_graph(kind: str) -> str:
-    """A name for the next collective of a kind in the graph that is being built: `train_step.allreduce.0`."""
+    """Return a name for the next collective of `kind` in the graph that is being built: `train_step.allreduce.0`."""
     graph, place = _counted(kind)
     return f"{getattr(graph, 'name', 'graph')}.{kind}.{place}"
 
 
 def told_apart(call: Call) -> Call:
-    """Return a call whose name is another one for each time that it comes up in the graph that is being built.
+    """Return `call` with a name that is unique each time it is used in the graph that is being built.
 
-    A graph of TensorFlow 1 may run what has one name at the same time, or in another order on each rank.
+    A TensorFlow 1 graph may run collectives of the same name concurrently, or in a different order on each rank.
     """
     if tf.executing_eagerly() or not call.name:
         return call
@@ -41,7 +41,7 @@ def told_apart(call: Call) -> Call:
 
 
 def _counted(what: str) -> tuple[Any, int]:
-    """The graph that is being built, and how often this has been counted in it before."""
+    """Return the graph that is being built, and how often `what` has been counted in it before. Count it."""
     graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph) and type(graph) is not FuncGraph:  # a branch or a loop: part of its function
         graph = graph.outer_graph
@@ -51,8 +51,10 @@ def _counted(what: str) -> tuple[Any, int]:
 
 
 def site() -> str:
-    """Return the line of user code we are in: `train.py:12 in train_step`. AutoGraph runs rewritten copies, and knows
-    it."""
+    """Return the current line of user code: `train.py:12 in train_step`.
+
+    AutoGraph runs rewritten copies of the user's functions. In a graph, its own stack has the original lines.
+    """
     if tf.executing_eagerly():
         return call_site()
     for frame in reversed(tf_stack.extract_stack()):
@@ -62,9 +64,10 @@ def site() -> str:
 
 
 def refuse_xla(kind: str) -> None:
-    """
+    """Check that XLA does not compile the graph that is being built, since it only supports its own operations.
+
     Raises:
-        UsageError: XLA will compile the graph, which it cannot with operations that are not its own.
+        UsageError: XLA compiles the graph.
     """
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UsageError(

@@ -1,8 +1,8 @@
-"""The clusters that start the same container once per host, and tell each by variables which of the hosts it is.
+"""Clusters that start the same container once per host, with environment variables that identify the host.
 
-One file per cluster. `detect` chooses one by the variables that are there, and gives the place of this host among those
-of the job. The launcher asks it when it runs on every host (`distrun agent`), and so do ranks that are such a
-container's only process. Variables are read, and one small file that SageMaker writes; nothing is asked over a network.
+There is one module per cluster. `detect` chooses one by the variables that are set, and returns the place of this host
+in the job. The launcher calls it when it runs on every host (`distrun agent`), and so do ranks that are the only
+process of such a container. It only reads variables, and one small file that SageMaker writes, and uses no network.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ __all__ = ["HostPlace", "detect"]
 
 
 def detect(environ: Mapping[str, str]) -> HostPlace | None:
-    """Return the place of this host in the job of a cluster; None where no cluster is known by its variables.
+    """Return the place of this host in a cluster's job, or None if the variables are not of a known cluster.
 
     Raises:
-        UsageError: a variable is missing or makes no sense.
+        UsageError: a variable is missing or invalid.
     """
-    # Imported here, as the ranks of a launcher never ask.
+    # Imported here, since ranks that a launcher starts never need them.
     from distrun.host.clusters import aws_batch, azure_ml, kubernetes, sagemaker, vertex_ai
 
-    # A container has the variables of one of them only; but the others may run theirs in Kubernetes.
+    # Kubernetes is last, since the other clusters may run their containers in it.
     readers = (aws_batch.read, azure_ml.read, sagemaker.read, vertex_ai.read, kubernetes.read)
     return next((place for read in readers if (place := read(environ)) is not None), None)

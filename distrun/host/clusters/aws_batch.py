@@ -19,11 +19,11 @@ _NAME = "AWS Batch"
 
 
 def read(environ: Mapping[str, str]) -> HostPlace | None:
-    """Return the place of this node; None outside of multi-node parallel jobs."""
+    """Return the place of this node, or None outside of multi-node parallel jobs."""
     if _NODES not in environ or _INDEX not in environ:
         return None
     index, main = number(environ, _INDEX, _NAME), number(environ, _MAIN, _NAME)
-    # Any node may be the main one, and host 0 is the main node: those before it move up by one.
+    # Any node may be the main one. Host 0 is the main node, so the nodes before it move up by one.
     place = 0 if index == main else index + (index < main)
     leader = environ.get(_ADDRESS, "") if place == 0 else text(environ, _ADDRESS, _NAME)
     job = f"{text(environ, _JOB, _NAME).partition('#')[0]}.{environ.get(_ATTEMPT, '1')}"

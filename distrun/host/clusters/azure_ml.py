@@ -18,10 +18,10 @@ _NAME = "Azure ML"
 
 
 def read(environ: Mapping[str, str]) -> HostPlace | None:
-    """Return the place of this node; None outside of Azure ML.
+    """Return the place of this node, or None outside of Azure ML.
 
     Raises:
-        UsageError: the job has several nodes, and does not say which of them this is.
+        UsageError: the job has several nodes, and no variable has the number of this one.
     """
     if _NODES not in environ:
         return None

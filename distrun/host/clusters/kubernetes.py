@@ -10,7 +10,7 @@ from distrun.errors import UsageError
 from distrun.host.clusters.place import HostPlace, number
 
 HOSTS, ENDPOINT, SLOTS = "DISTRUN_HOSTS", "DISTRUN_ENDPOINT", "DISTRUN_SLOTS"
-"""The variables by which a job says how many hosts it has, where host 0 listens, and how many ranks a host takes."""
+"""The variables for the number of a job's hosts, the endpoint of host 0, and the number of ranks on a host."""
 
 NAME = "Kubernetes"
 """The cluster's name in messages."""
@@ -37,16 +37,16 @@ _IN_POD = "KUBERNETES_SERVICE_HOST"
 
 
 def read(environ: Mapping[str, str]) -> HostPlace | None:
-    """Return the place of this pod; None where nothing says how many there are.
+    """Return the place of this pod, or None if no variable has the number of pods.
 
     Raises:
-        UsageError: something is missing, or cannot be.
+        UsageError: a variable is missing or invalid.
     """
     if environ.get(HOSTS):
         hosts = number(environ, HOSTS, NAME)
         index = _index(environ, hosts) if hosts else 0
     elif environ.get(_NODES) and environ.get(_NODE_RANK):
-        if not environ[_NODES].isdecimal():  # 1:4, of an elastic PyTorchJob: only torchrun knows how many there are
+        if not environ[_NODES].isdecimal():  # 1:4, of an elastic PyTorchJob: only torchrun knows the number
             return None
         hosts, index = number(environ, _NODES, "Kubeflow"), number(environ, _NODE_RANK, "Kubeflow")
     elif _has_rank_per_pod(environ):
@@ -60,10 +60,10 @@ def read(environ: Mapping[str, str]) -> HostPlace | None:
 
 
 def endpoint(environ: Mapping[str, str]) -> str:
-    """Return where host 0 is, as HOST or HOST:PORT.
+    """Return the endpoint of host 0, as HOST or HOST:PORT.
 
     Raises:
-        UsageError: nothing says it.
+        UsageError: it cannot be found from the variables or the host name.
     """
     if environ.get(ENDPOINT):
         return environ[ENDPOINT]
@@ -83,14 +83,14 @@ def endpoint(environ: Mapping[str, str]) -> str:
 
 
 def host_of(endpoint_text: str) -> str:
-    """Return the name or address in `HOST`, `HOST:PORT`, `[IPV6]:PORT` or `IPV6`."""
+    """Return the host name or address in `HOST`, `HOST:PORT`, `[IPV6]:PORT` or `IPV6`."""
     if endpoint_text.startswith("["):
         return endpoint_text[1:].partition("]")[0]
     return endpoint_text.partition(":")[0] if endpoint_text.count(":") == 1 else endpoint_text
 
 
 def slots(environ: Mapping[str, str]) -> str:
-    """Return the number of ranks that this pod takes, as text: a number, auto, cpu or gpu."""
+    """Return the number of ranks on this pod, as text: a number, auto, cpu or gpu."""
     return environ.get(SLOTS) or environ.get("PET_NPROC_PER_NODE") or "auto"
 
 
@@ -99,7 +99,7 @@ def _index(environ: Mapping[str, str], hosts: int) -> int:
         index = number(environ, INDEX, NAME)
         if not environ.get(_JOB_INDEX) or not environ.get(_REPLICAS):
             return index
-        # The jobs of a replicated job have as many pods each.
+        # All jobs of a replicated job have the same number of pods.
         per_job = hosts // max(1, number(environ, _REPLICAS, "JobSet"))
         return number(environ, _JOB_INDEX, "JobSet") * per_job + index
     if environ.get(_NODE_RANK):
@@ -114,5 +114,5 @@ def _index(environ: Mapping[str, str], hosts: int) -> int:
 
 
 def _has_rank_per_pod(environ: Mapping[str, str]) -> bool:
-    """Whether RANK and WORLD_SIZE count pods, as the first operators of PyTorchJob have it."""
+    """Return whether RANK and WORLD_SIZE count pods, as with the first PyTorchJob operators."""
     return _IN_POD in environ and bool(environ.get(_RANK) and environ.get(_SIZE)) and "LOCAL_RANK" not in environ

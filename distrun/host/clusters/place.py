@@ -1,4 +1,4 @@
-"""The place of a host among those of its job, and how variables that tell it are read."""
+"""The place of a host in its job, and functions to read the variables that define it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from distrun.host.numerals import whole_number
 
 @dataclass(frozen=True)
 class HostPlace:
-    """One of the hosts of a job that a cluster has started."""
+    """The place of one host in a job that a cluster has started."""
 
     cluster: str
     """The cluster's name in messages."""
     index: int
-    """The number of this host: 0 is the one that leads, and has rank 0."""
+    """The number of this host. Host 0 is the leader, and has rank 0."""
     hosts: int
     """The number of hosts."""
     leader: str
-    """The name or address of host 0, as the others reach it; on host 0 it may be empty."""
+    """The name or address that the other hosts use for host 0. It may be empty on host 0."""
     job: str
-    """A text that the hosts of the job share, and those of another job do not. It is not a secret."""
+    """A text that is the same on all hosts of the job, and differs between jobs. It is not a secret."""
 
     def __post_init__(self) -> None:
         if self.index >= self.hosts:
@@ -52,7 +52,7 @@ def number(environ: Mapping[str, str], variable: str, cluster: str) -> int:
     """Return the value of a variable that the cluster sets to a whole number >= 0.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: it is not set, or not such a number.
     """
     value = text(environ, variable, cluster)
     found = whole_number(value, 0, sys.maxsize)
@@ -62,10 +62,10 @@ def number(environ: Mapping[str, str], variable: str, cluster: str) -> int:
 
 
 def parse(value: str, name: str, cluster: str) -> Any:
-    """Return what JSON of the cluster says.
+    """Return the parsed JSON `value` of the variable or file `name` of the cluster.
 
     Raises:
-        UsageError: it is no JSON.
+        UsageError: the value is not JSON.
     """
     try:
         return json.loads(value)

@@ -10,9 +10,9 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.host.clusters.place import HostPlace, parse
 
-# SageMaker's training toolkit sets variables; a container of one's own finds the file, and the name of the job:
-#   SM_HOSTS=["algo-1","algo-2"]  SM_CURRENT_HOST=algo-1  TRAINING_JOB_NAME=digits-2026-03-01-10-11-12-345
-#   {"current_host": "algo-1", "hosts": ["algo-1", "algo-2"], "network_interface_name": "eth0", ...}
+# SageMaker's training toolkit sets variables. A custom container only has the file, and the name of the job:
+# SM_HOSTS=["algo-1","algo-2"] SM_CURRENT_HOST=algo-1 TRAINING_JOB_NAME=digits-2026-03-01-10-11-12-345 {"current_host":
+# "algo-1", "hosts": ["algo-1", "algo-2"], "network_interface_name": "eth0", ...}
 _HOSTS = "SM_HOSTS"
 _HERE = "SM_CURRENT_HOST"
 _JOB = "TRAINING_JOB_NAME"
@@ -21,10 +21,10 @@ _NAME = "SageMaker"
 
 
 def read(environ: Mapping[str, str], file: Path = _FILE) -> HostPlace | None:
-    """Return the place of this instance; None outside of SageMaker's training jobs.
+    """Return the place of this instance, or None outside of SageMaker's training jobs.
 
     Raises:
-        UsageError: the list of hosts is none, or this host is not in it.
+        UsageError: the list of hosts is invalid, or this host is not in it.
     """
     if _HOSTS in environ and _HERE in environ:
         listed: Any = parse(environ[_HOSTS], _HOSTS, _NAME)
@@ -43,5 +43,5 @@ def read(environ: Mapping[str, str], file: Path = _FILE) -> HostPlace | None:
 
 
 def _natural(name: str) -> list[Any]:
-    """Return the key by which algo-2 comes before algo-10."""
+    """Return the sort key of `name`, which puts algo-2 before algo-10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]

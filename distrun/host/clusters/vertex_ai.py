@@ -15,10 +15,10 @@ _NAME = "Vertex AI"
 
 
 def read(environ: Mapping[str, str]) -> HostPlace | None:
-    """Return the place of this replica, those of workerpool0 first; None outside of Vertex AI.
+    """Return the place of this replica, or None outside of Vertex AI. Replicas of workerpool0 are first.
 
     Raises:
-        UsageError: the cluster's description cannot be understood.
+        UsageError: the cluster's description is invalid.
     """
     if _SPEC not in environ:
         return None

@@ -1,12 +1,12 @@
 """Authentication: two processes prove to each other that they know the job key, without showing it.
 
-The server sends a random challenge. The client answers with its proof and a challenge of its own; the server verifies
-the proof and answers with its own. A proof is an HMAC-SHA256 over the side, both challenges and the *context*: what the
-connection is for and where it was made. So no proof can be sent back to its maker, used a second time, or taken from
-one connection to another. Everything before a verified proof has a fixed size, and no more than that is read from an
-unknown process.
+The server sends a random challenge. The client answers with its proof and its own challenge. The server verifies the
+proof and answers with its own. A proof is an HMAC-SHA256 over the side, both challenges and the *context*: the purpose
+of the connection and the address where it was made. So a proof cannot be reflected to its maker, replayed, or relayed
+from one connection to another. Everything before a verified proof has a fixed size, and no more than this is read from
+an unknown process.
 
-The two sides are generators that yield bytes to send, or a number of bytes to receive, and know nothing of sockets.
+The two sides are generators that yield bytes to send, or a number of bytes to receive, and do not use sockets.
 `run_handshake` runs one on a blocking socket, a `NonblockingHandshake` on a socket that does not block, a step at a
 time.
 """
@@ -26,7 +26,7 @@ SIZE = 32
 
 T = TypeVar("T")
 Handshake = Generator[bytes | int, bytes, T]
-"""One side of a handshake: yields what to send, or how many bytes it wants; returns the result."""
+"""One side of a handshake: yields bytes to send, or the number of bytes to receive, and returns the result."""
 
 
 class AuthenticationError(BootstrapError):
@@ -34,10 +34,10 @@ class AuthenticationError(BootstrapError):
 
 
 def server_side(key: bytes, context: bytes) -> Handshake[bytes]:
-    """Run the server's side; returns the challenges and the context, which no other connection has.
+    """Run the server's side. Return the transcript, both challenges and the context, which is unique to the connection.
 
     Raises:
-        AuthenticationError: the client does not know the key; it was told nothing but a challenge.
+        AuthenticationError: the client does not know the key. It has received nothing except a challenge.
     """
     challenge = secrets.token_bytes(SIZE)
     yield challenge
@@ -51,11 +51,11 @@ def server_side(key: bytes, context: bytes) -> Handshake[bytes]:
 
 
 def client_side(key: bytes, context: bytes) -> Handshake[bytes]:
-    """Run the client's side; returns what the server's does.
+    """Run the client's side. Return the same transcript as the server's side.
 
     Raises:
-        AuthenticationError: the server does not know the key, or finds that we do not: it closed the connection after
-        our proof.
+        AuthenticationError: the server does not know the key, or rejects this client's key: it closed the connection
+            after the client's proof.
     """
     challenge = yield SIZE
     counter_challenge = secrets.token_bytes(SIZE)
@@ -79,9 +79,9 @@ def run_handshake(
     handshake: Handshake[T],
     await_readable: Callable[[socket.socket], None] = lambda connection: None,
 ) -> T:
-    """Run `handshake` on a blocking socket, whose timeout applies to each step; returns its result.
+    """Run `handshake` on a blocking socket, whose timeout applies to each step. Return its result.
 
-    `await_readable` returns when there is something to read, or raises an error of its own.
+    `await_readable` returns when there is something to read, or raises its own error.
 
     Raises:
         ConnectionError: the other side closed the connection.
@@ -108,7 +108,7 @@ def run_handshake(
 
 
 def _receive(connection: socket.socket, size: int, await_readable: Callable[[socket.socket], None]) -> bytes:
-    """Receive exactly `size` bytes; on a socket that keeps messages apart, in one message."""
+    """Receive exactly `size` bytes. On a socket that preserves message boundaries, they must be one message."""
     parts: list[bytes] = []
     while size:
         await_readable(connection)
@@ -121,7 +121,7 @@ def _receive(connection: socket.socket, size: int, await_readable: Callable[[soc
 
 
 class NonblockingHandshake(Generic[T]):
-    """A handshake that is under way on a socket that does not block."""
+    """Runs a handshake on a non-blocking socket, a step at a time."""
 
     def __init__(self, connection: socket.socket, handshake: Handshake[T]) -> None:
         self._connection = connection
@@ -129,18 +129,18 @@ class NonblockingHandshake(Generic[T]):
         self._outgoing = bytearray()
         self._incoming = bytearray()
         self._wanted = -1
-        """Bytes that the handshake waits for; -1 before it has begun."""
+        """The number of bytes that the handshake waits for. -1 before it has begun."""
         self._over = False
         self.result: T
-        """The result of the handshake; set when `advance` has returned True."""
+        """The result of the handshake. Set when `advance` has returned True."""
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether it goes on when the socket can take bytes, rather than when some have come."""
+        """Whether it continues when the socket is writable, not when it is readable."""
         return bool(self._outgoing)
 
     def advance(self) -> bool:
-        """Go on as far as possible without waiting; returns whether the handshake has ended.
+        """Continue as far as possible without waiting. Return whether the handshake has ended.
 
         Raises:
             OSError: the connection failed or was closed by the other side.
@@ -162,16 +162,16 @@ class NonblockingHandshake(Generic[T]):
         except ConnectionError as error:
             if self._over:
                 raise
-            # The handshake may know better what that means, and raise something else.
+            # The handshake may know the meaning of this, and raise another error.
             self._handshake.throw(error)
             raise
 
     def close(self) -> None:
-        """Give up; the socket stays as it is."""
+        """Stop the handshake. The socket is not closed."""
         self._handshake.close()
 
     def _step(self, received: bytes | None) -> None:
-        """Let the handshake go on until it wants to receive: what it sends meanwhile travels together."""
+        """Continue the handshake until it wants to receive. Bytes that it sends until then are sent together."""
         try:
             step = self._handshake.send(received)  # type: ignore[arg-type]  # None starts a generator
             while isinstance(step, bytes):
@@ -191,7 +191,7 @@ class NonblockingHandshake(Generic[T]):
         return True
 
     def _fill(self) -> bool:
-        """Receive up to what the handshake wants and never more; returns whether that is complete."""
+        """Receive the bytes that the handshake wants, and never more. Return whether they are complete."""
         try:
             while len(self._incoming) < self._wanted:
                 part = self._connection.recv(self._wanted - len(self._incoming))

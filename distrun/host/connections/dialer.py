@@ -1,4 +1,4 @@
-"""Dialing: connecting with a process that knows the key, at whichever of its addresses answers."""
+"""Dialing: connects with a process that knows the key, at the best of its addresses that answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from distrun.host.connections.target import REFUSED_PAUSE, SHORTEST_PAUSE, PeerC
 from distrun.host.endpoints import format_endpoint
 
 _STAGGER = 0.05  # seconds between the first attempts at one endpoint and the next
-_PREFERENCE = 0.25  # seconds in which a better endpoint may still answer once another has
+_PREFERENCE = 0.25  # seconds that better endpoints have to answer after another one has
 
 
 def dial(
@@ -36,23 +36,23 @@ def dial(
     stop_on: Sequence[int] = (),
     is_encrypted: bool = False,
 ) -> PeerConnection:
-    """Connect with the first of the endpoints that answers and knows the key.
+    """Return a connection with the first of the endpoints that answers and knows the key.
 
-    All endpoints are tried, slightly apart in the order given, and again and again until the deadline, for the other
-    side may not listen yet. The connection is made once the other side is in `Listener.receive`.
+    All endpoints are tried, with short pauses between them in the given order, and repeatedly until the deadline, since
+    the other side may not listen yet. The connection is complete once the other side calls `Listener.receive`.
 
     Args:
-        endpoints: names or addresses, and ports; in order of preference.
-        key: the key, or what finds it in the greeting of the process that answers.
-        introduction: what the other side gets to know of us, a JSON object of at most 64 KiB.
-        deadline: when to give up, as a `time.monotonic()`.
-        source: the address of our own to connect from, in digits; endpoints of the other family (IPv4, IPv6) are
-            tried all the same.
-        stop_on: descriptors; gives up once one of them is readable, be it a connection that has ended.
-        is_encrypted: whether the connection is encrypted, for which the other side must have decided as well.
+        endpoints: names or addresses, and ports, in order of preference.
+        key: the key, or a function that finds it in the greeting of the process that answers.
+        introduction: the message that introduces this process to the other side, a JSON object of at most 64 KiB.
+        deadline: the `time.monotonic()` when to stop trying.
+        source: the numeric local address to connect from. Endpoints of the other family (IPv4, IPv6) are tried without
+            it.
+        stop_on: descriptors. Stops trying once one of them is readable, which includes the end of a connection.
+        is_encrypted: whether to encrypt the connection. The other side must have the same setting.
 
     Raises:
-        BootstrapError: no process that knows the key answered in time; the text tells what happened at each endpoint.
+        BootstrapError: no process that knows the key answered in time. The text has the outcome at each endpoint.
     """
     start = time.monotonic()
     with contextlib.closing(_Dialer(endpoints, key, source, stop_on, start, is_encrypted)) as dialer:
@@ -74,7 +74,7 @@ def dial(
 
 
 def introduce(connection: socket.socket, introduction: Introduction, deadline: float, stop_on: Sequence[int]) -> None:
-    """Tell the other side, after the handshake, who we are; raises `OSError`. See `dial` for the arguments."""
+    """Send the introduction to the other side after the handshake. Raises `OSError`. For the arguments see `dial`."""
     facts = introduction if isinstance(introduction, Mapping) else introduction(connection)
     message = json.dumps(dict(facts)).encode()
     if len(message) > MAX_INTRODUCTION:
@@ -117,11 +117,11 @@ class _Dialer:
     _unresolved: list[_Unresolved] = field(default_factory=list)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
     _held: PeerConnection | None = None
-    """A connection, while better endpoints get a last chance."""
+    """A connection that is complete, while better endpoints may still answer."""
     _better: list[Target] = field(default_factory=list)
-    """The endpoints that are better than the one of `_held`."""
+    """The endpoints that are better than the endpoint of `_held` and may still answer."""
     _decision: float = float("inf")
-    """The time at which their last chance is over."""
+    """The time until when they may answer."""
 
     def __post_init__(self) -> None:
         self._unresolved = [_Unresolved(endpoint, self.start) for endpoint in self.endpoints]
@@ -129,12 +129,11 @@ class _Dialer:
             self._selector.register(descriptor, selectors.EVENT_READ)
 
     def next_connection(self, deadline: float) -> PeerConnection | None:
-        """Return the next connection with a peer that knows the key; None at the deadline, or when one of `stop_on` is
-        readable.
+        """Return the next connection with a peer that knows the key.
 
-        A connection counts once all better endpoints have failed again or had `_PREFERENCE` to answer too: the other
-        side begins to listen at one address after the other, and the first to answer may be a slow network that nobody
-        wanted.
+        Return None at the deadline, or when one of `stop_on` is readable. A connection is returned once all better
+        endpoints have failed again or had `_PREFERENCE` seconds to answer: the other side begins to listen at one
+        address after the other, and the first to answer may be on a slow network.
         """
         while (now := time.monotonic()) < deadline:
             self._resolve(now)
@@ -163,7 +162,7 @@ class _Dialer:
         return peer
 
     def _hold(self, peer: PeerConnection, target: Target) -> None:
-        """Keep the better one of two connections, and give endpoints that are better still a last chance."""
+        """Keep `peer` if it is better than the held connection, and try endpoints that are better still at once."""
         if self._held is not None:
             if target not in self._better:
                 peer.socket.close()
@@ -178,7 +177,7 @@ class _Dialer:
         self._held = peer
 
     def reasons(self) -> str:
-        """Return what happened at each endpoint."""
+        """Return a text with the outcome at each endpoint."""
         told = {format_endpoint(*endpoint): "not tried" for endpoint in self.endpoints}
         told.update({format_endpoint(*name.endpoint): name.reason for name in self._unresolved if name.reason})
         for target in self._targets:
@@ -187,7 +186,7 @@ class _Dialer:
         return ", ".join(f"{endpoint} ({reason})" for endpoint, reason in told.items()) or "there is no endpoint to try"
 
     def note_failure(self, address: tuple[str, int], reason: str) -> None:
-        """Note that a connection which was returned has failed: every endpoint that answered is tried again."""
+        """Record that a connection that was returned has failed. Every endpoint that answered is tried again."""
         soon = time.monotonic() + SHORTEST_PAUSE
         for target in self._targets:
             target.due = min(target.due, soon)
@@ -203,12 +202,12 @@ class _Dialer:
         self._selector.close()
 
     def _next_due(self) -> float:
-        """Return the time at which something is to be done though nothing has come."""
+        """Return the time of the next action that needs no event."""
         times = [*(target.next_time for target in self._targets), *(name.due for name in self._unresolved)]
         return min([self._decision, *times])
 
     def _failed(self, target: Target) -> None:
-        """Wait for an endpoint that has failed no longer, and let one that was not tried yet have its turn."""
+        """Stop waiting for an endpoint that has failed, and try one that was not tried before."""
         if target in self._better:
             self._better.remove(target)
         untried = next((other for other in self._targets if not other.tries), None)
@@ -216,7 +215,7 @@ class _Dialer:
             untried.due = min(untried.due, time.monotonic())
 
     def _resolve(self, now: float) -> None:
-        """Find the addresses of the endpoints that have none yet."""
+        """Resolve the names of endpoints that are due."""
         for name in [name for name in self._unresolved if name.due <= now]:
             try:
                 found = socket.getaddrinfo(*name.endpoint, type=socket.SOCK_STREAM)

@@ -1,15 +1,15 @@
-"""The handshake: what two processes say to each other over a new TCP connection before they use it.
+"""The handshake: the messages of two processes on a new TCP connection before they use it.
 
-    server   "distrun1", length, greeting    the greeting is public and mostly empty; munge puts the sealed key into it;
-                                             "distrunE" where connections are encrypted
+    server   "distrun1", length, greeting    the greeting is public and mostly empty. With munge, it has the sealed key.
+                                             "distrunE" if connections are encrypted
     both     the proofs of `authentication`
-             TLS                             where connections are encrypted, for all that follows; see `tls`
-    client   length, introduction            a JSON object: who the client is, and what the connection is for
-    server   "!"                             the acknowledgement: without it the client connects again
+             TLS                             if connections are encrypted, for everything after this: see `tls`
+    client   length, introduction            a JSON object: the client's identity, and the purpose of the connection
+    server   "!"                             the acknowledgement: without it, the client connects again
 
-The proofs are bound to the address that the client connects with. So a program of another user at an address
-that the client tries in vain cannot pass the handshake on to the real server. It also means that no address translation
-may stand between the two; the addresses that ranks tell each other are their own, so there is none.
+The proofs are bound to the server's address that the client connects with. So if another user's program listens at an
+address that the client tries, it cannot relay the handshake to the real server. As a consequence, there must be no
+address translation between the two sides. There is none, since ranks exchange the addresses of their own interfaces.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ HANDSHAKE_TIMEOUT = 10.0
 """Seconds that a handshake may take in all."""
 
 KeySource = bytes | Callable[[bytes], bytes]
-"""The key, or what finds it in a greeting. The greeting may come from anybody."""
+"""The key, or a function that finds it in a greeting. The greeting is not authenticated."""
 
 Introduction = Mapping[str, Any] | Callable[[socket.socket], Mapping[str, Any]]
-"""The client's facts about itself, or what makes them once the connection, and so our address, is known."""
+"""The client's facts about itself, or a function that returns them, given the connection with its local address."""
 
 PLAIN, ENCRYPTED = b"distrun1", b"distrunE"
-"""How a greeting begins, and so whether TLS follows the proofs. It cannot be exchanged for the other on the way: it is
-part of what is proved, and each side knows beforehand which one it wants."""
+"""The first bytes of a greeting, which determine whether TLS follows the proofs. An attacker cannot exchange one for
+the other: it is part of the proofs' context, and each side requires the one that it is configured for."""
 ACKNOWLEDGEMENT = b"!"
 LENGTH = struct.Struct("<I")
 MAX_GREETING = 1 << 14
@@ -49,15 +49,15 @@ MAX_INTRODUCTION = 1 << 16
 
 @dataclass(frozen=True)
 class Accepted:
-    """A client after the handshake, as the server knows it."""
+    """The server's result of a handshake."""
 
     introduction: dict[str, Any]
     session: Session | None
-    """The TLS session that the connection goes on with; None: it is not encrypted."""
+    """The TLS session of the connection. None if it is not encrypted."""
 
 
 def server_handshake(greeting: bytes, key: bytes, context: bytes, is_encrypted: bool = False) -> Handshake[Accepted]:
-    """Run the server's side, after which it has the introduction; `greeting` begins with what `begin_greeting` says."""
+    """Run the server's side, and return the client's introduction. `greeting` is the result of `begin_greeting`."""
     yield greeting
     transcript = yield from server_side(key, _proved(context, is_encrypted))
     if not is_encrypted:
@@ -68,7 +68,7 @@ def server_handshake(greeting: bytes, key: bytes, context: bytes, is_encrypted: 
 
 
 def begin_greeting(greeting: bytes, is_encrypted: bool) -> bytes:
-    """Return a greeting as it is sent."""
+    """Return `greeting` with its first bytes and its length."""
     return (ENCRYPTED if is_encrypted else PLAIN) + LENGTH.pack(len(greeting)) + greeting
 
 
@@ -89,7 +89,8 @@ def _take_introduction() -> Handshake[dict[str, Any]]:
 def client_handshake(
     key: KeySource, context: bytes, is_encrypted: bool = False
 ) -> Handshake[tuple[bytes, Session | None]]:
-    """Run the client's side up to the introduction; returns the key that both know, and the TLS session if any."""
+    """Run the client's side up to the introduction. Return the key that both sides know, and the TLS session, if
+    any."""
     head = yield len(PLAIN) + LENGTH.size
     (size,) = LENGTH.unpack(head[len(PLAIN) :])
     wanted, other = (ENCRYPTED, PLAIN) if is_encrypted else (PLAIN, ENCRYPTED)
@@ -124,7 +125,7 @@ def _session(key: bytes, transcript: bytes, is_server: bool) -> Session:
 
 
 def encrypted(connection: socket.socket, session: Session | None) -> socket.socket:
-    """Return the connection that goes on with a session: itself where there is none."""
+    """Return `connection` encrypted with `session`, or itself if there is no session."""
     if session is None:
         return connection
     from distrun.host.connections.tls import TlsSocket
@@ -133,7 +134,7 @@ def encrypted(connection: socket.socket, session: Session | None) -> socket.sock
 
 
 def context(address: tuple[Any, ...]) -> bytes:
-    """Return what the proofs are bound to: a connection with this address of the server. Both sides write it alike."""
+    """Return the context of the proofs for the server's `address`. Both sides compute the same bytes."""
     host = ipaddress.ip_address(without_zone(address[0]))
     if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
         host = host.ipv4_mapped

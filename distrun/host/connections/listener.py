@@ -1,4 +1,4 @@
-"""Listening: connections are taken over TCP, and only those of clients who know the job key are handed out."""
+"""Listening: accepts TCP connections, and returns only connections with clients that know the job key."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from distrun.host.descriptors import OUT_OF_RESOURCES
 from distrun.host.endpoints import at_free_port
 
 MAX_HANDSHAKES = 1024
-"""Handshakes that may be under way at once, or a quarter of the files this process may open, if that is less; the
-oldest makes room for the next."""
+"""The most handshakes that are under way at once, or a quarter of this process's limit of open files, if that is less.
+Beyond this, the oldest is dropped for each new one."""
 _BACKLOG = 4096
-_PORT_TRIES = 20  # for a port that is free at several addresses
-_BURST = 64  # connections accepted before the handshakes under way get a turn
+_PORT_TRIES = 20  # tries to find a port that is free at several addresses
+_BURST = 64  # the most connections accepted before handshakes continue
 
 
 def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
-    """Return a socket that listens on an address in digits.
+    """Return a socket that listens on a numeric address.
 
     Args:
         address: the address, IPv4 or IPv6.
-        port: the port; 0: any that is free and that DISTRUN_PORTS allows.
-        shared: whether other processes of this user may bind the port too (SO_REUSEPORT), such as one that keeps it
-            free for us; connections are made with those that listen.
+        port: the port. 0 for any free port that DISTRUN_PORTS allows.
+        shared: whether other processes of this user may bind the port, too (SO_REUSEPORT), such as one that has
+            reserved it. Connections go to the sockets that listen.
 
     Raises:
         OSError: the address is not one of this machine, or the port is taken.
-        UsageError: none of the ports that are allowed is free.
+        UsageError: none of the allowed ports is free.
     """
     if not port:
         return at_free_port(lambda free: _listen(address, free, shared))
@@ -53,7 +53,7 @@ def listen(address: str, port: int = 0, shared: bool = False) -> socket.socket:
 
 
 def listen_at(addresses: Sequence[str]) -> list[socket.socket]:
-    """Return sockets that listen at a port which is free at all addresses; raises `OSError`."""
+    """Return sockets that listen at all `addresses`, with the same port. Raises `OSError`."""
     for left in reversed(range(_PORT_TRIES)):
         sockets: list[socket.socket] = []
         try:
@@ -95,14 +95,14 @@ class _Client:
     address: str
     until: float
     events: int = select.EPOLLOUT
-    """The events that are waited for: the first step is to send."""
+    """The events that are waited for. The first step is to send."""
 
 
 class Listener:
-    """Accepts connections; authenticates many clients at once and hands out those that know the key.
+    """Accepts connections, authenticates many clients at once, and returns those that know the key.
 
-    No client delays another: those that send nothing, nonsense, or the right thing too slowly are dropped after
-    `HANDSHAKE_TIMEOUT`, or sooner when there are more than `MAX_HANDSHAKES`. One thread at a time may use it.
+    No client delays another: those that send nothing, garbage, or the right bytes too slowly are dropped after
+    `HANDSHAKE_TIMEOUT`, or earlier if there are more than `MAX_HANDSHAKES`. One thread at a time may use it.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Listener:
     ) -> None:
         """
         Args:
-            listeners: sockets that listen; `close` closes them.
+            listeners: listening sockets. `close` closes them.
             key: the job key.
-            greeting: what every client is sent first, before it has proved anything; at most 16 KiB.
-            is_encrypted: whether connections are encrypted, for which clients must have decided as well.
+            greeting: the bytes that every client is sent first, before it has proved anything. At most 16 KiB.
+            is_encrypted: whether to encrypt connections. Clients must have the same setting.
         """
         if len(greeting) > MAX_GREETING:
             raise ValueError(f"a greeting of {len(greeting)} bytes is longer than {MAX_GREETING}")
@@ -131,12 +131,12 @@ class Listener:
         self.refused = 0
         """The number of clients that gave a wrong proof."""
         self.refused_address = ""
-        """The address of the last of them."""
+        """The address of the last client that gave a wrong proof."""
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `receive` has something to do.
 
-        Clients whose time is over do not make it readable; the next `receive` drops them.
+        Clients that have timed out do not make it readable. The next `receive` drops them.
         """
         return self._epoll.fileno()
 
@@ -146,7 +146,7 @@ class Listener:
         return [listener.getsockname()[:2] for listener in self._listeners.values()]
 
     def describe_refused(self) -> str:
-        """Return `2 clients did not know the job key, the last from 10.0.0.9`; empty when there were none."""
+        """Return `2 clients did not know the job key, the last from 10.0.0.9`, or "" if there were none."""
         if not self.refused:
             return ""
         if self.refused == 1:
@@ -154,12 +154,13 @@ class Listener:
         return f"{self.refused} clients did not know the job key, the last from {self.refused_address}"
 
     def receive(self, timeout: float | None) -> tuple[socket.socket, dict[str, Any]] | None:
-        """Return the next client that has proved to know the key, with its introduction; None when none came.
+        """Return the connection and the introduction of the next client that knows the key, or None after `timeout`.
 
-        The connection blocks, has no timeout and is tuned; nothing has been read from it beyond the introduction.
+        The connection is blocking, without a timeout, with TCP options set. Nothing has been read from it after the
+        introduction.
 
         Args:
-            timeout: seconds to wait; 0: only what can be done at once; None: for ever.
+            timeout: seconds to wait. 0 to do only what needs no waiting. None to wait for ever.
 
         Raises:
             BootstrapError: this process has no file descriptors left.
@@ -169,10 +170,10 @@ class Listener:
             now = time.monotonic()
             self._drop_late_clients(now)
             ready = [fd for fd, _ in self._epoll.poll(self._pause(now, deadline))]
-            # Those that are here go first: where thousands come at once, new ones would put them out.
+            # Handshakes under way go first: if thousands of clients connect at once, new ones would displace them.
             for fd in ready:
                 accepted = self._advance(fd) if fd in self._clients else None
-                # The other events are still there at the next call.
+                # The next call handles the other events.
                 if accepted is not None:
                     return encrypted(self._hand_over(fd), accepted.session), accepted.introduction
             for fd in ready:
@@ -191,7 +192,7 @@ class Listener:
         self._epoll.close()
 
     def _pause(self, now: float, deadline: float | None) -> float | None:
-        """Return how long to wait for events: at most until the oldest client's time is over."""
+        """Return how long to wait for events, at most until the oldest client times out."""
         ends = [client.until for client in self._clients.values()][:1]
         if deadline is not None:
             ends.append(deadline)
@@ -203,7 +204,7 @@ class Listener:
                 connection, address = listener.accept()
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
-                    return  # no client is waiting any more, or the last one has closed its connection already
+                    return  # no client is waiting, or the last one has already closed its connection
                 if not self._clients:
                     raise BootstrapError(
                         f"no connection can be accepted: {error.strerror}; raise the limit of open files (ulimit -n)"
@@ -219,7 +220,7 @@ class Listener:
             connection.setblocking(False)
             handshake = server_handshake(self._greeting, self._key, self._prepare(connection), self._is_encrypted)
         except (OSError, BootstrapError):
-            connection.close()  # the client is gone already, or nobody that we talk with
+            connection.close()  # the client is already gone, or not allowed
             return
         fd = connection.fileno()
         self._clients[fd] = _Client(
@@ -228,12 +229,12 @@ class Listener:
         self._epoll.register(fd, select.EPOLLOUT)
 
     def _prepare(self, connection: socket.socket) -> bytes:
-        """Set the options of a new connection; return what the proofs are bound to."""
+        """Set the options of a new connection. Return the context of its proofs."""
         set_tcp_options(connection)
         return context(connection.getsockname())
 
     def _advance(self, fd: int) -> Accepted | None:
-        """Go on with a handshake; returns what is known of the client when it is complete."""
+        """Continue a handshake. Return its result when it is complete, else None."""
         client = self._clients[fd]
         try:
             if client.handshake.advance():
@@ -260,7 +261,7 @@ class Listener:
     def _drop(self, fd: int) -> None:
         client = self._clients.pop(fd)
         client.handshake.close()
-        client.connection.close()  # epoll forgets it by itself
+        client.connection.close()  # this also removes it from the epoll object
 
     def _drop_late_clients(self, now: float) -> None:
         while self._clients:

@@ -1,4 +1,4 @@
-"""One address to connect with: attempts one after the other, none of which blocks, and when the next is due."""
+"""One address to connect with: non-blocking attempts, one after the other, and the time of the next."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from distrun.host.connections.tcp_options import set_tcp_options
 if TYPE_CHECKING:
     from distrun.host.connections.tls import Session
 
-# Seconds before the next attempt: after the first, at most, and at most after a failed authentication. (Who answers may
-# be a rank 0 that has been left behind and is about to go.)
+# Seconds before the next attempt: after the first one, at most, and at most after a failed authentication. (The process
+# that answers may be rank 0 of an earlier run that is about to end.)
 SHORTEST_PAUSE, _LONGEST_PAUSE, REFUSED_PAUSE = 0.01, 0.25, 0.5
 
 
 @dataclass(frozen=True)
 class PeerConnection:
-    """A connection with another process, after the handshake. It blocks, has no timeout and has our TCP options."""
+    """A connection with another process after the handshake: blocking, without a timeout, with TCP options set."""
 
     socket: socket.socket
     endpoint: tuple[str, int]
-    """The other side's address, in digits, and port."""
+    """The other side's numeric address and port."""
     key: bytes
-    """The key that both have proved to know."""
+    """The key that both sides have proved to know."""
 
 
 @dataclass(eq=False)
@@ -40,41 +40,41 @@ class Target:
     """One address of an endpoint, and the state of the attempts to connect with it."""
 
     endpoint: tuple[str, int]
-    """The endpoint for people, which may have a name instead of the address."""
+    """The endpoint in messages to users, which may have a name instead of the address."""
     family: socket.AddressFamily
     address: tuple[Any, ...]
     selector: selectors.BaseSelector
-    """Tells when `advance` is to be called; its data is this object."""
+    """Selects the events for `advance`. Their data is this object."""
     due: float
     """The time of the next attempt."""
     pause: float = SHORTEST_PAUSE
     reason: str = ""
-    """Why the last attempt failed. That of a failed authentication is kept, as it tells more than any other."""
+    """Why the last attempt failed. The reason of a failed authentication is kept, since it is the most useful one."""
     is_refused: bool = False
     """Whether an authentication has failed."""
     tries: int = 0
     connection: socket.socket | None = None
     handshake: NonblockingHandshake[tuple[bytes, Session | None]] | None = None
     until: float = 0.0
-    """The time at which the attempt under way is given up."""
+    """The time when the attempt under way times out."""
 
     @property
     def next_time(self) -> float:
-        """The time at which something is to be done though nothing has come."""
+        """The time of the next action that needs no event."""
         return self.due if self.connection is None else self.until
 
     @property
     def words(self) -> str:
-        """The outcome so far, for people, as in `connection refused`; empty if nothing has failed."""
+        """The outcome so far, in words such as `connection refused`. Empty if nothing has failed."""
         is_waiting = self.connection is not None and not self.is_refused
         return self._timeout_reason() if is_waiting else self.reason
 
     def attempt(self, source: str | None, now: float) -> bool:
-        """Begin to connect; return False if the attempt has failed at once.
+        """Begin to connect. Return False if the attempt has failed at once.
 
         Args:
-            source: the address of our own to connect from, if it is of the same family.
-            now: the time.
+            source: the local address to connect from, used if it is of the same family.
+            now: the current time.
         """
         self.tries += 1
         self.until = now + HANDSHAKE_TIMEOUT
@@ -94,15 +94,15 @@ class Target:
         return True
 
     def advance(self, key: KeySource, is_encrypted: bool) -> PeerConnection | None:
-        """Go on with an attempt.
+        """Continue an attempt.
 
         Args:
-            key: the key, or what finds it.
-            is_encrypted: whether the connection is to be encrypted.
+            key: the key, or a function that finds it.
+            is_encrypted: whether to encrypt the connection.
 
         Returns:
-            The connection when the other side has proved to know the key. None: the attempt goes on, or it has failed;
-            then `connection` is None as well.
+            The connection when the other side has proved that it knows the key. None if the attempt continues, or if it
+            has failed, in which case `connection` is None as well.
         """
         connection = self.connection
         assert connection is not None  # only attempts under way have events
@@ -130,7 +130,7 @@ class Target:
         return PeerConnection(encrypted(connection, session), address[:2], found)
 
     def time_out(self) -> None:
-        """Give up the attempt under way."""
+        """End the attempt under way because it has timed out."""
         self._fail(self._timeout_reason())
 
     def end(self) -> None:
@@ -144,18 +144,18 @@ class Target:
         self.connection = self.handshake = None
 
     def _begin_handshake(self, connection: socket.socket, key: KeySource, is_encrypted: bool) -> None:
-        """Begin the handshake when the connection is made; raises `OSError` when it cannot be made."""
+        """Begin the handshake when the connection is established. Raises `OSError` if it cannot be."""
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
         address = connection.getpeername()
         if address == connection.getsockname():
-            # Where no process listens, TCP may connect a socket with itself.
+            # If no process listens, TCP may connect a socket with itself (a simultaneous open).
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         self.handshake = NonblockingHandshake(connection, client_handshake(key, context(address), is_encrypted))
 
     def _fail(self, reason: str, is_refused: bool = False) -> None:
-        """End an attempt that came to nothing, and pause before the next."""
+        """End an attempt that has failed, and schedule the next."""
         self.end()
         if is_refused or not self.is_refused:
             self.reason = reason

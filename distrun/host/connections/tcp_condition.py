@@ -1,4 +1,4 @@
-"""The condition of a TCP connection on which something has waited for long, in plain words."""
+"""The condition of a TCP connection that has been waited for too long, in words for users."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from enum import Enum
 
 from distrun.host.connections.tcp_info import SentPackets, TcpInfo
 
-_SIOCOUTQNSD = 0x894B  # linux/sockios.h: the bytes that have not left for the first time
+_SIOCOUTQNSD = 0x894B  # linux/sockios.h: the bytes that have not been sent even once
 _INT = struct.Struct("i")
-_SUSPICIOUS_RETRIES = 3  # in a row, each after twice the time of the one before: 1.4 s at least
-_LOSS, _MANY = 0.01, 10  # the share of lost packets, and their number, from which on it is the network's fault
+_SUSPICIOUS_RETRIES = 3  # in a row, each after twice the time of the previous one: at least 1.4 s
+_LOSS, _MANY = 0.01, 10  # the least share and number of lost packets that count as a fault of the network
 RECENT = 3.0
-"""Seconds within which something has come a moment ago."""
-_SMALL = 500  # bytes; a packet with no more data passes everywhere
+"""Packets that arrived in the last so many seconds count as recent."""
+_SMALL = 500  # bytes: a packet with at most this much data passes any path MTU
 
 
 class Finding(Enum):
@@ -31,18 +31,18 @@ class Finding(Enum):
 
 @dataclass(frozen=True)
 class TcpCondition:
-    """A connection at this moment."""
+    """The state of a connection at one moment."""
 
     info: TcpInfo
     packets: SentPackets
     unacknowledged: int
-    """Bytes that are sent and not acknowledged."""
+    """Bytes that were sent and are not acknowledged."""
     unsent: int
-    """Bytes in the kernel's buffer that have not left for the first time."""
+    """Bytes in the kernel's buffer that have not been sent even once."""
 
     @classmethod
     def of(cls, connection: socket.socket) -> TcpCondition:
-        """Ask the kernel; raises OSError when the connection is closed."""
+        """Return the state of `connection`, from the kernel. Raises OSError if it is closed."""
         waiting, unsent = (_bytes(connection, request) for request in (termios.TIOCOUTQ, _SIOCOUTQNSD))
         return cls(TcpInfo.of(connection), SentPackets.of(connection), max(0, waiting - unsent), unsent)
 
@@ -59,11 +59,11 @@ class TcpCondition:
         return Finding.SOUND
 
     def is_answered(self, within: float = RECENT) -> bool:
-        """Whether all that was sent has been acknowledged, and something has come within so many seconds."""
+        """Return whether all sent data is acknowledged, and something arrived in the last `within` seconds."""
         return not self.info.unanswered and not self.info.retries and self.info.idle <= within
 
     def describe(self, small_pass: bool = False) -> str:
-        """Return a clause about the connection that follows its name; empty when it is sound.
+        """Return a clause about the connection, to follow its name, or "" if it is sound.
 
         Args:
             small_pass: whether another connection shows that small packets are answered.

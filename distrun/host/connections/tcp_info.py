@@ -1,4 +1,4 @@
-"""TCP_INFO, by which the kernel tells whether what is sent on a TCP connection is answered, and what was lost."""
+"""TCP_INFO: the kernel's information about acknowledgements and losses on a TCP connection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 # struct tcp_info of linux/tcp.h, which grows at its end.
 # tcpi_retransmits, probes, backoff, options; snd_mss; unacked; last_data_recv, last_ack_recv (milliseconds); rtt (us).
 _INFO = struct.Struct("=2x4B10xI4xI24xII8xI")
-# tcpi_total_retrans; data_segs_out; dsack_dups. A kernel that is older tells less of them.
+# tcpi_total_retrans; data_segs_out; dsack_dups. Older kernels return fewer of these.
 _PACKETS = struct.Struct("=100xI52xI56xI")
 _TIMESTAMPS = 1  # TCPI_OPT_TIMESTAMPS
 _IPV4, _IPV6, _TCP, _STAMPS = 20, 40, 20, 12  # bytes of headers
@@ -17,27 +17,27 @@ _IPV4, _IPV6, _TCP, _STAMPS = 20, 40, 20, 12  # bytes of headers
 
 @dataclass(frozen=True)
 class TcpInfo:
-    """A connection at this moment."""
+    """The state of a connection at one moment."""
 
     retries: int
-    """How often what was sent first has been sent again, or the other side's window been asked for, in vain."""
+    """How often the first unacknowledged packet was sent again, or a window probe was sent, without an answer."""
     unanswered: int
-    """The packets that are sent and not acknowledged."""
+    """The number of packets that were sent and are not acknowledged."""
     idle: float
-    """Seconds since anything came, be it an acknowledgement."""
+    """Seconds since any packet arrived, including an acknowledgement."""
     resent: int = 0
-    """How often in a row what was sent first has been sent again without an answer."""
+    """How often in a row the first unacknowledged packet was sent again without an answer."""
     backoff: int = 0
-    """How often the pause before the next try has doubled."""
+    """How often the pause before the next retransmission or probe has doubled."""
     largest: int = 0
-    """Bytes of data in the largest packet that is sent, without headers."""
+    """Bytes of data in the largest packet that may be sent (the MSS), without headers."""
     round_trip: float = 0.0
-    """Seconds, smoothed."""
+    """The smoothed round-trip time in seconds."""
     has_timestamps: bool = False
 
     @classmethod
     def of(cls, connection: socket.socket) -> TcpInfo:
-        """Ask the kernel; raises OSError when the connection is closed."""
+        """Return the state of `connection`, from the kernel. Raises OSError if it is closed."""
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
         retransmits, probes, backoff, options, mss, unacked, last_data, last_ack, round_trip = _INFO.unpack(data)
         return cls(
@@ -52,31 +52,31 @@ class TcpInfo:
         )
 
     def is_dead(self, timeout: float) -> bool:
-        """Whether what is sent has been unanswered for so many seconds.
+        """Return whether sent data has been unanswered for `timeout` seconds.
 
-        A host that is alive answers even when its process does not read. Before anything is sent nothing has to come,
-        apart from answers to keepalives.
+        A host that is alive answers even if its process does not read. On a connection without sent data, nothing needs
+        to arrive except answers to keepalives.
         """
         return self.retries > 0 and self.idle >= timeout
 
     def headers(self, family: int) -> int:
-        """Return the bytes of headers in each packet of data of a connection of this address family."""
+        """Return the bytes of headers in each data packet of a connection of the address family `family`."""
         ip = _IPV6 if family == socket.AF_INET6 else _IPV4
         return ip + _TCP + (_STAMPS if self.has_timestamps else 0)
 
 
 @dataclass(frozen=True)
 class SentPackets:
-    """The packets of data that have been sent on a connection since it was made."""
+    """The data packets that were sent on a connection since it was made."""
 
     sent: int
-    """All, those that were sent again among them. 0: the kernel does not say (before Linux 4.6)."""
+    """The number of packets, including retransmissions. 0 if the kernel does not report it (before Linux 4.6)."""
     lost: int
-    """The packets that had to be sent again."""
+    """The number of packets that had to be sent again."""
 
     @classmethod
     def of(cls, connection: socket.socket) -> SentPackets:
-        """Ask the kernel; raises OSError when the connection is closed."""
+        """Return the packets of `connection`, from the kernel. Raises OSError if it is closed."""
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _PACKETS.size)
         retransmitted, sent, came_twice = _PACKETS.unpack(data.ljust(_PACKETS.size, b"\0"))
         return cls(sent, max(0, retransmitted - came_twice))

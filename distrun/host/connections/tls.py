@@ -1,12 +1,15 @@
-"""TLS between processes of a job: certificates that are made for one connection, and a socket that speaks TLS.
+"""TLS between processes of a job: certificates for one connection each, and a socket that uses TLS.
 
-Both sides have proved to know the job key by the `handshake` when TLS begins. From the key and what they have said they
-derive two Ed25519 keys, one for each side, and each makes both certificates: so each shows its own and accepts exactly
-one, that of this connection's other side, which nobody without the job key can make. The session keys are agreed on
-again by TLS 1.3, so someone who learns the job key later still cannot read what was recorded.
+When TLS begins, both sides have proved in the `handshake` that they know the job key. From the key and the transcript
+of the handshake, they derive two Ed25519 keys, one for each side. Each side makes both certificates. So each side shows
+its own certificate, and accepts exactly one, the other side's, which cannot be made without the job key. TLS 1.3
+negotiates new session keys, so a recorded connection stays secret even if the job key becomes known later.
 
-The encryption is OpenSSL's, through Python's `ssl`; the certificates are made by `cryptography`. This module is
-imported where encryption is asked for, and nowhere else.
+OpenSSL encrypts, through Python's `ssl`, and `cryptography` makes the certificates. This module is only imported if
+encryption is asked for.
+
+A certificate per job would be simpler, but would not bind a session to its connection. Kernel TLS would save a copy,
+but few kernels have it loaded, and Python cannot give it the keys.
 """
 
 from __future__ import annotations
@@ -31,24 +34,24 @@ from distrun.errors import BootstrapError
 T = TypeVar("T")
 
 _RECORD_HEADER = 5  # bytes: type, version (2), length (2)
-_SENT_AT_ONCE = 1 << 17  # bytes that are encrypted before they are handed to the kernel: eight records
+_SENT_AT_ONCE = 1 << 17  # bytes that are encrypted before they are passed to the kernel: eight records
 _READ_AT_ONCE = 1 << 18
-_BORN, _DIES = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)  # whatever a host's clock says
+_BORN, _DIES = datetime.datetime(2000, 1, 1), datetime.datetime(9999, 12, 31)  # valid whatever a host's clock shows
 
 
 class TlsError(BootstrapError):
-    """The other side does not show the certificate of this connection, or what came was changed on the way."""
+    """The other side does not show the certificate of this connection, or data was changed in transmission."""
 
 
 class Session:
-    """One side of a TLS connection, which moves no bytes itself."""
+    """One side of a TLS connection. It does not send or receive itself: its methods yield the bytes."""
 
     def __init__(self, key: bytes, transcript: bytes, is_server: bool) -> None:
         """
         Args:
             key: the job key.
-            transcript: what both sides have said so far, with fresh random bytes of both.
-            is_server: which side we are.
+            transcript: the transcript of the handshake, with fresh random bytes of both sides.
+            is_server: whether this is the server's side.
         """
         server, client = (_Identity(key, side, transcript) for side in (b"server", b"client"))
         own, peer = (server, client) if is_server else (client, server)
@@ -58,14 +61,14 @@ class Session:
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=peer.certificate)
         if is_server:
-            context.num_tickets = 0  # nobody resumes a session
+            context.num_tickets = 0  # sessions are never resumed
         own.show_in(context)
         self._expected = peer.certificate
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self.incoming, self.outgoing, server_side=is_server)
 
     def handshake(self) -> Generator[bytes | int, bytes, None]:
-        """Run the TLS handshake; yields bytes to send, or a number of bytes to receive.
+        """Run the TLS handshake. Yields bytes to send, or a number of bytes to receive.
 
         Raises:
             TlsError: the other side does not show the certificate of this connection.
@@ -85,10 +88,10 @@ class Session:
             raise TlsError("the other side shows a certificate of another connection")
 
     def through(self, inner: Generator[bytes | int, bytes, T]) -> Generator[bytes | int, bytes, T]:
-        """Run a handshake inside of TLS; yields and returns as it does.
+        """Run the handshake `inner` inside TLS. Yields encrypted bytes and returns its result.
 
         Raises:
-            TlsError: what came was changed on the way.
+            TlsError: data was changed in transmission.
         """
         try:
             step = next(inner)
@@ -116,26 +119,26 @@ class Session:
         return received
 
     def _receive_record(self) -> Generator[bytes | int, bytes, None]:
-        """Receive exactly one record, so that what comes after the handshake is left for the socket."""
+        """Receive exactly one record, so that data after the handshake is left for the socket."""
         header = yield _RECORD_HEADER
         body = yield int.from_bytes(header[3:], "big")
         self.incoming.write(header + body)
 
 
 class _Identity:
-    """The certificate of one side of one connection, and the private key of it."""
+    """The certificate of one side of one connection, with its private key."""
 
     def __init__(self, key: bytes, side: bytes, transcript: bytes) -> None:
         seed = hmac.digest(key, b"distrun tls " + side + b"\0" + transcript, "sha256")
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"distrun {side.decode()}")])
         builder = x509.CertificateBuilder(name, name, self._key.public_key(), 1, _BORN, _DIES)
-        # Signatures of Ed25519 are deterministic: both sides make the same bytes.
+        # Ed25519 signatures are deterministic, so both sides make the same bytes.
         self._made = builder.sign(self._key, None)
         self.certificate = self._made.public_bytes(Encoding.DER)
 
     def show_in(self, context: ssl.SSLContext) -> None:
-        """Show this certificate. OpenSSL reads it from a file, so that is one in memory which has no name."""
+        """Make `context` show this certificate. OpenSSL reads it from a file, here one in memory without a name."""
         file = os.memfd_create("distrun-tls")
         try:
             os.write(file, self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -146,12 +149,12 @@ class _Identity:
 
 
 class TlsSocket(socket.socket):
-    """A TCP connection on which all that is sent and received is encrypted, after the TLS handshake.
+    """A TCP connection that encrypts all data, after the TLS handshake.
 
-    It behaves like the socket that it replaces, with or without blocking, in `send`, `sendall`, `recv` and `recv_into`.
-    When it does not block, `send` raises BlockingIOError until all that it has encrypted has left; what is given to the
-    next call must then begin with the same bytes. What was decrypted and did not fit into what `recv_into` was given is
-    kept here, where no poll sees it: read until there is nothing.
+    It behaves like the socket that it replaces, blocking or not, in `send`, `sendall`, `recv` and `recv_into`. If it is
+    non-blocking, `send` raises BlockingIOError until all that it has encrypted has been sent, and the data of the next
+    call must begin with the same bytes. Decrypted data that did not fit into the buffer of `recv_into` is kept here,
+    where a poll does not see it, so callers must read until there is no more data.
     """
 
     reads_ahead = True
@@ -163,13 +166,13 @@ class TlsSocket(socket.socket):
         self.settimeout(timeout)
         self._tls, self._incoming, self._outgoing = session.tls, session.incoming, session.outgoing
         self._unsent = memoryview(b"")
-        """Bytes that are encrypted and have not left."""
+        """Encrypted bytes that have not been sent."""
         self._accepted = 0
-        """The bytes of which `_unsent` is the end."""
+        """The number of plain bytes that the last `send` encrypted, the result of `send` once `_unsent` is sent."""
         self._raw = memoryview(bytearray(_READ_AT_ONCE))
         self._record = bytearray()
-        """The beginning of a record, where we block."""
-        self._lock = threading.RLock()  # one thread may send while another receives, which OpenSSL does not allow
+        """The beginning of an incomplete record, if the socket is blocking."""
+        self._lock = threading.RLock()  # one thread may send while another receives, but OpenSSL does not allow it
         self._is_busy = False
 
     def send(self, data: Any, flags: int = 0) -> int:
@@ -191,7 +194,7 @@ class TlsSocket(socket.socket):
             rest = rest[self.send(rest) :]
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        if flags:  # only whether anything comes, or the end, is asked for
+        if flags:  # MSG_PEEK: only asks whether there is data or the end of the connection
             return super().recv(size, flags)
         with self._exclusive():
             parts: list[bytes] = []
@@ -215,9 +218,9 @@ class TlsSocket(socket.socket):
             return size - len(rest)
 
     def _decrypt(self, size: int, into: memoryview | None, is_enough: bool) -> Any:
-        """Return what was decrypted, or how much if it is written into `into`: at most one record of it.
+        """Return up to `size` decrypted bytes of one record, or their number if they are written into `into`.
 
-        Nothing, or 0, is the end of the connection, or that nothing more is here and that this is enough.
+        b"" or 0 means the end of the connection, or, if `is_enough`, that there is no more data now.
         """
         while True:
             try:
@@ -235,7 +238,7 @@ class TlsSocket(socket.socket):
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
         with self._lock:
-            if self._is_busy:  # a signal handler has interrupted us
+            if self._is_busy:  # a signal handler interrupted a call in this thread
                 raise BlockingIOError
             self._is_busy = True
             try:
@@ -244,7 +247,7 @@ class TlsSocket(socket.socket):
                 self._is_busy = False
 
     def _feed(self) -> bool:
-        """Receive some more; whether there was any before the end of the connection."""
+        """Receive more encrypted data. Return False at the end of the connection."""
         if self.gettimeout() == 0.0:
             if self._record:
                 self._incoming.write(self._record)
@@ -253,7 +256,7 @@ class TlsSocket(socket.socket):
             count = super().recv_into(self._raw)
             self._incoming.write(self._raw[:count])
             return count > 0
-        # No more than one record: what comes next may be read without blocking, when a poll must see it.
+        # At most one record: a caller may poll before it reads the next one, and the poll must see it.
         missing = _RECORD_HEADER - len(self._record)
         if missing <= 0:
             missing += int.from_bytes(self._record[3:_RECORD_HEADER], "big")

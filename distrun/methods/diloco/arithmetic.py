@@ -1,6 +1,6 @@
-"""The arithmetic of outer steps, in place, on flat arrays of numpy or torch: all that is done means the same in both.
+"""The arithmetic of outer steps, in place, on flat arrays of numpy or torch: its operators mean the same in both.
 
-It goes through memory piece by piece, so that what several operations need is still in cache.
+It processes memory piece by piece, so that the data of several operations is still in cache.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ Array = Any
 
 
 def pieces(count: int, most: int) -> Iterator[slice]:
-    """Yield slices of at most so many elements that make up `count`."""
+    """Yield consecutive slices of at most `most` elements, `count` in all."""
     for start in range(0, count, most):
         yield slice(start, min(start + most, count))
 
 
 def nesterov(anchor: Array, gradient: Array, velocity: Array | None, rate: float, momentum: float, piece: int) -> None:
-    """Move the anchor by an outer gradient, which is overwritten.
+    """Move `anchor` by the outer `gradient`, which is overwritten.
 
-    The step is that of torch.optim.SGD with nesterov=True; without a velocity it is plain.
+    The step is the same as in torch.optim.SGD with nesterov=True. Without a velocity, it is plain SGD.
     """
     for part in pieces(len(anchor), piece):
         step = gradient[part]

@@ -1,4 +1,4 @@
-"""Fragments: consecutive parameters that are exchanged together, about equal in bytes."""
+"""Fragments: consecutive parameters that are exchanged together, of about equal size."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from distrun.errors import UsageError
 
 @dataclass(frozen=True)
 class Fragment:
-    """Some parameters, and where they lie in a flat array of all of them."""
+    """Consecutive parameters, and their sizes in a flat array of them."""
 
     places: range
-    """Where the parameters stand in the list of all."""
+    """The indices of the parameters in the list of all."""
     sizes: tuple[int, ...]
-    """The elements of each."""
+    """The number of elements of each."""
 
     @property
     def count(self) -> int:
-        """The elements of all."""
+        """The number of elements of all."""
         return sum(self.sizes)
 
     def parts(self, flat: Any) -> list[Any]:
-        """Return the part of each parameter of a flat array, in the array's memory."""
+        """Return a view of each parameter's part of the flat array."""
         starts = list(accumulate(self.sizes, initial=0))
         return [flat[start : start + size] for start, size in zip(starts, self.sizes, strict=False)]
 
 
 def divide(sizes: Sequence[int], count: int) -> list[Fragment]:
-    """Return `count` fragments of parameters with so many elements each, none of which is empty.
+    """Return `count` non-empty fragments of parameters with `sizes` elements.
 
     A fragment ends with the parameter that brings the sum closest to its share.
 
@@ -48,7 +48,7 @@ def divide(sizes: Sequence[int], count: int) -> list[Fragment]:
     start = 0
     for number in range(1, count + 1):
         share = sums[-1] * number / count
-        ends = range(start + 1, len(sizes) - (count - number) + 1)  # the later ones need a parameter each
+        ends = range(start + 1, len(sizes) - (count - number) + 1)  # each later fragment needs a parameter
         stop = len(sizes) if number == count else min(ends, key=lambda end: abs(sums[end] - share))
         found.append(Fragment(range(start, stop), tuple(sizes[start:stop])))
         start = stop

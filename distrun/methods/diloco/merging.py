@@ -1,10 +1,13 @@
-"""Merging: all hosts become the same at once, whatever each of them has been through.
+"""Merging: makes the parameters of all hosts equal at once, whatever the state of each.
 
-That is wanted at the end of training, before weights are saved or judged, and when ranks have come or gone. Then hosts
-may be at different steps: one has used an average that another one was still waiting for when a third was lost, and
-newcomers have learned nothing. So the ranks tell each other where they are, take the newest anchors, and average how
-far each has come from there. That average is the new anchor: momentum has no part in it, so that merging often does
-not push the parameters on.
+It is used at the end of training, before weights are saved or evaluated, and after ranks have joined or left. Hosts may
+be at different steps: one has used an average that another was still waiting for when a third was lost, and new hosts
+have not trained at all. So the ranks exchange their states, take the newest anchors, and average their progress from
+there. The average is the new anchor. It is applied without momentum, so frequent merging does not move the parameters
+further.
+
+No rank need be at a step boundary when a host is lost: all ranks wait for the merge at the end of a step, and the state
+of each is as good as any other.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from distrun.runtime.world import world
 
 @dataclass(frozen=True)
 class MergeState:
-    """The standing of a rank."""
+    """The state of a rank before a merge."""
 
     step: int
     has_anchor: bool
@@ -33,20 +36,20 @@ class MergeState:
 
 @dataclass(frozen=True)
 class Plan:
-    """The part of the ranks in a merge, which follows from the standings of all."""
+    """The plan of a merge, which follows from the states of all ranks."""
 
     leader: int
     """The rank with the newest anchors."""
     step: int
-    """The inner steps that are behind all of them from now on."""
+    """The number of inner steps of all ranks after the merge."""
     sends: bool
-    """Whether a rank has other anchors than the leader."""
+    """Whether the leader must send its anchors, because a rank has others."""
     movers: int
-    """The ranks that have learned something."""
+    """The number of ranks that have trained since their anchor."""
 
 
 def plan(standings: Sequence[MergeState]) -> Plan | None:
-    """Return what the ranks do; None if none of them has an anchor."""
+    """Return the plan of the merge, or None if no rank has an anchor."""
     leader = max(range(len(standings)), key=lambda rank: _newness(standings[rank]))
     best = standings[leader]
     if not best.has_anchor:
@@ -63,7 +66,7 @@ def merge(outer: OuterOptimizer) -> None:
     """Give all ranks the average of their parameters, which becomes the anchor. All ranks of the job call this.
 
     Raises:
-        CollectiveError: a rank is gone; the next generation can merge.
+        CollectiveError: a rank is gone. The next generation can merge.
     """
     exchange = outer.under_way
     if exchange is not None and exchange.engine is world.engine():
@@ -74,7 +77,7 @@ def merge(outer: OuterOptimizer) -> None:
     found = plan([MergeState(row[0], bool(row[1]), bool(row[2]), tuple(row[3:])) for row in rows])
     if found is None:
         if outer.anchors:
-            outer.drop_anchor()  # the parameters may be another rank's now
+            outer.drop_anchor()  # the parameters may have been replaced by another rank's
         return
     outer.step, outer.has_moved = found.step, own.has_moved
     if not outer.anchors:
@@ -112,9 +115,9 @@ def _merge_fragment(outer: OuterOptimizer, number: int, found: Plan, version: in
 
 
 def _start(outer: OuterOptimizer, number: int, version: int) -> Array | None:
-    """Return where this host has begun what the newest anchor does not have; None: at that anchor.
+    """Return the parameters where this host began the progress that the newest anchor lacks. None: at that anchor.
 
-    The newest anchor has all that was sent for it, even if this host has not used it yet.
+    The newest anchor includes all progress that was sent for it, even if this host has not used it yet.
     """
     kept, exchange = outer.kept.get(number), outer.under_way
     if kept is not None:

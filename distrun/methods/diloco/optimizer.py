@@ -1,4 +1,11 @@
-"""The outer optimizer: takes the outer steps of one model, whichever framework it belongs to."""
+"""The outer optimizer: takes the outer steps of one model, of any framework.
+
+One exchange is under way at a time: an average is used when the next fragment is due at the latest, and after 10 steps
+at most, so one buffer in shared memory and one copy of what was sent serve all fragments. An outer step that overlaps
+with training is added rather than written: `parameters += new anchor - what was sent`. So nothing that the host has
+learned in the meantime is lost, and its ranks keep the same bits. Every step checks the engine for a lost host, because
+a host that did not check would train alone for `every` steps.
+"""
 
 from __future__ import annotations
 
@@ -22,39 +29,39 @@ from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.process_sets.process_set import ProcessSet
 from distrun.runtime.world import world
 
-_numbers = Numbering()  # told apart by the order in which they were made, the same on all ranks
+_numbers = Numbering()  # identifies optimizers by the order of their construction, the same on all ranks
 
 
 @dataclass
 class Exchange:
-    """The exchange of a fragment that is under way."""
+    """An exchange of a fragment that is under way."""
 
     fragment: int
     until: int
-    """The inner step after which its average is used."""
+    """The inner step after which to use its average."""
     handle: AnyHandle | None
-    """None where there is nobody to exchange with."""
+    """None if there is no other host to exchange with."""
     gradient: Array
-    """The outer gradient of this host; when the handle is done, of all."""
+    """The outer gradient of this host, and, when the handle is done, the average of all."""
     sent: Array
-    """The parameters at the beginning."""
+    """The parameters at the beginning of the exchange."""
     engine: Any
-    """The world's; in the next generation there is another."""
+    """The engine of the world. The next generation has another one."""
 
 
 @dataclass
 class Kept:
-    """The place of a host in one fragment, while its parameters and anchor are overwritten with those of another."""
+    """A host's state of one fragment, saved while its parameters and anchor are overwritten with another rank's."""
 
     parameters: Array
     version: int
-    """The outer steps that were behind it."""
+    """The number of outer steps so far."""
     sent: Array | None
-    """The parameters that it had sent, if an exchange was under way."""
+    """The parameters at the beginning of the exchange, if one was under way."""
 
 
 class OuterOptimizer:
-    """Takes the outer steps: a face calls `begin_step` and `end_step` around each inner step, on all ranks."""
+    """Takes outer steps. A face calls `begin_step` and `end_step` around each inner step, on all ranks."""
 
     def __init__(self, settings: OuterSettings, parameters: Parameters, hosts: ProcessSet) -> None:
         """`hosts` is the process set of the ranks of this host.
@@ -66,35 +73,36 @@ class OuterOptimizer:
         self.parameters = parameters
         self.fragments = divide(parameters.sizes, settings.fragments)
         self.step = 0
-        """Inner steps so far."""
+        """The number of inner steps so far."""
         self.versions = [0] * settings.fragments
-        """Outer steps of each fragment so far."""
+        """The number of outer steps of each fragment so far."""
         self.anchors: list[Array] = []
-        """The anchor of each fragment; none until the first step behind the warm-up."""
+        """The anchor of each fragment. Empty until the first step after the warm-up."""
         self.velocities: list[Array] = []
-        """The momentum of each fragment; none if there is to be none."""
+        """The momentum of each fragment. Empty without momentum."""
         self.is_agreed = False
         """Whether all ranks have the same anchors."""
         self.has_moved = False
-        """Whether this rank has made a step since all hosts were the same."""
+        """Whether this rank has made a step since all hosts were equal."""
         self.kept: dict[int, Kept] = {}
         self.under_way: Exchange | None = None
         self.name = f"outer_steps.{_numbers.next()}"
         self._schedule = Schedule(settings.every, settings.fragments, settings.warmup)
         self._hosts = hosts
         self._feedbacks = [Feedback() for _ in self.fragments]
-        self._room: tuple[Any, Array] = (None, None)  # of an engine
+        self._room: tuple[Any, Array] = (None, None)  # an engine, and the array in its memory
         self._sent: Array = None
-        self._compared_in: Any = None  # the engine of the generation in which all ranks had the same settings
+        self._compared_in: Any = None  # the engine of the generation whose ranks have compared their settings
 
     # Around an inner step ---------------------------------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """Begin an inner step: the first one behind the warm-up begins at the anchor.
+        """Begin an inner step. The first one after the warm-up sets the anchor.
 
         Raises:
             UsageError: the ranks begin with different settings or parameters.
-            JobAbortedError: a rank is gone; a host that communicates now and then would notice it late.
+            JobAbortedError: a rank is gone. This is checked here since a host that rarely communicates would notice it
+                late.
         """
         failure = getattr(world.engine(), "failure", None)  # a single process has none
         if failure is not None:
@@ -106,11 +114,13 @@ class OuterOptimizer:
             self._compare()
 
     def compare_settings(self) -> None:
-        """Compare the settings of all ranks, once, unless steps have been made. A face whose ranks do something
-        together that depends on them calls this before; `begin_step` does.
+        """Compare the settings of all ranks, once for each generation, unless steps have been made.
+
+        `begin_step` calls this. A face calls it earlier if its ranks do something together that depends on the
+        settings.
 
         Raises:
-            UsageError: they differ.
+            UsageError: the settings differ.
         """
         engine = world.engine()
         if self.step == 0 and self._compared_in is not engine:
@@ -118,7 +128,7 @@ class OuterOptimizer:
             self._compared_in = engine
 
     def end_step(self) -> None:
-        """End an inner step: use an average that is due, and start the exchange that is."""
+        """End an inner step: use an average that is due, and start an exchange that is due."""
         self.step += 1
         self.has_moved = True
         if not self.is_agreed:
@@ -128,7 +138,7 @@ class OuterOptimizer:
             if self.step >= exchange.until:
                 self.finish()
             elif exchange.handle is not None:
-                exchange.handle.poll()  # moves it on where the progress thread has no core to itself
+                exchange.handle.poll()  # makes progress if the progress thread has no core of its own
         due = self._schedule.due(self.step)
         if due is not None:
             self._start(due)
@@ -136,7 +146,7 @@ class OuterOptimizer:
                 self.finish()
 
     def drop_anchor(self) -> None:
-        """Begin at the parameters as they are now."""
+        """Set the anchor to the current parameters."""
         self.make_room()
         for fragment, anchor in zip(self.fragments, self.anchors, strict=True):
             self.parameters.read(fragment, anchor)
@@ -154,7 +164,7 @@ class OuterOptimizer:
         self.is_agreed = True
 
     def make_room(self) -> None:
-        """Make anchors and velocities of zeros."""
+        """Allocate anchors and velocities, filled with zeros."""
         self.anchors = [self.parameters.zeros(fragment.count) for fragment in self.fragments]
         if self.settings.momentum:
             self.velocities = [self.parameters.zeros(fragment.count) for fragment in self.fragments]
@@ -166,27 +176,27 @@ class OuterOptimizer:
         gradient, sent = self.gradient_room(fragment), self._sent_room(fragment)
         self.parameters.read(fragment, sent)
         self.parameters.subtract(anchor, sent, gradient)
-        # The ranks of a host have the same parameters, so where there is one host there is nothing to average.
+        # The ranks of a host have the same parameters, so with one host there is nothing to average.
         handle = None if self._hosts.size() == world.size() else self.average(number, gradient)
         until = self.step + self._schedule.delay(number)
         self.under_way = Exchange(number, until, handle, gradient, sent, world.engine())
 
     def average(self, number: int, gradient: Array) -> AnyHandle:
-        """Start averaging an array of a fragment over the ranks."""
+        """Start to average `gradient`, an array of the fragment `number`, over the ranks."""
         call = Call("allreduce", f"{self.name}.{number}", wire=self.settings.wire, is_gradient=True)
         return self.parameters.average(self.fragments[number], gradient, call, self._feedbacks[number])
 
     def used(self, number: int) -> None:
-        """Note that an average of a fragment is used."""
+        """Record that an average of the fragment `number` has been used, and keep its residuals."""
         self._feedbacks[number].keep()
         self.versions[number] += 1
 
     def finish(self) -> None:
-        """Wait for the exchange that is under way, take its outer step, and add that to the parameters."""
+        """Wait for the exchange that is under way, take its outer step, and apply it to the parameters."""
         exchange = self.under_way
         if exchange is None:
             return
-        if exchange.engine is not world.engine():  # of an earlier generation
+        if exchange.engine is not world.engine():  # it belongs to an earlier generation
             self.under_way = None
             return
         if exchange.handle is not None:
@@ -195,7 +205,7 @@ class OuterOptimizer:
         fragment, anchor = self.fragments[number], self.anchors[number]
         velocity = self.velocities[number] if self.velocities else None
         nesterov(anchor, exchange.gradient, velocity, self.settings.outer_lr, self.settings.momentum, piece)
-        if self.settings.overlap:  # what was learned meanwhile stays
+        if self.settings.overlap:  # keeps the progress made during the exchange
             self.parameters.subtract(anchor, exchange.sent, exchange.sent)
             self.parameters.add(fragment, exchange.sent)
         else:
@@ -204,9 +214,9 @@ class OuterOptimizer:
         self.under_way = None
 
     def gradient_room(self, fragment: Fragment) -> Array:
-        """Return the array in which a fragment's outer gradient travels; there is one for all fragments."""
+        """Return the array for a fragment's outer gradient. All fragments share one."""
         engine = world.engine()
-        if self._room[0] is not engine:  # shared memory belongs to a world
+        if self._room[0] is not engine:  # the array is in shared memory, which belongs to a world
             self._room = engine, self.parameters.room(max(each.count for each in self.fragments))
         return self._room[1][: fragment.count]
 
@@ -218,27 +228,29 @@ class OuterOptimizer:
     # The state --------------------------------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """Keep this host's place, before its parameters and anchors are overwritten with another rank's: `merge` adds
-        what it has learned to what the others have."""
+        """Save this host's state before its parameters and anchors are overwritten with another rank's.
+
+        `merge` includes this host's progress in the average.
+        """
         exchange, self.under_way = self.under_way, None
         if not self.has_moved or not self.is_agreed:
             return
         for number, fragment in enumerate(self.fragments):
-            if number in self.kept:  # another generation has ended in the middle
+            if number in self.kept:  # saved already, when another generation ended before a merge
                 continue
             own = self.parameters.zeros(fragment.count)
             self.parameters.read(fragment, own)
             sent = exchange.sent if exchange is not None and exchange.fragment == number else None
             self.kept[number] = Kept(own, self.versions[number], sent)
-        self._sent = None  # it is kept
+        self._sent = None  # `kept` refers to its memory
 
     def forget(self) -> None:
-        """Forget what is under way, and what was kept."""
+        """Drop an exchange that is under way, and saved states."""
         self.under_way = None
         self.kept = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state: the number of steps, and anchors and velocities by parameter, in our own memory."""
+        """Return the state: the numbers of steps, and anchors and velocities by parameter, as views, not copies."""
         return {
             "step": self.step,
             "versions": list(self.versions),
@@ -247,10 +259,10 @@ class OuterOptimizer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a state, of any number of fragments. An exchange that is under way is dropped.
+        """Load `state`, saved with any number of fragments. An exchange that is under way is dropped.
 
         Raises:
-            UsageError: it is of other parameters.
+            UsageError: the state belongs to other parameters.
         """
         sizes = [len(anchor) for anchor in state["anchors"]]
         if sizes and sizes != list(self.parameters.sizes):

@@ -1,4 +1,4 @@
-"""The parameters of a model as the outer steps know them: flat arrays, and how these travel."""
+"""The parameters of a model, as outer steps use them: flat arrays, and their exchange."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class Parameters(Protocol):
 
     @property
     def piece(self) -> int:
-        """Elements that the arithmetic takes at a time."""
+        """The number of elements that the arithmetic processes at a time."""
         ...
 
     @property
     def sizes(self) -> Sequence[int]:
-        """The elements of each."""
+        """The number of elements of each parameter."""
         ...
 
     def zeros(self, count: int) -> Array:
-        """Return an array of zeros where the parameters are."""
+        """Return an array of zeros on the parameters' device."""
         ...
 
     def room(self, count: int) -> Array:
-        """Return an array to exchange, with whatever is in it, for this world only."""
+        """Return an uninitialised array for exchanges, for this world only."""
         ...
 
     def read(self, fragment: Fragment, out: Array) -> None:
-        """Copy the parameters of a fragment into a flat array."""
+        """Copy the parameters of `fragment` into the flat array `out`."""
         ...
 
     def write(self, fragment: Fragment, flat: Array) -> None:
-        """Overwrite the parameters of a fragment."""
+        """Overwrite the parameters of `fragment` with `flat`."""
         ...
 
     def add(self, fragment: Fragment, flat: Array) -> None:
-        """Add to the parameters of a fragment."""
+        """Add `flat` to the parameters of `fragment`."""
         ...
 
     def subtract(self, left: Array, right: Array, out: Array) -> None:
@@ -66,12 +66,12 @@ class Parameters(Protocol):
         ...
 
     def digest(self, flat: Array) -> int:
-        """Return a number that differs for other elements."""
+        """Return a number that differs if the elements differ."""
         ...
 
 
 def start_average(handle: Handle, fragment: Fragment, feedback: Feedback) -> Handle:
-    """Start the allreduce of one flat array of a fragment, whose parameters are quantised each by its size."""
+    """Start the allreduce of one flat array of `fragment`. Each parameter is quantised or not by its own size."""
     wire = world.engine().backend.quantisation_of(handle.request)
     if wire:
         handle.request = handle.request._replace(shapes=tuple((size,) for size in fragment.sizes))
@@ -81,18 +81,18 @@ def start_average(handle: Handle, fragment: Fragment, feedback: Feedback) -> Han
 
 
 class HostArrays:
-    """The part of `Parameters` that concerns numpy arrays: for faces whose parameters are copied to the host."""
+    """The part of `Parameters` for numpy arrays, for faces that copy their parameters to the host."""
 
     piece = 1 << 15
     dtype: np.dtype[Any] = np.dtype(np.float32)
-    """That of anchors; float64 where parameters are."""
+    """The dtype of anchors: float64 if the parameters are."""
 
     def zeros(self, count: int) -> Array:
         """Return an array of zeros."""
         return np.zeros(count, self.dtype)
 
     def room(self, count: int) -> Array:
-        """Return an array in the memory that collectives reach without a copy."""
+        """Return an array in memory that collectives use without a copy."""
         return collectives.empty(count, self.dtype)
 
     def subtract(self, left: Array, right: Array, out: Array) -> None:
@@ -109,5 +109,5 @@ class HostArrays:
         collectives.broadcast_(flat, root_rank, name)
 
     def digest(self, flat: Array) -> int:
-        """Return the CRC of its bytes."""
+        """Return the CRC of the bytes of `flat`."""
         return zlib.crc32(flat)

@@ -11,26 +11,26 @@ from distrun.errors import UsageError
 
 @dataclass(frozen=True)
 class OuterSettings:
-    """When hosts exchange what they have learned, and what they make of it.
+    """The settings of outer steps: when hosts exchange their parameters, and how the average is applied.
 
     Raises:
         UsageError: a setting is impossible.
     """
 
     every: int = 50
-    """Inner steps between two exchanges of the same parameters."""
+    """The number of inner steps between two exchanges of the same parameters."""
     outer_lr: float = 0.7
     """The learning rate of outer steps."""
     momentum: float = 0.9
-    """Their Nesterov momentum."""
+    """The Nesterov momentum of outer steps."""
     wire: str = "int4"
-    """The type in which outer gradients travel between hosts; empty: that of the job."""
+    """The type of outer gradients between hosts. "" for the job's."""
     overlap: bool = True
-    """Whether training goes on while a fragment travels."""
+    """Whether training continues during an exchange."""
     fragments: int = 4
-    """The number of parts into which the parameters are divided."""
+    """The number of fragments of the parameters."""
     warmup: int = 0
-    """Inner steps at the beginning in which all hosts reduce their gradients together."""
+    """The number of inner steps at the beginning where all hosts reduce their gradients together."""
 
     def __post_init__(self) -> None:
         for name, least in (("every", 1), ("fragments", 1), ("warmup", 0)):
@@ -54,7 +54,8 @@ class OuterSettings:
 
 
 def check_equal(given: Sequence[OuterSettings]) -> None:
-    """Raise `UsageError` unless all ranks have the same settings, given in rank order: anchors would differ."""
+    """Raise `UsageError` unless `given`, the settings of all ranks in rank order, are equal: else anchors would
+    differ."""
     for rank, other in enumerate(given):
         names = [each.name for each in fields(other) if getattr(other, each.name) != getattr(given[0], each.name)]
         if names:

@@ -1,13 +1,13 @@
-"""Parameter servers: processes beside the ranks that hold the parameters of a model, and what ranks do with them.
+"""Parameter servers: processes besides the ranks that hold the parameters of a model, and the ranks' access to them.
 
 `distrun --servers 2 -np 8 python train.py` starts two servers; `AsyncOptimizer` of a face makes the ranks their
 *workers*. Each server holds a *share* of the parameters (`layout`), and the state of the optimizer for it. A worker
-pushes its gradients, each server applies its part on arrival by the rules of the optimizer (`rules`), and answers with
-the newest parameters. How far workers may drift apart is the staleness (`clocks`).
+pushes its gradients. Each server applies its part on arrival by the rules of the optimizer (`rules`), and answers with
+the newest parameters. The staleness limits how far workers may drift apart (`clocks`).
 
-A server is `process`, which takes connections and serves each in a thread (`service`); one optimizer's share is a
-`store`, and `stores` are all of them. They are in memory that outlives the process (`memory`), so that a server that is
-started again goes on where the last one was; `copies` in a folder outlive its host, too. A worker has a `connection`
-with each server, and `session` is all of them. What the two say to each other is in `protocol`. The `coordinator`
-schedules functions on workers; its `calls` wait on server 0.
+The server process (`process`) accepts connections and serves each in a thread (`service`). A `store` is one optimizer's
+share, and `stores` holds all of them, in memory that outlives the process (`memory`), so a restarted server continues
+from the state of its predecessor. `copies` in a folder even outlive its host. A worker has a `connection` with each
+server, and a `session` uses all of them. `protocol` defines their messages. The `coordinator` schedules functions on
+workers, and its `calls` are queued on server 0.
 """

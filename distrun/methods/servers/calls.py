@@ -1,6 +1,6 @@
-"""Calls of the coordinator, in the order in which it schedules them, for whichever worker is free. Held by server 0.
+"""The queue of the coordinator's calls, in the order it schedules them, for any free worker. Server 0 holds it.
 
-What is scheduled is bytes to the server, which never looks into them.
+To the server, calls and results are bytes, which it does not interpret.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 
 
 class CallQueue:
-    """The calls that wait, and the results that the coordinator has not taken. Its methods are called by threads."""
+    """The pending calls, and the results that the coordinator has not taken yet. Several threads call its methods."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -19,31 +19,31 @@ class CallQueue:
         self._is_over = False
 
     def schedule(self, number: int, call: bytes) -> None:
-        """Add a call."""
+        """Add the call with this `number`."""
         with self._changed:
             self._calls.append((number, call))
-            self._changed.notify_all()  # those who wait for a result wait here, too
+            self._changed.notify_all()  # all, since threads that wait for a result use the same condition
 
     def next_call(self) -> tuple[int, bytes] | None:
-        """Wait for a call that a worker is to execute; None: there will be no more."""
+        """Wait for a call, and remove and return it. Return None if there will be no more."""
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._is_over)
             return self._calls.popleft() if self._calls else None
 
     def report(self, number: int, result: bytes) -> None:
-        """Keep the result of a call."""
+        """Add the result of the call with this `number`."""
         with self._changed:
             self._results.append((number, result))
             self._changed.notify_all()
 
     def next_result(self) -> tuple[int, bytes]:
-        """Wait for a result that the coordinator has not seen; in the order in which they come."""
+        """Wait for a result, and remove and return the oldest."""
         with self._changed:
             self._changed.wait_for(lambda: self._results)
             return self._results.popleft()
 
     def end(self) -> None:
-        """Have no more calls than those that wait."""
+        """Accept no more calls. Pending ones are still executed."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -2,7 +2,7 @@
 
 The clock of a worker is the number of steps whose gradients it has pushed. With staleness s, the parameters that a
 worker computes step c with (from 0) contain all gradients, of all workers, of the steps before c - s. So 0 is
-synchronous, and infinity waits for nobody.
+synchronous, and with infinity no worker ever waits.
 
 Source: Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
 """
@@ -13,24 +13,24 @@ import math
 from collections.abc import Sequence
 
 LEFT = 1 << 62
-"""The clock of a worker that has left: nobody waits for it."""
+"""The clock of a worker that has left, so that no other waits for it."""
 
 
 def needed(step: int, staleness: float) -> int:
-    """Return the clock that the slowest worker must have reached before a worker may compute a step.
+    """Return the clock that the slowest worker must have reached before a worker may compute `step`.
 
     Args:
         step: the number of the step, from 0.
-        staleness: at least 0; infinity waits for nobody.
+        staleness: at least 0. With infinity, no worker waits.
     """
     return 0 if math.isinf(staleness) else max(0, step - int(staleness))
 
 
 def slowest(clocks: Sequence[int]) -> int:
-    """Return the clock of the slowest worker that has not left; `LEFT` if all have."""
+    """Return the clock of the slowest worker that has not left, or `LEFT` if all have."""
     return min(clocks, default=LEFT)
 
 
 def are_complete(clocks: Sequence[int], arrived: frozenset[int]) -> bool:
-    """Whether the gradients of a synchronous step are there: those of all workers that have not left."""
+    """Return whether a synchronous step has the gradients of all workers that have not left."""
     return bool(arrived) and all(worker in arrived or clock == LEFT for worker, clock in enumerate(clocks))

@@ -1,4 +1,4 @@
-"""A worker's connection with one server: requests are sent and answered one after the other, in a thread of its own."""
+"""A worker's connection with one server. Its own thread sends requests and receives answers, one after the other."""
 
 from __future__ import annotations
 
@@ -31,50 +31,50 @@ from distrun.methods.servers.protocol import (
     send,
 )
 
-_LOOK_AGAIN = 1.0  # seconds between looks at a connection that is not used
+_LOOK_AGAIN = 1.0  # seconds between two checks of an idle connection
 
 
 @dataclass(frozen=True)
 class Request:
-    """A question to a server, and the place for its answer."""
+    """A request to a server, and the memory for its answer."""
 
     kind: Kind
     number: int = 0
     needed: int = 0
     parts: Sequence[Any] = ()
-    """Bytes and arrays to send; they must not change before the answer has come."""
+    """Bytes and arrays to send. They must not change until the answer has arrived."""
     answer: Sequence[Any] = ()
-    """Arrays that the answer fills."""
+    """Arrays that receive the answer."""
     done: Future[int] = field(default_factory=Future)
-    """The number in the answer's header, when it has come."""
+    """The number in the answer's header."""
 
 
 @dataclass(frozen=True)
 class Peer:
-    """How a server is reached, and as whom."""
+    """A server's address, and this worker's identity and settings for the connection."""
 
     server: int
     endpoints: str
-    """Its addresses, separated by commas."""
+    """The server's endpoints, separated by commas."""
     worker: int
     optimizer: int
     key: bytes = field(repr=False)
     is_encrypted: bool = False
     keepalive: float = 0.0
-    """Seconds of silence after which its host counts as gone; 0: never."""
+    """Seconds without an answer after which the server's host counts as gone. 0 for never."""
     start_timeout: float = 60.0
-    """Seconds in which it must answer at first, and again when it is started again."""
+    """Seconds that the server has to answer the first time, and again after a restart."""
     is_restarted: bool = False
-    """Whether servers that fail are started again."""
+    """Whether failed servers are restarted."""
     may_move: bool = False
-    """Whether that may be on another host, with an older state."""
+    """Whether a restart may be on another host, with an older state."""
 
 
 def dialed(peer: Peer, deadline: float) -> socket.socket:
-    """Connect with a server.
+    """Return a new connection with the server `peer`.
 
     Raises:
-        BootstrapError: nobody who knows the key answers.
+        BootstrapError: no process that knows the key answers.
     """
     introduction = {WORKER: peer.worker, OPTIMIZER: peer.optimizer, MEANT: peer.server}
     endpoints = [parse_endpoint(text) for text in peer.endpoints.split(",")]
@@ -84,13 +84,13 @@ def dialed(peer: Peer, deadline: float) -> socket.socket:
 
 
 class ServerConnection:
-    """The requests to one server. Where it is started again, a request that has no answer is sent again."""
+    """Sends requests to one server. If the server is restarted, a request without an answer is sent again."""
 
     def __init__(self, peer: Peer, layout: bytes) -> None:
         """
         Args:
             peer: the server.
-            layout: that of the parameters, as JSON.
+            layout: the layout of the parameters, as JSON.
         """
         self._peer = peer
         self._layout = layout
@@ -99,13 +99,13 @@ class ServerConnection:
         self._is_closed = self._is_ending = False
         self._queue: SimpleQueue[Request | None] = SimpleQueue()
         self._failure: Exception | None = None
-        self._clock = 0  # the steps whose gradients have been answered
+        self._clock = 0  # the number of steps whose gradients have been acknowledged
         self._was_open = False
         self._thread = threading.Thread(target=self._run, name=f"distrun asks server {peer.server}", daemon=True)
         self._thread.start()
 
     def ask(self, request: Request) -> Future[int]:
-        """Send a request when those before have been answered; returns what is done when its answer has come.
+        """Queue `request`, to be sent after earlier ones are answered. Return the future of its answer.
 
         Raises:
             UsageError: `close` has been called.
@@ -116,14 +116,14 @@ class ServerConnection:
         return request.done
 
     def close(self, abandon: bool = False) -> None:
-        """End the connection, after what has been asked, or at once."""
+        """Close the connection, after all queued requests, or at once if `abandon`."""
         self._is_ending = True
         self._queue.put(None)
         if abandon:
             with self._lock:
                 self._is_closed = True
                 if self._socket is not None:
-                    with suppress(OSError):  # the server has ended it
+                    with suppress(OSError):  # the server has closed it
                         self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
@@ -133,7 +133,7 @@ class ServerConnection:
                 try:
                     request.done.set_result(self._answered(request))
                     continue
-                except Exception as error:  # the waiting thread gets it
+                except Exception as error:  # raised in the thread that waits
                     self._failure = error
             request.done.set_exception(self._failure)
         self._disconnect()
@@ -141,8 +141,8 @@ class ServerConnection:
     def _next(self) -> Request | None:
         """Wait for the next request.
 
-        A server that has moved is told meanwhile what it cannot know, since others may wait for that: this worker may
-        have no request for as long as they wait.
+        In the meantime, reconnect with a server that has moved, to send it this worker's clock: its state may be older,
+        and other workers may wait for this clock, while this worker in turn has no request until they continue.
         """
         while self._peer.may_move:
             try:
@@ -161,16 +161,16 @@ class ServerConnection:
             self._failure = JobAbortedError(f"server {self._peer.server} does not answer: {error}")
         except (OSError, MismatchError) as error:
             self._disconnect()
-            self._failure = error if isinstance(error, MismatchError) else None  # otherwise it is tried again
+            self._failure = error if isinstance(error, MismatchError) else None  # otherwise the next check tries again
 
     def _answered(self, request: Request) -> int:
-        """Return the number in the answer.
+        """Send `request`, and return the number in the answer.
 
         Raises:
             JobAbortedError: the server is gone.
-            MismatchError: it has refused the request.
+            MismatchError: the server has refused the request.
         """
-        # Before it has answered for the first time it may still be starting.
+        # Before its first answer, the server may still be starting.
         deadline = time.monotonic() + self._peer.start_timeout
         while True:
             try:
@@ -200,8 +200,8 @@ class ServerConnection:
         """Connect, and open the share.
 
         Raises:
-            BootstrapError: nobody who knows the key answers.
-            MismatchError: another worker has described the parameters otherwise.
+            BootstrapError: no process that knows the key answers.
+            MismatchError: another worker has a different layout.
         """
         made = dialed(self._peer, deadline)
         with self._lock:
@@ -221,7 +221,7 @@ class ServerConnection:
 
 
 def expected(connection: socket.socket) -> Header:
-    """Receive the header of an answer.
+    """Return the header of an answer.
 
     Raises:
         MismatchError: the server has refused the request.

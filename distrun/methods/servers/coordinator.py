@@ -1,4 +1,4 @@
-"""The other form of parameter servers: one rank, the coordinator, schedules functions on all others, the workers."""
+"""The coordinator: with parameter servers, one rank may schedule functions on all others, the workers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Result:
         self._outcome: tuple[bool, Any] | None = None
 
     def fetch(self) -> Any:
-        """Wait for the function and return what it returned.
+        """Wait for the function, and return its result.
 
         Raises:
-            RemoteError: it raised an error.
+            RemoteError: the function raised an error.
         """
         while self._outcome is None:
             self._coordinator._take_result()
@@ -39,7 +39,7 @@ class Result:
 
 
 class Coordinator:
-    """Schedules functions, by name, on whichever worker is free: TensorFlow's `ClusterCoordinator`.
+    """Schedules functions, by name, on any free worker, as TensorFlow's `ClusterCoordinator` does.
 
         coordinator = distrun.Coordinator({"train": train})  # on all ranks
         if distrun.rank() == 0:
@@ -49,15 +49,15 @@ class Coordinator:
         else:
             coordinator.work()
 
-    Rank 0 is the coordinator. Functions that train use an `AsyncOptimizer` with staleness infinity, made on all ranks:
-    the coordinator pushes nothing, and `synchronize()` brings it the newest parameters. Calls wait on server 0, and are
-    lost with it, even where it is started again: then the job ends.
+    Rank 0 is the coordinator. Functions that train use an `AsyncOptimizer` with staleness infinity, made on all ranks.
+    The coordinator pushes no gradients, and calls `synchronize()` to get the newest parameters. Calls are queued on
+    server 0. They are lost if it fails, even if it is restarted, and the job ends.
     """
 
     def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
         """
         Args:
-            functions: those that may be scheduled, by their names, the same on all ranks.
+            functions: the functions that may be scheduled, by name, the same on all ranks.
 
         Raises:
             UsageError: the job has no servers, or no rank besides the coordinator.
@@ -75,11 +75,11 @@ class Coordinator:
         world.on_leaving(self._connection.close)
 
     def schedule(self, name: str, *args: Any, **kwargs: Any) -> Result:
-        """Have a worker call a function; returns at once.
+        """Schedule a call of the function `name` on any worker. Return at once.
 
         Args:
-            name: that of the function.
-            args, kwargs: its arguments, which can be pickled.
+            name: the name of the function.
+            args, kwargs: its arguments, which are pickled.
 
         Raises:
             UsageError: there is no function of this name, or this rank is not the coordinator.
@@ -91,7 +91,7 @@ class Coordinator:
         return result
 
     def join(self) -> None:
-        """Wait for all functions that have been scheduled.
+        """Wait for all scheduled functions.
 
         Raises:
             RemoteError: one of them raised an error.
@@ -103,14 +103,14 @@ class Coordinator:
             raise RemoteError(error)
 
     def end(self) -> None:
-        """Let the workers return from `work`, when they have done what has been scheduled.
+        """Let the workers return from `work` after all scheduled calls.
 
-        They do so, too, when rank 0 leaves the world or ends.
+        They also return when rank 0 leaves the world or ends.
         """
         self._ask(Kind.END)
 
     def work(self) -> None:
-        """Call what the coordinator schedules, until it says `end`, or leaves; on workers."""
+        """On workers: execute the coordinator's calls until it calls `end` or leaves."""
         while (asked := self._ask(Kind.NEXT_CALL)) is not None:
             number, call = asked
             name, args, kwargs = pickle.loads(call)  # from a process that knows the job key
@@ -136,7 +136,7 @@ class Coordinator:
             self._error = outcome[1]
 
     def _ask(self, kind: Kind, number: int = 0, text: bytes = b"") -> tuple[int, bytes] | None:
-        """Return the number and the text of the answer; None: it has none.
+        """Send a request. Return the number and the text of the answer, or None if it has no text.
 
         Raises:
             JobAbortedError: the server is gone.

@@ -1,9 +1,13 @@
-"""Copies of what a server holds, in a folder that all hosts see: a server whose host is lost goes on elsewhere with it.
+"""Copies of a server's shares, in a folder that all hosts see: after the loss of its host, a server continues
+elsewhere.
 
-There is a file per optimizer, which is replaced as a whole, and whose digest is checked when it is read. Its name has
-the *generation* of the server: how often servers had been started again when this one came to its host. A server writes
-files of its own generation only, and reads the newest of those before: one that has been given up, but is still there
-behind a network that is cut, does no harm.
+There is a file for each optimizer, which is replaced atomically, and whose digest is checked when it is read. Its name
+has the *generation* of the server: the number of restarts of servers before this one was started on its host. A server
+only writes files of its own generation, and reads the newest of earlier generations. So a server that was given up, but
+still runs behind a partitioned network, cannot overwrite newer copies.
+
+A copy is older than what workers have seen, so each worker tells the new server how many of its steps were applied.
+Steps that are missing in the copy would otherwise be waited for, for ever if their worker has no more to push.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Copy:
-    """The state of a share at one moment, between two updates."""
+    """The state of a share between two updates."""
 
     description: bytes
     """The layout, as JSON."""
@@ -46,14 +50,14 @@ class Copy:
 
 
 class Copies:
-    """The files of one server. Its methods are called by several threads."""
+    """The files of one server. Several threads call its methods."""
 
     def __init__(self, folder: Path, server: int, generation: int) -> None:
         """
         Args:
-            folder: that of the job, which is made if need be.
+            folder: the folder of the job, which is created if necessary.
             server: the number of the server.
-            generation: that of this process, and of those that come after it on this host.
+            generation: the generation of this process, and of its successors on this host.
 
         Raises:
             BootstrapError: the folder cannot be written to.
@@ -74,7 +78,7 @@ class Copies:
             ) from None
 
     def save(self, optimizer: int, copy: Copy) -> None:
-        """Replace the copy of an optimizer's share; that this cannot be done is said on stderr, once."""
+        """Replace the copy of an optimizer's share. An error is reported on stderr, once."""
         with self._lock:
             if self._is_over:
                 return
@@ -88,7 +92,7 @@ class Copies:
                 self._tell(error)
 
     def save_left(self, optimizer: int, workers: Sequence[int]) -> None:
-        """Note beside the copy which workers have left: none of them will come again to say so."""
+        """Save, beside the copy, which workers have left, because these will not connect again to report it."""
         with self._lock:
             if not self._is_over:
                 path = self._path(optimizer)
@@ -99,28 +103,28 @@ class Copies:
                     self._tell(error)
 
     def is_newest(self, optimizer: int, version: int, clocks: list[int]) -> bool:
-        """Whether the last copy has as many updates as the share, and knows of as many steps."""
+        """Return whether the last copy has the same number of updates and the same clocks as the share."""
         return self._saved.get(optimizer) == (version, clocks)
 
     def newest(self) -> dict[int, tuple[Copy, float]]:
-        """Return the copies that processes before this one have left, and how old each is, in seconds.
+        """Return the newest copies of earlier generations, by optimizer, and the age of each in seconds.
 
         Raises:
-            BootstrapError: one is damaged.
+            BootstrapError: a copy is damaged.
         """
         latest: dict[int, tuple[int, Path]] = {}
         for match, path in self._found():
             optimizer, generation = int(match["optimizer"]), int(match["generation"])
             if generation < self._generation and not match["kind"]:
                 latest[optimizer] = max(latest.get(optimizer, (-1, path)), (generation, path))
-        # The age is measured by the clock of the machine that keeps the files.
+        # The age is measured by the clock of the file server, not of this host.
         now = self._now() if latest else 0.0
         return {
             optimizer: (_copy(path), max(0.0, now - path.stat().st_mtime)) for optimizer, (_, path) in latest.items()
         }
 
     def remove(self) -> None:
-        """Remove what this server has written, and write nothing more; the last one removes the folder."""
+        """Remove the files of this server, and write no more. The last server removes the folder."""
         with self._lock, suppress(OSError):
             self._is_over = True
             for match, path in self._found():
@@ -137,7 +141,7 @@ class Copies:
         self._told = str(error)
 
     def _found(self) -> list[tuple[re.Match[str], Path]]:
-        """Return the files of this server, and what their names say."""
+        """Return the files of this server, with the matches of their names."""
         matches = [(_NAME.fullmatch(path.name), path) for path in self._folder.iterdir()]
         return [(match, path) for match, path in matches if match is not None and int(match["server"]) == self._server]
 
@@ -176,7 +180,7 @@ def _copy(path: Path) -> Copy:
 
 
 def _write(path: Path, header: bytes, arrays: NDArray[np.float32]) -> None:
-    """Replace a file as a whole."""
+    """Replace the file `path` atomically."""
     values = np.ascontiguousarray(arrays).reshape(-1).view(np.uint8).data
     temporary = path.with_name(path.name + ".part")
     with temporary.open("wb") as file:
@@ -188,10 +192,10 @@ def _write(path: Path, header: bytes, arrays: NDArray[np.float32]) -> None:
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
-    """Return the header and the values of a file.
+    """Return the header and the values of the file `path`.
 
     Raises:
-        BootstrapError: it is damaged.
+        BootstrapError: the file is damaged.
     """
     with path.open("rb") as file:
         magic, digest, header = file.readline(), file.readline(), file.readline()

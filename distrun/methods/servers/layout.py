@@ -1,8 +1,8 @@
-"""Which parameters there are, and which server holds what: pure, and the same on all workers and servers.
+"""The layout of the parameters on the servers: pure functions, with the same result on all workers and servers.
 
-The dense parameters are one flat vector, group by group, of which each server has a contiguous part of equal size. Of a
-sparse one, a table, server i of S has the rows i, i + S, i + 2 S and so on: rows that are used often are usually the
-first ones, and so all servers have some.
+The dense parameters form one flat vector, group by group. Each server has a contiguous part of it, of equal size. Of a
+sparse parameter, a table, server i of S has the rows i, i + S, i + 2 S and so on: the rows that are used most are
+usually the first ones, so this spreads them over all servers.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ class Parameter:
     name: str
     shape: tuple[int, ...]
     group: int
-    """The index of its rule."""
+    """The index of its group, and of the group's rule."""
     is_sparse: bool = False
     """Whether workers push and pull only some of its rows."""
 
     @property
     def size(self) -> int:
-        """The number of its elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All that workers and servers must agree on."""
+    """The facts that all workers and servers must agree on."""
 
     parameters: tuple[Parameter, ...]
     rules: tuple[Rule, ...]
-    """One per group of parameters."""
+    """The rule of each group of parameters."""
     workers: int
     is_synchronous: bool = False
-    """Whether gradients of all workers are averaged; otherwise each is applied when it arrives."""
+    """Whether the gradients of all workers are averaged. Otherwise each is applied on arrival."""
 
     def to_json(self) -> bytes:
-        """Return it as JSON, which `from_json` reads."""
+        """Return the layout as JSON, for `from_json`."""
         return json.dumps(asdict(self), sort_keys=True).encode("ascii")
 
     @classmethod
     def from_json(cls, text: bytes) -> Layout:
-        """Return what `to_json` wrote."""
+        """Return the layout that `to_json` encoded."""
         values = json.loads(text)
         parameters = tuple(Parameter(**{**item, "shape": tuple(item["shape"])}) for item in values.pop("parameters"))
         return cls(parameters, tuple(Rule(**item) for item in values.pop("rules")), **values)
 
     @property
     def slots(self) -> int:
-        """The number of arrays, as large as the parameters, that are the state of the optimizer."""
+        """The number of arrays, as large as the parameters, in the state of the optimizer."""
         return max((len(slots_of(rule)) for rule in self.rules), default=0)
 
     def flat_order(self) -> list[int]:
@@ -76,10 +76,10 @@ class Segment:
     parameter: int
     group: int
     place: int
-    """Where it begins in the share."""
+    """The index of its first element in the share."""
     size: int
     offset: int
-    """Where it begins in the parameter."""
+    """The index of its first element in the parameter."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ class Table:
     parameter: int
     group: int
     place: int
-    """Where it begins in the share; row follows row."""
+    """The index of its first element in the share. The rows are contiguous."""
     rows: int
     width: int
 
 
 @dataclass(frozen=True)
 class ServerShard:
-    """All that one server holds: first its part of the flat vector, then its tables."""
+    """The share of one server: its part of the flat vector, followed by its tables."""
 
     start: int
-    """Where its part of the flat vector begins."""
+    """The index in the flat vector where its part begins."""
     segments: tuple[Segment, ...]
     tables: tuple[Table, ...]
 
@@ -110,7 +110,7 @@ class ServerShard:
 
     @property
     def size(self) -> int:
-        """The number of all its elements."""
+        """The number of all elements."""
         return self.dense_size + sum(table.rows * table.width for table in self.tables)
 
     @property
@@ -120,7 +120,7 @@ class ServerShard:
 
 
 def shares(layout: Layout, servers: int) -> list[ServerShard]:
-    """Return the share of each of so many servers."""
+    """Return the share of each of `servers` servers."""
     order = layout.flat_order()
     total = sum(layout.parameters[index].size for index in order)
     bounds = [server * total // servers for server in range(servers + 1)]

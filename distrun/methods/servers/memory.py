@@ -1,13 +1,16 @@
-"""The state of a share in memory that outlives its server: a server that dies anywhere in an update loses nothing.
+"""The state of a share in memory that outlives its server: a server that dies at any point of an update loses nothing.
 
-The memory is a file without a name, whose descriptor the agent of the host holds. The share of each optimizer is a
-*block* of it. An update is made in *chunks*. The results of a chunk are first written to a scratch area; then a mark is
-set, the results are copied to their places, and the mark is removed. So a server that finds the mark set copies once
-more, which changes nothing if it had been done. Which update was under way, and which chunk is next, is noted too: a
-worker without an answer pushes the same gradient again, and the update goes on with that chunk. Clocks and numbers of
-steps are there twice, and one word says which of the two holds.
+The memory is a file without a name (memfd), whose descriptor the host's agent holds. The share of each optimizer is a
+*block* of it. An update is made in *chunks*. The results of a chunk are first written to a scratch area. Then a mark is
+set, the results are copied to their places, and the mark is cleared. A server that finds the mark set after a restart
+repeats the copy, which is idempotent. The update under way and its next chunk are recorded as well: a worker without an
+answer pushes the same gradient again, and the update continues with this chunk. Clocks and numbers of steps are stored
+twice, and one word selects the valid copy, so they change atomically.
 
-Processes die, and memory does not: the order of writes is that of the program.
+Only processes fail here, not the memory, so the writes before a failure are visible in program order.
+
+A replica on another server would cost the traffic of every update, and would lose the last ones unless each update
+waited for it. The chunks are small enough for the cache, so the scratch area costs one more copy.
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ from distrun.methods.servers.clocks import slowest
 from distrun.methods.servers.rules import Array
 
 CHUNK = 1 << 16
-"""The elements of a chunk: its arrays stay in cache."""
+"""The number of elements of a chunk, such that its arrays stay in cache."""
 _MAGIC = 0x6469737472756E31
 _ALIGNMENT = mmap.ALLOCATIONGRANULARITY
 _WORDS = 16
 
 
 class _Word(IntEnum):
-    """The words at the beginning of a block."""
+    """The indices of the words at the beginning of a block."""
 
     MAGIC = 0
     SIZE = 1
@@ -41,21 +44,21 @@ class _Word(IntEnum):
     IS_READY = 3
     """Whether the parameters have their first values."""
     CURRENT = 4
-    """Which of the two copies of the counts holds."""
+    """Which of the two copies of the counts is valid."""
     OWNER = 5
-    """The worker whose update is under way; -1: none is."""
+    """The worker whose update is under way, or -1."""
     CLOCK = 6
     NEXT = 7
-    """The chunk of that update which is next."""
+    """The next chunk of that update."""
     IS_MARKED = 8
-    """Whether the scratch area is to be copied."""
+    """Whether the scratch area must be copied."""
     PLACE = 9
     COUNT = 10
-    """Elements of the chunk, or its rows."""
+    """The number of elements of the chunk, or of its rows."""
     WIDTH = 11
-    """The width of a row; 0: the chunk is contiguous."""
+    """The width of a row, or 0 if the chunk is contiguous."""
     AFTERWARDS = 12
-    """The value that `NEXT` has when the chunk has been copied."""
+    """The value of `NEXT` after the chunk has been copied."""
     OPTIMIZER = 13
 
 
@@ -63,13 +66,13 @@ class Block:
     """The state of one share."""
 
     def __init__(self, fd: int, offset: int, workers: int, parts: int, size: int, slots: int) -> None:
-        """Open a block that `create` or `scan` has found.
+        """Open a block that `create` has made or `scan` has found, and complete an interrupted copy.
 
         Args:
-            fd, offset: where it is.
+            fd, offset: the memory, and the place of the block in it.
             workers: the number of workers.
-            parts: the number of parts of the share, each of which has a number of steps.
-            size: the elements of the share.
+            parts: the number of parts of the share. Each has its own number of steps.
+            size: the number of elements of the share.
             slots: the number of arrays of the optimizer's state.
         """
         bytes_ = int.from_bytes(os.pread(fd, 8, offset + 8 * _Word.SIZE), "little")
@@ -83,7 +86,7 @@ class Block:
         self._scratch = self._scratch.reshape(1 + slots, CHUNK)
         place += 4 * (1 + slots) * CHUNK
         self.arrays: NDArray[np.float32] = np.frombuffer(self._map, np.float32, (1 + slots) * size, place)
-        """The parameters, and then the state of the optimizer, one array in each row."""
+        """The parameters in row 0, and the arrays of the optimizer's state in the other rows."""
         self.arrays = self.arrays.reshape(1 + slots, size)
         self._workers = workers
         self._recover()
@@ -92,7 +95,7 @@ class Block:
 
     @property
     def version(self) -> int:
-        """The number of updates that have been made."""
+        """The number of updates so far."""
         return int(self._counts[self._words[_Word.CURRENT]][0])
 
     @property
@@ -103,19 +106,19 @@ class Block:
 
     @property
     def steps(self) -> NDArray[np.int64]:
-        """The number of updates that each part has had; not to be written to."""
+        """The number of updates of each part. Read-only."""
         steps: NDArray[np.int64] = self._counts[self._words[_Word.CURRENT]][1 + self._workers :]
         return steps
 
     def write_counts(self, version: int, clocks: Sequence[int], steps: NDArray[np.int64]) -> None:
-        """Replace all counts at once."""
+        """Replace all counts atomically."""
         other = 1 - int(self._words[_Word.CURRENT])
         copy = self._counts[other]
         copy[0], copy[1 : 1 + self._workers], copy[1 + self._workers :] = version, clocks, steps
         self._words[_Word.CURRENT] = other
 
     def restore(self, version: int, clocks: Sequence[int], steps: NDArray[np.int64], arrays: Array) -> None:
-        """Take over the state of another block, in one that is new."""
+        """Fill a new block with the state of another one."""
         self.arrays[...] = arrays
         self.write_counts(version, clocks, steps)
         self.set_ready()
@@ -126,43 +129,44 @@ class Block:
         return bool(self._words[_Word.IS_READY])
 
     def set_ready(self) -> None:
-        """Note that the parameters have their first values."""
+        """Record that the parameters have their first values."""
         self._words[_Word.IS_READY] = 1
 
     # Updates ----------------------------------------------------------------------------------------------------------
 
     @property
     def owner(self) -> int:
-        """The worker whose update is under way, or the number of workers if it is that of all; -1: none is.
+        """The worker whose update is under way, the number of workers for an update of all, or -1 for none.
 
-        It is another one than that which is to begin only if a process has died in the middle of an update. No other
-        one may be made before that has been completed.
+        When an update is about to begin, another one is under way only if a server died in the middle of it. That one
+        must be completed first.
         """
         return int(self._words[_Word.OWNER])
 
     def begin(self, owner: int, clock: int) -> int:
-        """Begin an update, or go on with it; return the number of the first chunk that has not been written."""
+        """Begin an update, or resume it. Return the number of the first chunk that has not been written."""
         words = self._words
         if (words[_Word.OWNER], words[_Word.CLOCK]) == (owner, clock):
             return int(words[_Word.NEXT])
+        # The owner is set last: a server that dies before has not begun the update.
         words[_Word.OWNER] = -1
         words[_Word.CLOCK], words[_Word.NEXT] = clock, 0
         words[_Word.OWNER] = owner
         return 0
 
     def write_chunk(self, number: int, place: int, results: Sequence[Array]) -> None:
-        """Write the results of a chunk, of at most `CHUNK` elements in a row, from an element on."""
+        """Write the results of the chunk `number`: at most `CHUNK` contiguous elements from the element `place` on."""
         for row, result in zip(self._scratch, results, strict=False):
             row[: result.size] = result
         self._commit(place, results[0].size, 0, number + 1)
 
     def write_rows(self, number: int, place: int, indices: NDArray[np.int64], results: Sequence[Array]) -> None:
-        """Write the results of some rows of a table, of at most `CHUNK` elements together.
+        """Write the results of some rows of a table, at most `CHUNK` elements in all.
 
         Args:
-            number: that of the chunk.
-            place: where the table begins.
-            indices: the rows, each only once.
+            number: the number of the chunk.
+            place: the element where the table begins.
+            indices: the rows, without repetitions.
             results: new values and slots, of shape (rows, width).
         """
         rows, width = results[0].shape
@@ -172,7 +176,7 @@ class Block:
         self._commit(place, rows, width, number + 1)
 
     def finish(self, version: int, clocks: Sequence[int], steps: NDArray[np.int64]) -> None:
-        """End an update, with the counts after it."""
+        """End an update, and set the counts after it."""
         self.write_counts(version, clocks, steps)
         self._words[_Word.OWNER] = -1
 
@@ -197,7 +201,7 @@ class Block:
         words[_Word.IS_MARKED] = 0
 
     def _recover(self) -> None:
-        """Complete what the process before has left."""
+        """Complete the work of a process that died in the middle of it."""
         words, owner = self._words, self.owner
         if words[_Word.IS_MARKED]:
             self._copy()
@@ -208,13 +212,13 @@ class Block:
 
 
 def create(fd: int, optimizer: int, description: bytes, workers: int, parts: int, size: int, slots: int) -> Block:
-    """Add a block to a memory; see `Block` for the sizes.
+    """Add a block to a memory, and return it.
 
     Args:
         fd: the memory.
-        optimizer: the number of the optimizer whose share it is.
-        description: says what is in it.
-        workers, parts, size, slots: as for `Block`.
+        optimizer: the number of the optimizer whose share it holds.
+        description: the layout, as JSON.
+        workers, parts, size, slots: see `Block`.
     """
     offset = _rounded(os.fstat(fd).st_size, _ALIGNMENT)
     bytes_ = _WORDS * 8 + _rounded(len(description), 8) + 16 * (1 + workers + parts)
@@ -225,18 +229,18 @@ def create(fd: int, optimizer: int, description: bytes, workers: int, parts: int
     words[_Word.SIZE], words[_Word.DESCRIPTION], words[_Word.OWNER] = end - offset, len(description), -1
     words[_Word.OPTIMIZER] = optimizer
     os.pwrite(fd, words.tobytes() + description, offset)
-    os.pwrite(fd, _MAGIC.to_bytes(8, "little"), offset)  # last: a block without it does not count
+    os.pwrite(fd, _MAGIC.to_bytes(8, "little"), offset)  # last: a block without it is incomplete and ignored
     return Block(fd, offset, workers, parts, size, slots)
 
 
 def scan(fd: int) -> list[tuple[int, int, bytes]]:
-    """Return the blocks that a memory has: the place of each, its optimizer and its description."""
+    """Return the blocks of a memory, as (offset, optimizer, description). Drop an incomplete last one."""
     found = []
     offset, end = 0, os.fstat(fd).st_size
     while offset < end:
         words = np.frombuffer(os.pread(fd, _WORDS * 8, offset), np.int64)
         if words[_Word.MAGIC] != _MAGIC:
-            os.ftruncate(fd, offset)  # its server died before it was there
+            os.ftruncate(fd, offset)  # its server died before it was complete
             break
         description = os.pread(fd, int(words[_Word.DESCRIPTION]), offset + _WORDS * 8)
         found.append((offset, int(words[_Word.OPTIMIZER]), description))

@@ -1,7 +1,8 @@
-"""The process of a parameter server: it takes the connections of workers, and serves each in a thread.
+"""The process of a parameter server: accepts the connections of workers, and serves each in a thread.
 
-It runs by its path, since neither the current directory nor PYTHONPATH need know of distrun. It ends by a signal, when
-the workers have left: what they do when they are told to end may need it. What it holds is in memory that outlives it.
+It is started by the path of this file, since distrun may be in neither the current directory nor PYTHONPATH. It ends by
+a signal, but only after the workers have left, since they may still need it while they end. Its state is in memory that
+outlives it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-sys.path[0] = str(Path(__file__).resolve().parents[3])  # and not this folder, whose modules are distrun's
+sys.path[0] = str(Path(__file__).resolve().parents[3])  # instead of this folder, whose modules are not top-level ones
 
 from distrun.contract.launch import (  # noqa: E402
     PREFIX,
@@ -43,17 +44,17 @@ _LOOK_AGAIN = 0.02  # seconds
 
 
 class Workers:
-    """The threads that serve, and the end of the process when a signal has come and the workers have left."""
+    """Runs the threads that serve workers, and ends the process after a signal once the workers have left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self.at_end: Callable[[], None] = lambda: None
-        """Is called at the end of the process."""
-        self._signals: SimpleQueue[int] = SimpleQueue()  # into which a signal handler may put things at any moment
+        """Called at the end of the process."""
+        self._signals: SimpleQueue[int] = SimpleQueue()  # SimpleQueue.put may be called in a signal handler
 
     def heed_signals(self) -> None:
-        """End by a signal; those that scripts use for themselves mean nothing here."""
+        """End the process on SIGTERM, SIGINT and SIGHUP. Ignore SIGUSR1 and SIGUSR2, which scripts may use."""
         for signum in _ENDING_SIGNALS:
             signal.signal(signum, lambda signum, frame: self._signals.put(signum))
         for signum in (signal.SIGUSR1, signal.SIGUSR2):
@@ -61,7 +62,7 @@ class Workers:
         threading.Thread(target=self._end_when_told, name="distrun ends", daemon=True).start()
 
     def serve(self, connection: socket.socket, run: Callable[[], None], name: str) -> None:
-        """Serve a worker, which is at the other end of a connection, in a thread of its own."""
+        """Call `run`, which serves the worker at the other end of `connection`, in a new thread."""
         with self._lock:
             self._connections.add(connection)
         threading.Thread(target=self._run, args=(connection, run), name=name, daemon=True).start()
@@ -74,9 +75,9 @@ class Workers:
                 self._connections.discard(connection)
 
     def _end_when_told(self) -> None:
-        """End the process when a signal has come and no worker is there any more.
+        """End the process after a signal, once no worker is connected.
 
-        That a thread still serves one tells nothing: it may wait, on behalf of a worker that has died, for another.
+        The connections are checked, not the threads: the thread of a worker that has died may wait for another worker.
         """
         signum = self._signals.get()
         while self._has_workers():
@@ -90,7 +91,7 @@ class Workers:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal ends the process."""
     workers = Workers()
     workers.heed_signals()
     server = int(os.environ[SERVER])
@@ -109,7 +110,7 @@ def main() -> None:
         assert accepted is not None  # there is no timeout
         connection, introduction = accepted
         worker, optimizer = introduction.get(WORKER), introduction.get(OPTIMIZER)
-        is_ours = introduction.get(MEANT) == server  # addresses need not be unique
+        is_ours = introduction.get(MEANT) == server  # another server may have the same private address on its host
         if not isinstance(worker, int) or not isinstance(optimizer, int) or not is_ours:
             connection.close()
             continue
@@ -122,7 +123,7 @@ def main() -> None:
 
 
 def _copies(server: int) -> tuple[Copies | None, float]:
-    """Return where to keep copies, if any are kept, and how many seconds lie between them."""
+    """Return the copies of this server, or None if none are made, and the seconds between two copies."""
     told = os.environ.get(SERVER_COPIES)
     if not told:
         return None, 0.0
@@ -131,12 +132,12 @@ def _copies(server: int) -> tuple[Copies | None, float]:
 
 
 def _restore(stores: Stores, copies: Copies, server: int) -> None:
-    """Go on with copies if this server has come from a host that is lost, and has nothing in memory.
+    """Restore the shares from copies if this server was restarted on another host, so that its memory is empty.
 
-    Where there is no copy, workers that had opened a share are refused, and others may begin.
+    If a share has no copy, workers that had opened it are refused, and others may begin.
 
     Raises:
-        BootstrapError: one is damaged.
+        BootstrapError: a copy is damaged.
     """
     if not stores.is_empty or not int(os.environ.get(SERVER_GENERATION, "0")):
         return
@@ -152,17 +153,17 @@ def _restore(stores: Stores, copies: Copies, server: int) -> None:
 
 
 def _keep(stores: Stores, seconds: float) -> None:
-    """Make copies for ever."""
+    """Copy all changed shares every `seconds` seconds, for ever."""
     while True:
         time.sleep(seconds)
         stores.keep_all()
 
 
 def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:
-    """Listen at the addresses of this server, whose port its agent keeps free.
+    """Return a listener at the endpoints of this server. The agent reserves their port.
 
     Raises:
-        BootstrapError: none of them can be listened at.
+        BootstrapError: it can listen at none of them.
     """
     sockets, reasons = [], []
     for text in endpoints.split(","):

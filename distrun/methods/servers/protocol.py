@@ -1,8 +1,8 @@
-"""The messages between a worker and a server, after the handshake of all connections of a job.
+"""The messages between a worker and a server, after the handshake of connections in a job.
 
-Every message is a header of fixed size, and as many bytes as it says: JSON where something is agreed on, and otherwise
-arrays in the order of bytes of the machine, read straight into the memory where they belong. A worker asks, and the
-server answers, one after the other, so that a request without an answer is all that a broken connection can lose.
+Every message is a header of fixed size, and a body whose length is in the header: JSON for the layout, otherwise arrays
+in native byte order, received directly in their destination. A worker sends a request, the server answers it, and so
+on. So a broken connection loses at most one request.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from numpy.typing import NDArray
 from distrun.errors import MismatchError
 
 _HEADER = struct.Struct("<B7xqqQ")
-_PIECE = 1 << 20  # bytes given to the socket at a time
+_PIECE = 1 << 20  # bytes passed to the socket at a time
 MOST_TEXT = 1 << 26
-"""Bytes of the longest JSON text that is read."""
+"""Bytes of the longest text that is accepted."""
 WORKER, OPTIMIZER, MEANT = "worker", "optimizer", "server"
-"""The members of a worker's introduction: its rank, the number of the optimizer, and the server that it means."""
+"""The members of a worker's introduction: its rank, the number of the optimizer, and the number of the server."""
 CALLS = -1
-"""The number that stands there for the queue of calls."""
+"""The number of the optimizer in an introduction that stands for the queue of calls."""
 
 
 class Kind(IntEnum):
-    """The meaning of a message. The first group goes to the server, the second are its answers."""
+    """The kinds of messages. Those up to END are requests to the server, the others its answers."""
 
     OPEN = 1
-    """The layout, JSON, which must be the same for all workers; number: the steps whose gradients this worker knows to
-    have been applied; needed: 1 if it has opened the share before. Answer: OPENED."""
+    """The layout, JSON, which must be the same for all workers. Number: the steps whose gradients this worker knows to
+    be applied. Needed: 1 if it has opened the share before. Answer: OPENED."""
     SET = 2
-    """New values of the share; number: 1 if the state of the optimizer and the numbers of steps follow. Answer: DONE,
-    when they are there."""
+    """New values of the share. Number: 1 if the state of the optimizer and the numbers of steps follow. Answer: DONE,
+    after they have been stored."""
     PUSH = 3
-    """The gradients of a step; number: the step. Answer: as to PULL."""
+    """The gradients of a step. Number: the step. Answer: as for PULL."""
     PULL = 4
-    """Answer: VALUES, the dense values, when the slowest worker has reached the clock `needed`."""
+    """No body. Answer: VALUES, the dense values, once the slowest worker has reached the clock `needed`."""
     ROWS = 5
-    """Indices of rows, int64; number: the table. Answer: VALUES, those of these rows."""
+    """Indices of rows, int64. Number: the table. Answer: VALUES, the values of these rows."""
     GET = 6
-    """Answer: VALUES, all values, the state of the optimizer and the numbers of steps."""
+    """No body. Answer: VALUES, all values, the state of the optimizer and the numbers of steps."""
     LEAVE = 7
-    """The worker pushes nothing more. Answer: DONE."""
+    """The worker will push no more gradients. Answer: DONE."""
 
     SCHEDULE = 8
-    """A call for any worker; number: the call. Answer: DONE."""
+    """A call for any worker. Number: the number of the call. Answer: DONE."""
     NEXT_CALL = 9
-    """Answer: CALL, when there is one, or DONE: there will be no more."""
+    """Answer: CALL, as soon as there is one, or DONE if there will be no more."""
     REPORT = 10
-    """The result of a call; number: the call. Answer: DONE."""
+    """The result of a call. Number: the number of the call. Answer: DONE."""
     NEXT_RESULT = 11
-    """Answer: RESULT, when there is one."""
+    """Answer: RESULT, as soon as there is one."""
     END = 12
     """No more calls will be scheduled. Answer: DONE."""
 
@@ -65,9 +65,9 @@ class Kind(IntEnum):
     """Number: the clock of this worker."""
     DONE = 17
     VALUES = 18
-    """Arrays; number: the version."""
+    """Arrays. Number: the version."""
     ERROR = 19
-    """A sentence."""
+    """A sentence, the reason why a request is refused."""
     CALL = 20
     RESULT = 21
 
@@ -81,16 +81,16 @@ class Header:
     needed: int
     """The clock that the slowest worker must have reached before the answer."""
     length: int
-    """The bytes that follow."""
+    """The number of bytes of the body."""
 
 
 def send(connection: socket.socket, kind: Kind, number: int = 0, needed: int = 0, parts: Sequence[Any] = ()) -> None:
     """Send a message.
 
     Args:
-        connection: blocks.
-        kind, number, needed: its header.
-        parts: bytes and contiguous arrays that follow.
+        connection: a blocking socket.
+        kind, number, needed: the header.
+        parts: bytes and contiguous arrays, the body.
     """
     views = [view for view in map(_bytes_of, parts) if len(view)]
     connection.sendall(_HEADER.pack(kind, number, needed, sum(map(len, views))))
@@ -100,7 +100,7 @@ def send(connection: socket.socket, kind: Kind, number: int = 0, needed: int = 0
 
 
 def receive_header(connection: socket.socket) -> Header:
-    """Receive the header of the next message.
+    """Return the header of the next message.
 
     Raises:
         ConnectionError: the other side has closed the connection.
@@ -111,7 +111,7 @@ def receive_header(connection: socket.socket) -> Header:
 
 
 def receive_into(connection: socket.socket, target: Any) -> None:
-    """Receive as many bytes as a contiguous array has, or a bytearray.
+    """Fill `target`, a contiguous array or a bytearray, with received bytes.
 
     Raises:
         ConnectionError: the other side has closed the connection.
@@ -125,10 +125,10 @@ def receive_into(connection: socket.socket, target: Any) -> None:
 
 
 def receive_text(connection: socket.socket, length: int) -> bytes:
-    """Receive a text of so many bytes.
+    """Return a received text of `length` bytes.
 
     Raises:
-        MismatchError: it is longer than any that is sent.
+        MismatchError: the length is more than `MOST_TEXT`.
     """
     if length > MOST_TEXT:
         raise MismatchError(f"a message of {length} bytes is longer than {MOST_TEXT}")
@@ -138,17 +138,17 @@ def receive_text(connection: socket.socket, length: int) -> bytes:
 
 
 def expect(header: Header, length: int) -> None:
-    """Check that a message has as many bytes as it must.
+    """Check that the body of a message has `length` bytes.
 
     Raises:
-        MismatchError: it has others.
+        MismatchError: it has another length.
     """
     if header.length != length:
         raise MismatchError(f"a message has {header.length} bytes instead of {length}: is this the same distrun?")
 
 
 def is_connected(connection: socket.socket) -> bool:
-    """Return whether the other end of a connection is there."""
+    """Return whether the other end of `connection` has not closed it."""
     if connection.fileno() < 0:
         return False
     poll = select.poll()

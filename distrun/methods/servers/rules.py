@@ -1,8 +1,8 @@
-"""The arithmetic of optimizers, in numpy, as frameworks have it: what a gradient does to parameters.
+"""The arithmetic of the frameworks' optimizers, in numpy: how a gradient updates parameters.
 
-A rule has the name of the optimizer whose results it has, up to rounding: `torch.SGD` and `keras.SGD` differ in more
-than their names. It is a function of chunks of float32 arrays that returns new ones and changes nothing, so that a
-server can write the results of a chunk all at once (see `memory`).
+A rule is named after the optimizer that it reproduces, up to rounding. `torch.SGD` and `keras.SGD` differ in their
+arithmetic. A rule is a pure function of chunks of float32 arrays that returns new arrays, so that a server can commit
+the results of a chunk as a whole (see `memory`).
 
 Sources: torch.optim and keras.optimizers, as of torch 2.9 and Keras 3.12. Delayed Nesterov: Liu et al., "Asynchronous
 Local-SGD Training for Language Modeling" (arXiv 2401.09135), algorithm 3 with c = 0.
@@ -24,14 +24,14 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """An optimizer's name and its settings, except for the learning rate, which comes with each gradient."""
+    """An optimizer's name and its settings, except for the learning rate, which is sent with each gradient."""
 
     name: str
     settings: Settings = field(default_factory=dict)
 
 
 def slots_of(rule: Rule) -> dict[str, float]:
-    """Return the names of the arrays that are the state of an optimizer, and the values that they begin with."""
+    """Return the initial values of the arrays of an optimizer's state, by name."""
     settings = rule.settings
     match rule.name:
         case "torch.SGD" | "keras.SGD":
@@ -55,8 +55,8 @@ def applied(
         rule: the optimizer.
         rate: the learning rate.
         step: the number of this update of the parameter, from 1.
-        value, gradient: float32, of one shape.
-        slots: the state, as `slots_of` names it.
+        value, gradient: float32, of the same shape.
+        slots: the state, in the order of `slots_of`.
     """
     return _RULES[rule.name](rule.settings, rate, step, value, gradient, *slots)
 
@@ -97,7 +97,7 @@ def _torch_adam(settings: Settings, rate: float, step: int, value: Array, gradie
 
 
 def _adam(settings: Settings, rate: float, step: int, value: Array, gradient: Array, *slots: Array) -> Any:
-    """Adam with epsilon inside of the correction: Keras' Adam and AdamW, and torch's SparseAdam."""
+    """Apply Adam with epsilon inside the bias correction: Keras' Adam and AdamW, and torch's SparseAdam."""
     beta1, beta2 = settings["beta1"], settings["beta2"]
     gradient = -gradient if settings.get("maximize") else gradient
     value = value * (1 - rate * settings["weight_decay"]) if settings.get("weight_decay") else value
@@ -133,7 +133,7 @@ def _keras_adagrad(settings: Settings, rate: float, step: int, value: Array, gra
 
 
 def _decayed(settings: Settings, value: Array, gradient: Array) -> Array:
-    """Return a gradient with torch's maximize and its weight decay by the loss."""
+    """Return `gradient` with torch's `maximize` and its L2 weight decay applied."""
     gradient = -gradient if settings.get("maximize") else gradient
     decay: float = settings.get("weight_decay", 0.0)
     return gradient + decay * value if decay else gradient

@@ -1,4 +1,4 @@
-"""Serving one worker: its requests are read and answered one after the other, in a thread of its own."""
+"""The service of one worker: receives and answers its requests, one after the other, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from distrun.methods.servers.store import Push, Rows, Store
 
 
 class Service:
-    """One connection with a worker."""
+    """Serves one connection with a worker."""
 
     def __init__(self, connection: socket.socket, worker: int, open_store: Callable[[Layout, bool], Store]) -> None:
         """
         Args:
-            connection: blocks.
-            worker: its rank.
-            open_store: returns the share that a layout describes, which this worker may have opened before.
+            connection: a blocking socket.
+            worker: the rank of the worker.
+            open_store: returns the store of a layout, given whether this worker has opened it before.
         """
         self._connection = connection
         self._worker = worker
         self._open_store = open_store
 
     def run(self) -> None:
-        """Serve until the worker is gone; a worker that breaks the rules is told so, and is served no longer."""
+        """Serve until the worker disconnects. A worker that violates the protocol is sent an error and disconnected."""
         try:
             self._serve()
         except DistrunError as error:
             with suppress(OSError):
                 send(self._connection, Kind.ERROR, parts=[str(error).encode()])
         except OSError:
-            pass  # the launcher knows why the worker is gone
+            pass  # the launcher reports why the worker is gone
         finally:
             self._connection.close()
 
@@ -69,7 +69,7 @@ class Service:
         match header.kind:
             case Kind.SET:
                 store.set(lambda arrays: self._receive_values(store, header, arrays))
-                store.keep(True)  # the worker that has the answer relies on it
+                store.keep(True)  # after the answer, the worker relies on the copy
                 send(self._connection, Kind.DONE, store.version)
             case Kind.PUSH:
                 pushed = self._receive_push(store, header, dense)
@@ -143,24 +143,24 @@ class Service:
 
 
 class CallService:
-    """One connection with the coordinator, or with a worker that executes its calls."""
+    """Serves one connection with the coordinator, or with a worker that executes its calls."""
 
     def __init__(self, connection: socket.socket, rank: int, calls: CallQueue) -> None:
-        """`rank` is that of the other side; the coordinator is rank 0."""
+        """`rank` is the rank of the other side. The coordinator is rank 0."""
         self._connection = connection
         self._rank = rank
         self._calls = calls
 
     def run(self) -> None:
-        """Serve until the other side is gone."""
+        """Serve until the other side disconnects."""
         try:
             while True:
                 self._answer(receive_header(self._connection))
         except (OSError, DistrunError):
-            pass  # the launcher knows why it is gone
+            pass  # the launcher reports why it is gone
         finally:
             self._connection.close()
-            if self._rank == 0:  # it may have ended without a word
+            if self._rank == 0:  # the coordinator may have ended without a call of `end`
                 self._calls.end()
 
     def _answer(self, header: Header) -> None:

@@ -1,4 +1,4 @@
-"""A worker's side of parameter servers: all parameters of one optimizer, on all servers."""
+"""The worker's side of parameter servers: access to all parameters of one optimizer, on all servers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from distrun.runtime.world import world
 
 MOST_WIDTH = 1 << 16
 """The longest row of a sparse parameter."""
-_numbers = Numbering()  # optimizers are told apart by the order in which they were made, the same on all workers
+_numbers = Numbering()  # optimizers are identified by the order of their construction, the same on all workers
 
 
 def check_staleness(staleness: float) -> float:
-    """Return a staleness that is one.
+    """Return `staleness` if it is valid.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not.
     """
     is_number = isinstance(staleness, int | float) and not isinstance(staleness, bool)
     if not is_number or not staleness >= 0 or (math.isfinite(staleness) and staleness != int(staleness)):
@@ -57,11 +57,11 @@ def endpoints() -> list[str]:
 
 
 def peer_of(server: int, optimizer: int) -> Peer:
-    """Return how this rank reaches a server.
+    """Return the peer for this rank's connection with a server.
 
     Args:
-        server: its number.
-        optimizer: that of the optimizer whose parameters are meant.
+        server: the number of the server.
+        optimizer: the number of the optimizer whose parameters are used.
 
     Raises:
         UsageError: the job has no servers.
@@ -82,13 +82,13 @@ def peer_of(server: int, optimizer: int) -> Peer:
 
 
 class Session:
-    """The parameters of one optimizer: gradients go to the servers, and values come back."""
+    """Pushes the gradients of one optimizer to the servers, and pulls its parameters."""
 
     def __init__(self, layout: Layout) -> None:
-        """Connect with all servers. Nothing has values before `start`.
+        """Connect with all servers. The parameters have no values before `start`.
 
         Args:
-            layout: what there is; the same on all workers.
+            layout: the parameters and rules, the same on all workers.
 
         Raises:
             UsageError: the job has no servers.
@@ -101,8 +101,8 @@ class Session:
         starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         self._places = {index: (int(starts[at]), int(starts[at + 1])) for at, index in enumerate(order)}
         self.values: Array = np.zeros(int(starts[-1]), np.float32)
-        """The dense parameters as the servers last told them: views of it are `value_of`."""
-        # Two, so that one can be written while the other is still being sent.
+        """The dense parameters as last pulled from the servers. `value_of` returns views of it."""
+        # Two buffers, so that one can be written while the other is still being sent.
         self._gradients = [np.zeros_like(self.values), np.zeros_like(self.values)]
         self._turn = 0
         self.clock = 0
@@ -111,19 +111,19 @@ class Session:
         number, text = _numbers.next(), layout.to_json()
         self._connections = [ServerConnection(peer_of(server, number), text) for server in range(len(ends))]
         self.is_open = True
-        """Whether this worker has not left."""
+        """Whether this worker has not left yet."""
         self._pid = os.getpid()
         world.on_leaving(self.close)
 
     # Dense parameters -------------------------------------------------------------------------------------------------
 
     def value_of(self, parameter: int) -> Array:
-        """Return the view of `values` that belongs to a dense parameter, in its shape."""
+        """Return a dense parameter's view of `values`, in its shape."""
         start, stop = self._places[parameter]
         return self.values[start:stop].reshape(self.layout.parameters[parameter].shape)
 
     def gradient_of(self, parameter: int) -> Array:
-        """Return the memory for the gradient of a dense parameter in the next `push`, in its shape."""
+        """Return the array for a dense parameter's gradient in the next `push`, in its shape."""
         start, stop = self._places[parameter]
         return self._gradients[self._turn][start:stop].reshape(self.layout.parameters[parameter].shape)
 
@@ -135,15 +135,15 @@ class Session:
         staleness: float,
         ahead: int,
     ) -> None:
-        """Begin to push the gradients of a step, and to pull new values; `await_values` waits for them.
+        """Start to push the gradients of a step and to pull new values. `await_values` waits for the values.
 
         Args:
             rates: the learning rate of each group.
-            present: whether each parameter has a gradient, in the memory of `gradient_of` or in `sparse`.
-            sparse: for each sparse parameter that has one, the rows, each once, and their gradients, of shape
-                (rows, width).
+            present: whether each parameter has a gradient, in the array of `gradient_of` or in `sparse`.
+            sparse: for each sparse parameter with a gradient, its rows, without repetitions, and their gradients, of
+                shape (rows, width).
             staleness: see `clocks`.
-            ahead: how many steps are computed before the one that uses these values.
+            ahead: the number of steps that are computed before the one that uses these values.
         """
         gradients = self._gradients[self._turn]
         self._turn = 1 - self._turn
@@ -161,7 +161,7 @@ class Session:
             self._under_way.append(connection.ask(request))
 
     def await_values(self) -> bool:
-        """Wait until `values` are those that the last `push` asked for; whether there was one.
+        """Wait until `values` has the result of the last `push`. Return whether there was one.
 
         Raises:
             JobAbortedError: a server is gone.
@@ -185,8 +185,8 @@ class Session:
         """Return the newest values of some rows of a sparse parameter, of shape (rows, width).
 
         Args:
-            parameter: which.
-            indices: the rows, each once.
+            parameter: the index of the parameter.
+            indices: the rows, without repetitions.
             staleness: see `clocks`.
         """
         table = self.layout.tables().index(parameter)
@@ -207,17 +207,17 @@ class Session:
     # The whole state --------------------------------------------------------------------------------------------------
 
     def start(self, values: Mapping[int, Array]) -> None:
-        """Give all parameters their first values, on one worker, and the optimizer the state of a new one.
+        """On one worker: give all parameters their first values, and the optimizer its initial state.
 
         Args:
-            values: those of each parameter.
+            values: the values of each parameter.
         """
         self._set(values, None, {})
 
     def restore(
         self, values: Mapping[int, Array], slots: Sequence[Mapping[int, Array]], steps: Mapping[int, int]
     ) -> None:
-        """Give parameters and optimizer the state that `gather` has returned, on one worker."""
+        """On one worker: give parameters and optimizer the state that `gather` has returned."""
         self._set(values, slots, steps)
 
     def _set(
@@ -267,7 +267,7 @@ class Session:
             own[...] = source
 
     def _own(self, server: int, part: Segment | Table, array: Array, whole: Array) -> tuple[Array, Array]:
-        """Return two views of the same shape: a part of a share, and what it is of a whole parameter."""
+        """Return matching views of a part: one into the server's share `array`, one into the full parameter `whole`."""
         if isinstance(part, Segment):
             return array[part.place : part.place + part.size], whole.reshape(-1)[part.offset : part.offset + part.size]
         place, rows, width = part.place, part.rows, part.width
@@ -281,11 +281,11 @@ class Session:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Leave: what was pushed is applied, and nobody waits for this worker any more. Twice does no harm."""
-        if not self.is_open or os.getpid() != self._pid:  # a forked child has no threads that ask
+        """Leave: pending pushes are applied, and other workers no longer wait for this one. May be called twice."""
+        if not self.is_open or os.getpid() != self._pid:  # a forked child has none of the threads
             return
         self.is_open = False
-        has_failed = getattr(sys, "last_value", None) is not None  # then the launcher ends the others
+        has_failed = getattr(sys, "last_value", None) is not None  # in this case the launcher ends the others
         for connection in self._connections:
             if not has_failed:
                 connection.ask(Request(Kind.LEAVE))
@@ -296,7 +296,7 @@ class Session:
 def _own_rows(
     given: tuple[NDArray[np.int64], Array] | None, server: int, servers: int, width: int
 ) -> tuple[NDArray[np.int64], Array]:
-    """Return the rows of a gradient that one server holds, as it counts them, and their values."""
+    """Return the rows of a gradient on one server, by their index there, and their values."""
     if given is None:
         return np.empty(0, np.int64), np.empty((0, width), np.float32)
     indices, values = given

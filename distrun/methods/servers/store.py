@@ -1,7 +1,7 @@
-"""One server's share of the parameters of one optimizer: what workers push to it, and what they may pull.
+"""The store: one server's share of the parameters of one optimizer, which workers push to and pull from.
 
-Its methods are called by a thread for each worker. One update is made at a time, while others read: what a worker pulls
-may hold a part of an update that is under way, unless the job is synchronous.
+Each worker's thread calls its methods. One update is made at a time, while other threads read. So the values that a
+worker pulls may contain a part of an update that is under way, unless the job is synchronous.
 """
 
 from __future__ import annotations
@@ -27,52 +27,52 @@ class Rows:
     """The gradient of some rows of a table, or their values."""
 
     indices: NDArray[np.int64]
-    """The rows, as this server counts its own; each at most once."""
+    """The rows, by their index on this server, without repetitions."""
     values: Array
     """Values of shape (rows, width)."""
 
 
 @dataclass(frozen=True)
 class Push:
-    """The gradients of one step of one worker, as far as they are this server's."""
+    """The gradients of one step of one worker, for this server's share."""
 
     rates: NDArray[np.float64]
     """The learning rate of each group."""
     present: NDArray[np.bool_]
-    """Whether there is a gradient for each segment; a table has one if it has rows."""
+    """Whether each segment has a gradient. A table has one if it has rows."""
     dense: Array
     tables: tuple[Rows, ...]
 
 
 class Store:
-    """The share, and who has pushed what."""
+    """Holds the share, and the progress of each worker."""
 
     def __init__(self, layout: Layout, servers: int, server: int, make: Callable[[ServerShard], Block]) -> None:
         """
         Args:
-            layout: what there is.
-            servers, server: the number of servers, and which one this is.
-            make: returns the memory of the share, new or as another process has left it.
+            layout: the parameters and rules.
+            servers, server: the number of servers, and the number of this one.
+            make: returns the memory of the share, new or from an earlier process.
         """
         self.layout = layout
         self.share = shares(layout, servers)[server]
         self._block = make(self.share)
         self._changed = threading.Condition()
         self.keep: Callable[[bool], None] = lambda has_changed: None
-        """Makes a copy of the share, if copies are kept, and if it has changed or the caller says so."""
+        """Saves a copy of the share if copies are made, and if the share has changed or the argument is true."""
         self.keep_left: Callable[[], None] = lambda: None
-        """Keeps in mind beside the copy which workers have left, if copies are kept."""
-        # Of a synchronous step that not all workers have come to.
+        """Saves, beside the copy, which workers have left, if copies are made."""
+        # The gradients so far of a synchronous step that is not complete yet.
         self._arrived: dict[int, NDArray[np.float64]] = {}
         self._sums = np.zeros(self.share.dense_size if layout.is_synchronous else 0, np.float32)
         self._present = np.zeros(len(self.share.segments), np.bool_)
         self._rows: list[list[Rows]] = [[] for _ in self.share.tables]
 
-    # What there is ----------------------------------------------------------------------------------------------------
+    # The state --------------------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
-        """The number of updates that have been made."""
+        """The number of updates so far."""
         return self._block.version
 
     @property
@@ -82,12 +82,12 @@ class Store:
 
     @property
     def arrays(self) -> NDArray[np.float32]:
-        """The parameters, and then the state of the optimizer, one array in each row."""
+        """The parameters in row 0, and the arrays of the optimizer's state in the other rows."""
         return self._block.arrays
 
     @property
     def steps(self) -> NDArray[np.int64]:
-        """The number of updates that each part has had."""
+        """The number of updates of each part."""
         return self._block.steps
 
     @property
@@ -96,10 +96,10 @@ class Store:
         return self._block.arrays[0, : self.share.dense_size]
 
     def rows(self, table: int, indices: NDArray[np.int64]) -> Array:
-        """Return the values of some rows of a table.
+        """Return the values of the rows `indices` of a table.
 
         Raises:
-            MismatchError: there are no such rows.
+            MismatchError: a row does not exist.
         """
         part = self.share.tables[table]
         self._check_rows(part, indices)
@@ -109,8 +109,8 @@ class Store:
         """Give all parameters new values, before training or from a checkpoint, and let the workers begin.
 
         Args:
-            write: writes the values into `arrays`, and returns the numbers of steps if it has also written the state of
-                the optimizer; None: that is to begin again.
+            write: writes the values into `arrays`. It returns the numbers of steps if it has also written the state of
+                the optimizer, or None to initialise that state.
         """
         with self._changed:
             steps = write(self._block.arrays)
@@ -126,7 +126,7 @@ class Store:
             self._changed.notify_all()
 
     def copied(self) -> Copy | None:
-        """Return the state between two updates; None: the parameters have no values yet."""
+        """Return a copy of the state between two updates, or None if the parameters have no values yet."""
         with self._changed:
             if not self._block.is_ready:
                 return None
@@ -142,20 +142,21 @@ class Store:
             self._changed.wait_for(lambda: self._block.is_ready)
 
     def await_clock(self, needed: int) -> None:
-        """Wait until the slowest worker has pushed the gradients of so many steps."""
+        """Wait until the slowest worker has pushed the gradients of `needed` steps."""
         with self._changed:
             self._changed.wait_for(lambda: self._block.is_ready and slowest(self._block.clocks) >= needed)
 
     def push(self, worker: int, clock: int, pushed: Push) -> None:
-        """Take the gradients of a step: apply them, or add them to those of the others.
+        """Accept the gradients of a step: apply them, or, in a synchronous job, add them to the other workers'
+        gradients.
 
         Args:
-            worker: who pushes.
-            clock: the number of the step; what has been taken before, if an answer was lost, is not taken again.
-            pushed: the gradients; they may be overwritten afterwards.
+            worker: the worker that pushes.
+            clock: the number of the step. Gradients that were accepted before, when an answer was lost, are ignored.
+            pushed: the gradients. They may be overwritten afterwards.
 
         Raises:
-            MismatchError: there are no such rows.
+            MismatchError: a row does not exist.
         """
         for part, rows in zip(self.share.tables, pushed.tables, strict=True):
             self._check_rows(part, rows.indices)
@@ -166,16 +167,18 @@ class Store:
                 self._add(worker, pushed)
                 self._complete(clock)
                 return
-            # Another update is left over from a server that has died: its worker comes again, and completes it first.
+            # If another update is left over from a server that has died, its worker pushes again and completes it
+            # first.
             self._changed.wait_for(lambda: self._block.owner in (-1, worker))
             clocks = self._block.clocks
             clocks[worker] = clock + 1
             self._apply(worker, clock, clocks, pushed)
 
     def rejoin(self, worker: int, clock: int) -> None:
-        """Note the steps whose gradients a worker knows to have been applied: a copy may be older than that.
+        """Set a worker's clock to the number of steps that it knows to be applied, since a copy may be older.
 
-        What it lacks is lost, and nobody may wait for it. If the job is synchronous, all have pushed those steps.
+        The updates that the copy lacks are lost, and no worker may wait for them. In a synchronous job, all workers
+        have pushed these steps.
         """
         with self._changed:
             clocks = self._block.clocks
@@ -189,7 +192,7 @@ class Store:
             self._changed.notify_all()
 
     def leave(self, worker: int) -> None:
-        """Note that a worker pushes nothing more: nobody waits for it."""
+        """Record that a worker pushes no more gradients, so that no other waits for it."""
         with self._changed:
             clocks = self._block.clocks
             clocks[worker] = LEFT
@@ -210,7 +213,7 @@ class Store:
             rows.append(Rows(own.indices.copy(), own.values.copy()))
 
     def _complete(self, clock: int) -> None:
-        """Apply the average, if all have come."""
+        """Apply the average if the gradients of all workers have arrived."""
         if not are_complete(self._block.clocks, frozenset(self._arrived)):
             return
         count = np.float32(len(self._arrived))
@@ -261,7 +264,7 @@ class Store:
         return applied(rule, rate, step, arrays[0], gradient, list(arrays[1 : 1 + len(slots_of(rule))]))
 
     def _runs(self, present: Sequence[bool], steps: NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
-        """Yield the group, the number of the step, the begin and the end of segments that are updated alike."""
+        """Yield (group, step number, start, stop) for runs of segments with the same group and step number."""
         parts = zip(self.share.segments, steps.tolist(), present, strict=False)
         for (group, step, is_present), run in groupby(parts, lambda item: (item[0].group, item[1], bool(item[2]))):
             segments = [segment for segment, _, _ in run]
@@ -284,7 +287,7 @@ def _row_chunks(rows: int, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _combined(rows: Sequence[Rows], divisor: float) -> Rows:
-    """Return the sum of the gradients of several workers, divided."""
+    """Return the sum of several workers' gradients, divided by `divisor`, with each row once."""
     indices, inverse = np.unique(np.concatenate([own.indices for own in rows]), return_inverse=True)
     values = np.zeros((indices.size, rows[0].values.shape[1]), np.float32)
     np.add.at(values, inverse.reshape(-1), np.concatenate([own.values for own in rows]))

@@ -1,4 +1,4 @@
-"""All that one server holds: the share of each optimizer, new, as another process has left it, or from a copy."""
+"""The stores of one server: the share of each optimizer, new, from an earlier process's memory, or from a copy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from distrun.methods.servers.store import Store
 
 
 class Stores:
-    """The shares that this server holds, by the number of the optimizer."""
+    """The stores of this server, by the number of the optimizer."""
 
     def __init__(self, fd: int, servers: int, server: int, copies: Copies | None = None) -> None:
         """
         Args:
-            fd: the memory, in which another process may have left shares.
-            servers, server: the number of servers, and which one this is.
-            copies: where to keep copies of the shares, if any are kept.
+            fd: the memory, which may have shares of an earlier process.
+            servers, server: the number of servers, and the number of this one.
+            copies: the copies of the shares, if any are made.
         """
         self._copies = copies
         self._fd, self._servers, self._server = fd, servers, server
@@ -35,7 +35,7 @@ class Stores:
             self._add(optimizer, Store(layout, servers, server, reopen))
 
     def restore(self, optimizer: int, copy: Copy) -> None:
-        """Have the share of an optimizer as a copy has it."""
+        """Add the share of an optimizer, with the state of `copy`."""
         layout = Layout.from_json(copy.description)
 
         def make(share: ServerShard) -> memory.Block:
@@ -51,22 +51,22 @@ class Stores:
         return not self._stores
 
     def keep_all(self) -> None:
-        """Make copies of all shares that have changed."""
+        """Save copies of all shares that have changed."""
         with self._lock:
             stores = list(self._stores.values())
         for store in stores:
             store.keep(False)
 
     def open(self, optimizer: int, layout: Layout, again: bool = False) -> Store:
-        """Return the share of an optimizer, which the first worker that asks for it makes.
+        """Return the share of an optimizer. The first call makes it.
 
         Args:
-            optimizer: its number.
-            layout: what there is.
+            optimizer: the number of the optimizer.
+            layout: the parameters and rules.
             again: whether the worker has opened it before.
 
         Raises:
-            MismatchError: another worker has described it otherwise, or it is lost.
+            MismatchError: another worker has a different layout, or the share is lost.
         """
 
         def make(share: ServerShard) -> memory.Block:
@@ -107,7 +107,7 @@ class Stores:
 
 
 def _difference(theirs: Layout, ours: Layout) -> str:
-    """Return a sentence about the first thing in which the layouts of two workers differ."""
+    """Return a sentence about the first difference between the layouts of two workers."""
     remedy = "all ranks must make the same optimizer for the same model"
     if len(theirs.parameters) != len(ours.parameters):
         return f"one rank has {len(theirs.parameters)} parameters and another {len(ours.parameters)}: {remedy}"

@@ -4,17 +4,17 @@ Two gradients a and b become
 
     (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b
 
-which is their sum where they are orthogonal and their average where they are parallel; a gradient of zeros changes
-nothing. More than two are combined in pairs, rank 0's with rank 1's and so on, then the results in pairs, and so on;
-where their number is odd, the last one waits for the next round. (S. Maleki, M. Musuvathi, T. Mytkowicz et al.:
-Scaling Distributed Training with Adaptive Summation, MLSys 2021.)
+which is their sum if they are orthogonal and their average if they are parallel. A gradient of zeros changes nothing.
+More than two are combined in pairs, rank 0's with rank 1's and so on, then the results in pairs, and so on. If their
+number is odd, the last one waits for the next round. (S. Maleki, M. Musuvathi, T. Mytkowicz et al.: Scaling Distributed
+Training with Adaptive Summation, MLSys 2021.)
 
-Each tensor is combined by itself. All arithmetic is in float32 at least, the dot products in float64. Horovod adds up
-short gradients as they are: `HOROVODS_LEAST_SQUARE` is where that begins.
+Each tensor is combined by itself. All arithmetic is in float32 at least, the dot products in float64. Horovod simply
+adds gradients whose squared length is below `HOROVODS_LEAST_SQUARE`.
 
-Every rank is sent its slice of all ranks' arrays, combines the slices, and sends all others the result; the dot
-products, to which every slice contributes, are summed up once in each round. So a rank sends and receives about twice
-its array, however many ranks there are, and one rank computes a given element: all hold the same bits.
+Every rank is sent its slice of all ranks' arrays, combines the slices, and sends the result to all others. Every slice
+contributes to the dot products, which are summed over the ranks once in each round. So a rank sends and receives about
+twice its array, for any number of ranks, and exactly one rank computes an element: all hold the same bits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from distrun.runtime.operations.request import Request
 from distrun.tensor_fusion.packing import unpack
 
 HOROVODS_LEAST_SQUARE = 1e-8
-"""The square of a gradient's length below which Horovod takes the gradient with weight 1."""
+"""The squared length below which Horovod gives a gradient the weight 1."""
 
 
 def adasum(
@@ -46,16 +46,16 @@ def adasum(
     least_square: float,
     what: str,
 ) -> None:
-    """Combine `inputs` over the ranks into `outputs`.
+    """Combine `inputs` over the ranks into `outputs` by Adasum.
 
     Args:
         backend: moves the arrays among the ranks.
-        inputs: taken as one long array, as `outputs` are, which may be the same.
-        outputs: see `inputs`.
+        inputs: flat arrays, taken as one long array.
+        outputs: likewise. They may be `inputs`.
         request: its element type is a floating-point one.
         counts: the number of elements of each tensor in the long array.
-        averages_hosts: whether the ranks of a host are averaged first, so that only hosts are combined by the formula.
-        least_square: gradients whose length has a smaller square are taken with weight 1.
+        averages_hosts: whether the ranks of a host are averaged first, so that the formula combines hosts only.
+        least_square: gradients with a smaller squared length get the weight 1.
         what: names the operation in error messages.
     """
     element = ELEMENT_TYPES[request.dtype]
@@ -81,7 +81,10 @@ def _combine_all(
     least_square: float,
     what: str,
 ) -> Flat:
-    """Return the slices of all ranks combined in rounds. `count` tensors have parts in them or in other slices."""
+    """Return `vectors`, this rank's slice of all ranks' arrays, combined in rounds.
+
+    `tensors` are the tensors with elements in this slice, and where. `count` is the number of all tensors.
+    """
     total = reduction("float64", Sum, backend.size, 1.0, 1.0)
     while len(vectors) > 1:
         pairs = list(zip(vectors[::2], vectors[1::2], strict=False))
@@ -113,8 +116,7 @@ def _dot(a: Flat, b: Flat) -> float:
 
 
 def _pieces(counts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, slice]]:
-    """Yield the tensors that have elements in the long array from `first` to `last`, and where in that part they
-    are."""
+    """Yield the tensors with elements from `first` to `last` of the long array, and their slice of that part."""
     start = 0
     for tensor, count in enumerate(counts):
         piece = slice(max(start, first) - first, min(start + count, last) - first)

@@ -1,9 +1,9 @@
 """The interface of a backend: each collective on host arrays, called in the same order by every rank of its group.
 
 Arrays are flat, contiguous and of a storage dtype (see `operations.dtypes`) unless said otherwise. The engine has
-already made sure that all ranks agree on everything but the sizes in which they may differ. `what` names the operation
-for error messages. Every method may raise `JobAbortedError` or `StallError`, after which the backend cannot be used any
-more.
+already made sure that all ranks agree on everything except sizes that may differ between ranks. `what` names the
+operation for error messages. Every method may raise `JobAbortedError` or `StallError`. The backend is unusable
+afterwards.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ class Backend(ABC):
         return 0
 
     def wire_of(self, request: Request) -> str:
-        """Return the type in which a request's elements travel between hosts, one of `WIRE_DTYPES`; empty if in their
-        own."""
+        """Return the type of a request's elements between hosts, one of `WIRE_DTYPES`, or "" for their own type."""
         return ""
 
     def quantisation_of(self, request: Request) -> str:
-        """Return the type in which a request's elements travel if they are quantised and the tensors large enough; else
-        an empty text."""
+        """Return the quantised type that a request asks for, if any, else "". Small tensors are not quantised even
+        so."""
         return ""
 
     @abstractmethod
@@ -64,33 +63,36 @@ class Backend(ABC):
     ) -> None:
         """Reduce `inputs` over the ranks into `outputs`.
 
-        Each list is taken as one long array, and the two may be cut at different places; the outputs may be the inputs.
-        `feedback` makes up for what quantisation has taken before; backends that quantise nothing do nothing with it.
+        Each list is taken as one long array. The two lists may be divided at different places, and `outputs` may be
+        `inputs`. `feedback` holds the residuals of the operation's quantisation. Backends that do not quantise ignore
+        it.
         """
 
     @abstractmethod
     def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
         """Return the ranks' arrays, of any sizes, one after the other, and the number of elements from each rank.
 
-        The result may be formed in `room` if that has its size. `array` may be the part of `room` where it goes.
+        The result is written into `room` if that is given and has the result's size. `array` may be its own part of
+        `room`.
         """
 
     @abstractmethod
     def broadcast(self, array: Flat, root: int, what: str) -> None:
-        """Copy the root's array into every rank's."""
+        """Copy the root's `array` into `array` on every rank. `root` is a position in the group."""
 
     @abstractmethod
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
-        """Send `splits[i]` elements to rank i; return the received elements, by rank, and their number from each
+        """Send `splits[i]` elements to rank i. Return the received elements, in rank order, and their number by
         rank."""
 
     @abstractmethod
     def reducescatter(
         self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
     ) -> Flat:
-        """Reduce over the ranks; return this rank's part, `counts[rank]` elements. `counts` sums to `array.size`.
+        """Reduce `array` over the ranks and return this rank's part of the result, `counts[rank]` elements.
 
-        The result may be formed in `room` if that is given; it has its size, and nothing in common with `array`.
+        `counts` sums to `array.size`. The result may be written into `room`, which must have the result's size and must
+        not overlap `array`.
         """
 
     @abstractmethod
@@ -102,5 +104,5 @@ class Backend(ABC):
 
 
 def result_array(room: Flat | None, count: int, dtype: np.dtype[Any]) -> Flat:
-    """Return where a result of so many elements is formed: in `room` if that has its size."""
+    """Return `room` if it is given and has `count` elements, else a new array, for a result of `count` elements."""
     return room if room is not None and room.size == count else np.empty(count, dtype)

@@ -1,4 +1,4 @@
-"""Dispatch: operations that are ready become calls of a backend."""
+"""Dispatch: calls the backend for operations that all ranks are ready to execute."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ AnyHandle = TypeVar("AnyHandle", bound=Handle)
 
 
 def execute(groups: Groups, handles: Sequence[Handle]) -> None:
-    """Execute `handles`, all of one kind and, if there are several, of one `fusion_key`; fills in their outputs.
+    """Execute `handles` and fill in their outputs.
 
-    We belong to their process set.
+    All have the same kind and, if there are several, the same `fusion_key`. This rank belongs to their process set.
     """
     request, what = handles[0].request, describe(handles)
     backend = groups.backends[request.process_set]
@@ -48,7 +48,7 @@ def execute(groups: Groups, handles: Sequence[Handle]) -> None:
 
 
 def _reducescatter(backend: Backend, handle: Handle, what: str) -> Iterator[Flat]:
-    """Yield this rank's part of each tensor of a group."""
+    """Yield this rank's part of each tensor of the handle's group."""
     request, rooms = handle.request, _rooms(handle)
     for array, shape, room in zip(handle.inputs, request.shapes, rooms, strict=True):
         if backend.quantisation_of(request):  # each tensor by its own size
@@ -58,12 +58,12 @@ def _reducescatter(backend: Backend, handle: Handle, what: str) -> Iterator[Flat
 
 
 def _rooms(handle: Handle) -> Sequence[Flat | None]:
-    """Return where the results are formed, if the maker of the handle has said so."""
+    """Return the arrays for the results of `handle`: its outputs if it was made with any, else None for each input."""
     return handle.outputs or [None] * len(handle.inputs)
 
 
 def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Reduction:
-    """The arithmetic of a request, of which `taking_part` ranks are averaged, if not all (see `Handle`)."""
+    """Return the arithmetic of a request. An average is over `taking_part` ranks if it is not 0 (see `Handle`)."""
     dtype = backend.wire_of(request)
     wire = wire_for(dtype, request.shapes) if dtype else AS_THEY_ARE
     how = request.dtype, request.op, backend.size, request.prescale, request.postscale, wire
@@ -71,8 +71,11 @@ def reduction_of(backend: Backend, request: Request, taking_part: int = 0) -> Re
 
 
 def together(backend: Backend, handles: Sequence[AnyHandle]) -> Sequence[Sequence[AnyHandle]]:
-    """Return which of several allreduces are executed as one: all, but those whose losses may be kept, since the places
-    of these change with what travels along."""
+    """Return the groups of allreduces to execute as one each.
+
+    All are fused, except those with error feedback, which are executed one by one: residuals are kept by an element's
+    place in its operation, and this place would depend on what it is fused with.
+    """
     if len(handles) == 1 or backend.quantisation_of(handles[0].request) != WITH_FEEDBACK:
         return (handles,)
     alone, rest = [], []

@@ -1,4 +1,4 @@
-"""Where the backends of process sets come from: shared memory or MPI on one host, links between several."""
+"""Group factories: make the backends of process sets, by shared memory or MPI on one host, and links between hosts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class OneHostFactory(GroupFactory):
-    """For a job on one host."""
+    """Makes the backends of a job on one host."""
 
     def __init__(self, local_group: LocalGroup, world: Backend, requests: Requests | None = None) -> None:
-        """`requests` are given where MPI moves the bytes: those of all ranks."""
+        """`requests` are the MPI requests on the communicator of all ranks, if MPI moves the bytes."""
         self._subgroups = LocalSubgroups(local_group)
         self._world = world
         self._requests = requests
 
     def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
         local_ranks = self._subgroups.add(ranks)
-        self._world.barrier(what)  # their areas are in order, and in MPI nobody waits for long
+        self._world.barrier(what)  # all areas are ready, and MPI's blocking call below will not wait for long
         if local_ranks is None:
             return None
         if self._requests is None:
@@ -47,7 +47,7 @@ class OneHostFactory(GroupFactory):
 
 
 class AcrossHostsFactory(GroupFactory):
-    """For a job on several hosts. The ranks of a set may be on one of them."""
+    """Makes the backends of a job on several hosts. The ranks of a set may be on one host."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class AcrossHostsFactory(GroupFactory):
         wire: str,
         algorithm: str,
     ) -> None:
-        """`wire`, `algorithm`: see `HierarchicalBackend`."""
+        """`wire` and `algorithm`: see `HierarchicalBackend`."""
         self._subgroups = LocalSubgroups(local_group)
         self._layout = layout
         self._world = world
@@ -68,7 +68,7 @@ class AcrossHostsFactory(GroupFactory):
 
     def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
         def tell(number: int) -> Sequence[int]:
-            """Tell all ranks of the job a number; return everybody's. Nobody comes back before all have come."""
+            """Return the numbers that all ranks of the job pass, by rank. This is also a barrier."""
             numbers = np.zeros(self._world.size, np.int64)
             numbers[self._world.rank] = number
             self._world.allreduce([numbers], [numbers], reduction("int64", Sum, numbers.size, 1.0, 1.0), what)

@@ -1,4 +1,4 @@
-"""Groups: the backends of the process sets, which are made and removed by all ranks together."""
+"""Groups: the backends of the process sets. All ranks add and remove process sets together."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ WORLD = 0
 
 
 class GroupFactory(ABC):
-    """Makes the backends of sets of several ranks. All ranks of the job call it, in the same order."""
+    """Makes the backends of process sets of several ranks. All ranks of the job call it, in the same order."""
 
     @abstractmethod
     def make(self, ranks: tuple[int, ...], what: str) -> Backend | None:
-        """Return the backend of some ranks of the job; None on a rank that is not one of them. Collective.
+        """Return the backend of `ranks`, or None on a rank that is not one of them. Collective over the whole job.
 
         Args:
-            ranks: in rising order; a rank's position among them is its rank in the backend.
+            ranks: in rising order. A rank's position among them is its rank in the backend.
             what: names the operation in error messages.
 
         Raises:
-            BootstrapError: they cannot be connected.
+            BootstrapError: the ranks cannot be connected.
             CollectiveError: a rank is gone.
         """
 
     @abstractmethod
     def release(self, ranks: tuple[int, ...]) -> None:
-        """Free what a backend that is closed has used; no rank uses it any more."""
+        """Free what the backend of `ranks` used. It is closed, on all of its ranks."""
 
 
 class Groups:
     """The process sets of a job, as one of its ranks knows them. One thread at a time calls it."""
 
     def __init__(self, world: Backend, factory: GroupFactory | None = None) -> None:
-        """`world` is the backend of all ranks; `factory` makes those of sets of several ranks, if there are several."""
+        """`world` is the backend of all ranks. `factory` makes the backends of other sets, and is None in a world of
+        one."""
         self._world = world
         self._factory = factory
         self.backends: dict[int, Backend] = {WORLD: world}
-        """The backends of the sets to which this rank belongs, by the number of the set."""
+        """The backends of this rank's sets, by the number of the set."""
         self.ranks: dict[int, tuple[int, ...]] = {WORLD: tuple(range(world.size))}
         """The ranks of all sets, in rising order."""
         self.before_removal: list[Callable[[int], None]] = []
-        """Called with the number of a set that is to be removed, while its backend is still there."""
+        """Called with the number of a set before the set is removed, while its backend still exists."""
 
     def add(self, process_set: int, ranks: Sequence[int], what: str) -> None:
         """Add a process set. Collective over all ranks of the job, whether they belong to the set or not.
@@ -59,7 +60,7 @@ class Groups:
             what: names the operation in error messages.
 
         Raises:
-            UsageError: there are too many sets; on all ranks, and the job goes on.
+            UsageError: there are too many sets. It is raised on all ranks, and the job continues.
             CollectiveError: its ranks cannot be connected.
         """
         ranks = tuple(ranks)
@@ -83,10 +84,10 @@ class Groups:
         return self._factory.make(ranks, what)
 
     def remove(self, process_set: int, what: str) -> None:
-        """Remove a process set, and free what it holds. Collective, as `add` is."""
+        """Remove a process set, and free what it holds. Collective over all ranks of the job, as `add` is."""
         for release in self.before_removal if process_set in self.backends else ():
             release(process_set)
-        self._world.barrier(what)  # nobody uses it any more
+        self._world.barrier(what)  # afterwards no rank uses the set
         ranks = self.ranks.pop(process_set)
         backend = self.backends.pop(process_set, None)
         if backend is not None:

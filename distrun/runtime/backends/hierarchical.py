@@ -1,10 +1,10 @@
 """Collectives between hosts: shared memory inside each host, rails in between.
 
-What crosses the wire crosses it once per host, however many ranks the host has. A large array is divided among the
-rails (see `HostLayout`), which work side by side; small ones are the business of rail 0.
+Data crosses the wire once per host, for any number of ranks on the host. A large array is divided among the rails (see
+`HostLayout`), which work in parallel. Rail 0 alone moves small arrays.
 
-How arrays are reduced between the hosts depends on their size, the hosts and the links: see `algorithms`. Whatever the
-way, all ranks hold the same bits.
+The algorithm between the hosts depends on the size of the array, the number of hosts and the links: see `algorithms`.
+With each of them, all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from distrun.tensor_fusion.packing import pack, unpack
 
 
 class HierarchicalBackend(Backend):
-    """All ranks of a job on several hosts."""
+    """The backend of ranks on several hosts."""
 
     name = "hierarchical"
 
@@ -42,11 +42,11 @@ class HierarchicalBackend(Backend):
         """
         Args:
             local_ranks: the ranks of this host.
-            hosts: who is where.
+            hosts: the ranks of each host.
             links: this rank's links with its rail.
-            wire: the type in which float32 and float64 are reduced between hosts, one of `WIRE_DTYPES`, unless a
-                request asks for another; empty: their own.
-            algorithm: by which arrays are reduced between hosts, one of `ALGORITHMS`.
+            wire: the type for float32 and float64 between hosts, one of `WIRE_DTYPES`, unless a request asks for
+                another. "" stands for their own.
+            algorithm: the algorithm for reductions between hosts, one of `ALGORITHMS`.
         """
         self._wire = wire
         self._algorithm = algorithm
@@ -100,7 +100,7 @@ class HierarchicalBackend(Backend):
             self._allreduce_accumulated(inputs, outputs, reduction, what)
             return
         count = sum(part.size for part in inputs)
-        # All ranks must come to the same decision, so it depends on nothing but what they agree on.
+        # All ranks must come to the same decision, so it depends only on what they agree on.
         nbytes = count * inputs[0].itemsize
         if choose(nbytes, self._hosts.count, wire=reduction.wire, wanted=self._algorithm) == WHOLE:
             self._allreduce_in_one_step(inputs, outputs, count, reduction, what, feedback)
@@ -112,7 +112,7 @@ class HierarchicalBackend(Backend):
     def _allreduce_accumulated(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], encoded: Reduction, what: str
     ) -> None:
-        """Average small integers: in a wider type, which holds their sums."""
+        """Average small integers in a wider type, which holds their sums."""
         wide = _in_accumulator(encoded)
         values = np.concatenate([part.astype(wide.element.storage) for part in inputs])
         self.allreduce([values], [values], wide, what)
@@ -127,8 +127,11 @@ class HierarchicalBackend(Backend):
         what: str,
         feedback: Feedback | None,
     ) -> None:
-        """Every host is sent everything: by rail 0, or by each rail its share of what has `SHARED_FROM` bytes or more.
-        The ranks of a host stage their inputs, where the result is put, too."""
+        """Reduce by sending everything to every host.
+
+        Rail 0 moves all of it, or each rail its share of an array of at least `SHARED_FROM` bytes. The ranks of a host
+        stage their inputs, and the rails write the result over them.
+        """
         dtype = inputs[0].dtype
         if self._is_alone:
             source, target = _source_and_target(inputs, outputs)
@@ -158,7 +161,7 @@ class HierarchicalBackend(Backend):
         what: str,
         feedback: Feedback | None,
     ) -> None:
-        """The only rank of its host reduces in whatever memory the arrays lie."""
+        """Reduce as the only rank of the host, in the memory of the arrays themselves."""
         source, target = _source_and_target(inputs, outputs)
         self._rail.reduce([source], [target], reduction, source.nbytes, what, feedback=feedback)
         if target is not outputs[0]:
@@ -173,7 +176,7 @@ class HierarchicalBackend(Backend):
         what: str,
         feedback: Feedback | None,
     ) -> None:
-        """The ranks of a host reduce in memory that all of them see, each rail its share of the array."""
+        """Reduce in memory that all ranks of the host see, each rail its share of the array."""
         dtype = inputs[0].dtype
         is_direct = len(outputs) == 1 and self._local.offset_of(outputs[0]) >= 0
         buffer = outputs[0] if is_direct else self.empty(count, dtype)
@@ -190,8 +193,10 @@ class HierarchicalBackend(Backend):
             unpack(buffer, outputs)
 
     def combine(self, sources: Sequence[Flat], reduction: Reduction, result: Flat) -> None:
-        """Write the bits that `allreduce` would give for the ranks' arrays, which are all here, in rank order, into
-        `result`, which may be one of them."""
+        """Combine `sources`, all ranks' arrays in rank order, into `result`, with the bits that `allreduce` would give.
+
+        `result` may be one of the sources.
+        """
         within, between, _ = self._rail.stages(reduction)
         if within is None or reduction.is_accumulated:
             reduction.combine([sources[rank] for rank in self._order], [result])
@@ -254,8 +259,8 @@ class HierarchicalBackend(Backend):
         return self._gather(array, counts, what, room), counts
 
     def _gather(self, array: Flat, counts: Sequence[int], what: str, room: Flat | None = None) -> Flat:
-        """Return the ranks' arrays, whose sizes are known, one after the other."""
-        # First in the order of the hosts, so that everything a host sends is contiguous.
+        """Return the ranks' arrays, of `counts` elements, one after the other."""
+        # First in the order of the hosts, so that everything that a host sends is contiguous.
         starts = dict(zip(self._order, _starts([counts[rank] for rank in self._order]), strict=False))
         whole = self._local.common(sum(counts), array.dtype, what)
         whole[starts[self.rank] : starts[self.rank] + array.size] = array
@@ -273,7 +278,7 @@ class HierarchicalBackend(Backend):
         return output
 
     def _block(self, whole: Flat, host: int, starts: dict[int, int], counts: Sequence[int]) -> Flat:
-        """Return this rail's share of what a host's ranks contribute."""
+        """Return this rail's share of the part of `whole` that the ranks of `host` contribute."""
         ranks = self._hosts.ranks[host]
         start, stop = starts[ranks[0]], starts[ranks[-1]] + counts[ranks[-1]]
         first, last = self._rail.share(stop - start)
@@ -321,8 +326,10 @@ class HierarchicalBackend(Backend):
         return output, counts
 
     def _alltoall_transfers(self, sent: dict[int, list[Flat]], received: dict[int, list[Flat]]) -> Iterator[Transfer]:
-        """Yield what this rail moves of an alltoall. Both sides order a host pair's arrays by sender, then by
-        receiver."""
+        """Yield the transfers of this rail for an alltoall.
+
+        Both sides order the arrays of a pair of hosts by sender, then by receiver.
+        """
         local_ranks = self._hosts.local_ranks
         for host in self._hosts.others:
             remote_ranks = self._hosts.ranks[host]
@@ -338,21 +345,23 @@ class HierarchicalBackend(Backend):
 
 
 def _in_accumulator(encoded: Reduction) -> Reduction:
-    """Return a reduction of small integers in the wider type in which it is formed."""
+    """Return the reduction `encoded`, of small integers, in the wider type of its sums."""
     wide = encoded.element.accumulator.name
     return reduction(wide, encoded.op, encoded.size, encoded.prescale, encoded.postscale, divisor=encoded.divisor)
 
 
 def _source_and_target(inputs: Sequence[Flat], outputs: Sequence[Flat]) -> tuple[Flat, Flat]:
-    """Return one array with all inputs, and one in which to form the result, which is to be unpacked unless it is the
-    output."""
+    """Return one array with all inputs, and one for the result.
+
+    The caller unpacks the result unless its array is the only output.
+    """
     source = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
     target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
     return source, target
 
 
 def _starts(counts: Sequence[int]) -> list[int]:
-    """Return where each of several consecutive parts begins."""
+    """Return the start of each of several consecutive parts of `counts` elements."""
     starts = [0]
     for count in counts[:-1]:
         starts.append(starts[-1] + count)
@@ -360,5 +369,5 @@ def _starts(counts: Sequence[int]) -> list[int]:
 
 
 def _split(array: Flat, counts: Sequence[int]) -> list[Flat]:
-    """Return the consecutive parts of an array."""
+    """Return the consecutive parts of `array` that have `counts` elements."""
     return [array[start : start + count] for start, count in zip(_starts(counts), counts, strict=True)]

@@ -12,8 +12,10 @@ from distrun.runtime.transport.local_ranks import LocalRanks
 
 
 class LocalArrays:
-    """The arrays that one rank shows its local peers, and theirs. A rank that is alone on its host uses ordinary
-    memory."""
+    """The arrays that one rank and its local peers show each other.
+
+    A rank that is alone on its host uses ordinary memory.
+    """
 
     def __init__(self, local_ranks: LocalRanks) -> None:
         self._local_ranks = local_ranks
@@ -22,12 +24,11 @@ class LocalArrays:
         self.is_alone = local_ranks.size == 1
 
     def exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
-        """Wait for the local peers, and return the words that each of them has given, in order. A barrier of the
-        host."""
+        """Return the `words` of each local rank, by position. This is a barrier of the host's ranks."""
         return [words] if self.is_alone else self._local_ranks.exchange(words, what)
 
     def offset_of(self, array: Flat) -> int:
-        """Return where an array begins in this rank's segment; negative if it does not lie there."""
+        """Return the offset of `array` in this rank's segment, negative if it does not lie there."""
         return self._own_segment.offset_of(array)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Flat:
@@ -43,9 +44,9 @@ class LocalArrays:
         return copy
 
     def common(self, count: int, dtype: np.dtype[Any], what: str) -> Flat:
-        """Return a new array that all ranks of this host use.
+        """Return a new array that all ranks of this host share.
 
-        It belongs to the first of them, which must not release it before the others have finished with it.
+        It belongs to the first of them, which must keep it until the others have finished with it.
         """
         if self.is_alone:
             return np.empty(count, dtype)
@@ -54,7 +55,7 @@ class LocalArrays:
         return self._segments[0].view(words[0][0], count, dtype) if array is None else array
 
     def views(self, own: Flat, offsets: Iterable[int], counts: Iterable[int]) -> list[Flat]:
-        """Return the arrays of all local ranks, one of which is `own`: those at `offsets` in their segments."""
+        """Return the arrays of all local ranks, at `offsets` in their segments. One of them is `own`."""
         if self.is_alone:
             return [own]
         return [

@@ -1,12 +1,11 @@
 """Collectives through MPI (mpi4py), for ranks that mpirun or srun started.
 
-MPI moves the bytes and does nothing else; the arithmetic is that of `Reduction`, in rank order. MPI's own allreduce may
-combine in another order on every rank, and on x86 the sum of two NaNs is one or the other depending on that order; it
-knows neither bfloat16 nor a rounding towards zero. So each rank combines its slice of every rank's array, as in shared
-memory, and a job gives the same bits whichever backend it uses. Over the wire that is the least traffic a reduction can
-have.
+MPI only moves the bytes. `Reduction` does the arithmetic, in rank order. MPI's own allreduce may combine in another
+order on every rank, and on x86 the sum of two NaNs is one or the other depending on the order. MPI supports neither
+bfloat16 nor rounding towards zero. So each rank combines its slice of every rank's array, as in shared memory, and a
+job gives the same bits with either backend. No reduction can have less traffic on the wire.
 
-Nothing here blocks inside MPI; `distrun.runtime.transport.mpi.requests` says how we wait instead.
+Nothing here blocks inside MPI. `distrun.runtime.transport.mpi.requests` describes how to wait instead.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 ONE_STEP_LIMIT = 64 << 10
-"""Bytes that a rank receives, up to which every rank is sent everything and combines it for itself: one message instead
-of two."""
+"""The most bytes that a rank receives in one step: every rank is sent everything and combines it for itself, which
+takes one message instead of two."""
 PIECE = 16 << 20
-"""Bytes of a large reduction that are on the wire at a time: enough to keep it busy. Their receive buffer is reused."""
+"""Bytes of a large reduction that are on the wire at a time: enough to keep it busy. The receive buffer is reused."""
 
 
 class MPIBackend(Backend):
-    """The ranks of a job's only host, or some of them."""
+    """The backend of the ranks of a job's only host, or of some of them."""
 
     name = "MPI"
 
     def __init__(self, local_ranks: LocalRanks, requests: Requests) -> None:
-        """`requests` are on a communicator in which a rank's number is its position among `local_ranks`."""
+        """`requests` are on a communicator whose rank numbers are the positions in `local_ranks`."""
         from mpi4py import MPI
 
         self._local_ranks = local_ranks
@@ -82,7 +81,7 @@ class MPIBackend(Backend):
         reduction.combine(list(everything.reshape(self.size, source.size)), [target])
 
     def _allreduce_piece(self, source: Flat, target: Flat, reduction: Reduction, what: str) -> None:
-        """Combine this rank's slice of all ranks' sources, and send the result to all. `target` may be `source`."""
+        """Reduce `source` into `target`, which may be the same: each rank combines its slice, and sends it to all."""
         stops = [source.size * (rank + 1) // self.size for rank in range(self.size)]
         slices = [slice(start, stop) for start, stop in zip([0, *stops], stops, strict=False)]
         mine = target[slices[self.rank]]
@@ -97,7 +96,7 @@ class MPIBackend(Backend):
         return output
 
     def _reduce(self, parts: Sequence[Flat], output: Flat, reduction: Reduction, what: str) -> None:
-        """Combine into `output` the part number `self.rank` of every rank; send the other ranks theirs."""
+        """Combine part `self.rank` of every rank's `parts` into `output`, and send the other ranks their parts."""
         own = parts[self.rank]
         received = list(self._scratch(self.size * own.nbytes).view(own.dtype).reshape(self.size, own.size))
         received[self.rank] = own
@@ -110,7 +109,7 @@ class MPIBackend(Backend):
 
     @functools.cached_property
     def _kept_scratch(self) -> Flat:
-        # A rank's share is rounded up to whole elements; by less than one for each rank.
+        # A rank's slice is rounded up to whole elements, which adds less than one element for each rank.
         return np.empty(PIECE + 4096, np.uint8)
 
     # Copies ---------------------------------------------------------------------------------------------------------
@@ -149,15 +148,15 @@ class MPIBackend(Backend):
         return [array.view(np.uint8), self._byte]
 
     def _transfer(self, sent: Sequence[Flat], received: Sequence[Flat], what: str) -> None:
-        """Send each other rank an array and receive one from it; the sizes are known on both sides.
+        """Send `sent[rank]` to each other rank and receive `received[rank]` from it. Both sides know the sizes.
 
-        This rank's own places in the lists are skipped. Messages between two ranks arrive in the order in which they
+        The places of this rank in the lists are skipped. Messages between two ranks arrive in the order in which they
         were sent, so one tag is enough.
         """
         self._complete(self._messages(sent, received), what)
 
     def _messages(self, sent: Sequence[Flat], received: Sequence[Flat]) -> Iterator[MPI.Request]:
-        # Beginning with the next rank, so that not all turn to rank 0 first.
+        # Each rank begins with the one after it, so that not all send to rank 0 first.
         others = [(self.rank + offset) % self.size for offset in range(1, self.size)]
         for rank in others:
             yield from self._requests.receive(received[rank], rank)
@@ -165,14 +164,14 @@ class MPIBackend(Backend):
             yield from self._requests.send(sent[rank], rank)
 
     def _complete(self, posting: Iterable[MPI.Request], what: str) -> None:
-        """Post requests and wait until all of them are complete; raises as `Requests.complete` does."""
+        """Post the requests of `posting` and wait until all are complete. Raises what `Requests.complete` raises."""
         requests = self._requests.post(posting)
         self._wake_others()
         self._requests.complete(requests, lambda: self._waiting_for(what))
         self._wake_others()
 
     def _wake_others(self) -> None:
-        """Wake the local peers that sleep: MPI tells nobody that a message has come, so our doorbells do."""
+        """Wake the local peers that sleep, by their doorbells: MPI does not wake a process when a message arrives."""
         for index in self._local_ranks.others:
             self._local_ranks.bells[index].ring()
 
@@ -185,7 +184,7 @@ class MPIBackend(Backend):
 
 
 def _cut(array: Flat, counts: Sequence[int]) -> list[Flat]:
-    """Return the consecutive parts of an array."""
+    """Return the consecutive parts of `array` that have `counts` elements."""
     parts = []
     start = 0
     for count in counts:

@@ -1,8 +1,8 @@
-"""A rail: one rank of each host, which together move their share of what the hosts send each other.
+"""A rail: one rank of each host, which together move their share of the data between the hosts.
 
-How arrays are reduced and copied is the business of the algorithms (`algorithms`); a rail knows which elements are its
-own, takes the algorithm that `algorithms.choice` names, and sees to it that its links are there. Sends are posted and
-never waited for one by one: while a rank combines one piece of an array, its other pieces are on the wire.
+A rail knows which elements are its own, chooses an algorithm by `algorithms.choice`, and connects the links that the
+algorithm needs. The `algorithms` reduce and copy the arrays. Sends are posted and never waited for one by one: while a
+rank combines one piece of an array, its other pieces are on the wire.
 """
 
 from __future__ import annotations
@@ -36,43 +36,45 @@ from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 
 Transfer = tuple[int, Iterable[Flat], Iterable[Flat]]
-"""A host, the arrays to send there, and the arrays in which to receive what it sends."""
+"""A host, the arrays to send to it, and the arrays to receive from it."""
 
 _KINDS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (Direct, Ring, HalvingDoubling, Tree)}
 _PROBES = "probes"
 
 
 class Rail:
-    """One rank's side of its rail. Ranks call it in the same order; those without a rail (`HostLayout.has_rail`) do
-    not."""
+    """One rank's side of its rail.
+
+    All ranks of the rail call its methods in the same order. Ranks without a rail (`HostLayout.has_rail`) do not.
+    """
 
     def __init__(self, links: Links, hosts: HostLayout, wanted: str = AUTO) -> None:
-        """`wanted`: the algorithm by which arrays are reduced, one of `ALGORITHMS`."""
+        """`wanted` is the algorithm for reductions, one of `ALGORITHMS`."""
         self._links = links
         self._hosts = hosts
         self._wanted = wanted
         self._facts: LinkFacts | None = None
-        """None before the links were measured."""
+        """None until the links have been measured."""
         self._algorithms: dict[str, Algorithm] = {}
         self._connected: set[str] = set()
-        """The purposes for which all links are there: names of algorithms, and `_PROBES`."""
+        """The purposes whose links are connected: names of algorithms, and `_PROBES`."""
         self._scratch = Scratch()
         self._arena = Arena()
         self._place = object()
-        """The thing by which `Feedback` knows this rail."""
+        """Identifies this rail to `Feedback`, which drops residuals of another rail."""
 
     # The rail's share of an array ------------------------------------------------------------------------------------
 
     def share(self, count: int) -> tuple[int, int]:
-        """Return where this rail's share of `count` elements begins and ends."""
+        """Return the start and the stop of this rail's share of `count` elements."""
         rail, rails = self._hosts.position, self._hosts.rails
         return count * rail // rails, count * (rail + 1) // rails
 
     def shares(self, ranks: Sequence[int], counts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """Yield this rail's share of the elements of `ranks`, taken as one array.
+        """Yield this rail's share of the elements of `ranks`, taken as one array, as parts of each rank's elements.
 
         Args:
-            ranks: which ranks' elements to divide among the rails, in this order.
+            ranks: the ranks whose elements are divided among the rails, in this order.
             counts: the number of elements of each rank of the job.
 
         Yields:
@@ -94,12 +96,12 @@ class Rail:
     # Links and algorithms --------------------------------------------------------------------------------------------
 
     def links(self, what: str) -> Links:
-        """Return the links with all hosts."""
+        """Return the links, connected with all hosts."""
         self._algorithm(Direct.name, what)
         return self._links
 
     def _algorithm(self, name: str, what: str) -> Algorithm:
-        """Return an algorithm whose links are there."""
+        """Return the algorithm of this `name`, with its links connected."""
         algorithm = self._algorithms.get(name)
         if algorithm is None:
             order = arranged(self._hosts.count, self._facts or EQUAL)
@@ -108,7 +110,7 @@ class Rail:
         return algorithm
 
     def _connect(self, purpose: str, hosts: Sequence[int], what: str) -> None:
-        """Connect with hosts, which all ranks of the rail do for the same purpose."""
+        """Connect with `hosts`. All ranks of the rail call this for the same `purpose`, each with its own hosts."""
         if purpose in self._connected or self._links.are_complete:
             return
         self._connected.add(purpose)
@@ -122,14 +124,14 @@ class Rail:
         self._links.connect(hosts, tell)
 
     def _first_tree(self) -> Tree:
-        """Return the tree whose links there are from the start: see `first_partners`."""
+        """Return the tree whose links are connected from the start: see `first_partners`."""
         return Tree(self._links, self._hosts, arranged(self._hosts.count, EQUAL), self._scratch)
 
     def _measure(self, what: str) -> None:
         self._connect(_PROBES, probed(self._hosts), what)
         self._facts = measure(self._links, self._hosts, self._first_tree(), what)
         if self._facts.slow:
-            self._algorithms.clear()  # they are arranged in another way
+            self._algorithms.clear()  # they arrange the hosts in another order
             self._connected &= {Direct.name, _PROBES}
 
     # Copies ----------------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ class Rail:
         links.flush(what)
 
     def broadcast(self, array: Flat, root: int, nbytes: int, what: str) -> None:
-        """Copy the array of host `root`, our share of `nbytes`, to all others."""
+        """Copy the array of host `root` to all other hosts. `array` is this rail's share of `nbytes` bytes."""
         name = choose_broadcast(nbytes, self._hosts.count, self._facts or EQUAL)
         algorithm = self._algorithm(name, what)
         assert isinstance(algorithm, (Direct, Tree))
@@ -176,8 +178,8 @@ class Rail:
     ) -> None:
         """Combine the `sources` of all ranks of all hosts into all `targets`, in one step: everything to every host.
 
-        Both list what this rail moves, which begins at the element `first` of the operation, of the flat arrays of this
-        host's ranks.
+        `sources` and `targets` list this rail's elements of the flat arrays of this host's ranks. They begin at the
+        element `first` of the operation.
         """
         algorithm = self._algorithm(Direct.name, what)
         assert isinstance(algorithm, Direct)
@@ -195,8 +197,8 @@ class Rail:
     ) -> None:
         """Combine the `sources` of all ranks of all hosts into all `targets`.
 
-        Both list the rail's share, which begins at the element `first` of an operation of `nbytes`, of the flat arrays
-        of this host's ranks; a source may be its rank's target.
+        `sources` and `targets` list this rail's share of the flat arrays of this host's ranks. The share begins at the
+        element `first` of an operation of `nbytes` bytes. A source may be its rank's target.
         """
         hosts = self._hosts.count
         if self._facts is None and nbytes >= MEASURED_FROM and self._wanted == AUTO and hosts > 2:
@@ -207,7 +209,7 @@ class Rail:
         self._links.flush(what)
 
     def stages(self, how: Reduction, is_stepwise: bool = False) -> Stages:
-        """Return how the arrays of all ranks are combined."""
+        """Return the stages in which `how` combines the arrays of all ranks."""
         return stages(how, self._hosts.count, self._hosts.most, is_stepwise)
 
     def _share_for(
@@ -227,13 +229,13 @@ class Rail:
 
 
 def _units(how: Stages) -> tuple[float, float]:
-    """Return the `units` of a reduction's losses, see `Feedback.begin`."""
+    """Return the `units` of a reduction's residuals: see `Feedback.begin`."""
     share = 1.0 if how.within is None else 1.0 / how.within.prescale
     return share, share * how.between.divisor / (how.between.prescale * how.between.postscale)
 
 
 def first_partners(hosts: HostLayout) -> list[int]:
-    """Return the hosts with which a rank needs links from the start; over these it learns how to make others."""
+    """Return the hosts that a rank is linked with from the start. It learns over these links how to make others."""
     if not hosts.has_rail:
         return []
     place = place_in_tree(tuple(arranged(hosts.count, EQUAL)), hosts.own, 0)

@@ -1,14 +1,13 @@
 """Collectives between the ranks of one host, at the speed of its memory.
 
-Every rank's segment is visible to all. A large reduction is divided by elements: rank r combines slice r of all ranks'
+All ranks map every rank's segment. A large reduction is divided by elements: rank r combines slice r of all ranks'
 buffers, a cache-sized chunk at a time, and writes the result into all of them. Each element is read once per buffer and
 written once per buffer, and is computed by exactly one rank, so all ranks hold the same bits. A small reduction is
-computed by every rank for itself, in the same order and so to the same bits, which saves the second barrier.
+computed by every rank for itself, in the same order and therefore with the same bits, which saves the second barrier.
 
-What the ranks show each other must lie in their segments. It lies there already when the caller allocated it with
-`empty` (the fusion buffers of the framework faces do). Otherwise it is copied there: into a staging buffer that stays
-in cache, piece by piece if it is large (see `piecewise`), or whole into the heap where the shape of the operation needs
-that.
+Arrays that the ranks show each other must lie in their segments. Arrays allocated with `empty`, such as the fusion
+buffers of the framework faces, already do. Others are copied: into a staging buffer that stays in cache, piece by piece
+if they are large (see `piecewise`), or whole into the heap if the operation needs all of the array at once (alltoall).
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ from distrun.runtime.transport.shared_memory.segment import STAGE, Segment
 from distrun.tensor_fusion.packing import pack, unpack
 
 ONE_STEP_LIMIT = 128 << 10
-"""Bytes that a rank reads from its local peers, up to which every rank combines everything for itself. Reading what
-another core has just written is slow: beyond this, one more barrier costs less. At most what staging holds."""
+"""The most bytes that a rank reads from its local peers to combine everything for itself. Reading what another core has
+just written is slow: beyond this limit, one more barrier costs less. It must not exceed a staging buffer."""
 
 SHORT = 8 << 10
-"""Bytes of an array up to which that holds for any number of ranks: the more there are to a core, the longer a barrier
-takes."""
+"""Arrays of up to this many bytes are reduced in one step with any number of ranks: the more ranks share a core, the
+longer a barrier takes."""
 
 KNOWN_CUTS = 32
-"""Ways of cutting the staging buffers into tensors that are remembered, since training repeats itself."""
+"""The number of lists of tensor sizes whose views of the staging buffers are cached: training repeats its tensors."""
 
 
 def _views(segment: Segment, offset: int, dtype: np.dtype[Any], sizes: Sequence[int]) -> list[Flat]:
-    """Return views of a segment from an offset on, one after the other, of so many elements each."""
+    """Return consecutive views of `segment` from `offset` on, with `sizes` elements."""
     stops = list(accumulate(sizes))
     whole = segment.view(offset, stops[-1], dtype)
     return [whole[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
 
 
 class SharedMemoryBackend(Backend):
-    """All ranks of the group are on one host."""
+    """The backend of a group whose ranks are all on one host."""
 
     name = "shared memory"
 
@@ -85,8 +84,8 @@ class SharedMemoryBackend(Backend):
         if nbytes <= SHORT or nbytes * (self.size - 1) <= ONE_STEP_LIMIT:
             self._allreduce_in_one_step(inputs, outputs, count, reduction, what)
             return
-        # All ranks must take the same path, so it may depend on what they agree on, such as the number of tensors,
-        # and not on what each chooses for itself, such as whether it works in place.
+        # All ranks must take the same path, so the decision may depend on what they agree on, such as the number of
+        # tensors, but not on what each chooses for itself, such as whether it works in place.
         if len(inputs) > 1:
             self._allreduce_fused(inputs, outputs, count, reduction, what)
             return
@@ -105,7 +104,7 @@ class SharedMemoryBackend(Backend):
     def _allreduce_in_one_step(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """With one exchange: every rank stages its input, then combines all inputs for itself."""
+        """Reduce with one exchange: every rank stages its inputs, then combines those of all ranks for itself."""
         dtype = inputs[0].dtype
         offset = self._stage + self._local_ranks.parity * STAGE
         pack(inputs, self._mine.view(offset, count, dtype))
@@ -121,7 +120,7 @@ class SharedMemoryBackend(Backend):
     def _allreduce_staged(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """Reduce in the staging buffers: what is copied in is still in cache when it is combined."""
+        """Reduce in the staging buffers: the inputs are still in cache when they are combined."""
         dtype = inputs[0].dtype
         offset = self._stage + self._local_ranks.parity * STAGE
         staged = self._mine.view(offset, count, dtype)
@@ -136,7 +135,7 @@ class SharedMemoryBackend(Backend):
     def _allreduce_fused(
         self, inputs: Sequence[Flat], outputs: Sequence[Flat], count: int, reduction: Reduction, what: str
     ) -> None:
-        """Reduce several tensors: packed into one buffer, combined there, and unpacked."""
+        """Reduce several tensors: pack them into one buffer, combine them there, and unpack them."""
         if count * inputs[0].itemsize <= STAGE:
             self._allreduce_staged(inputs, outputs, count, reduction, what)
             return
@@ -150,7 +149,7 @@ class SharedMemoryBackend(Backend):
             unpack(buffer, outputs)
 
     def _reduce_slices(self, offsets: Sequence[int], count: int, dtype: np.dtype[Any], reduction: Reduction) -> None:
-        """Combine this rank's slice of all ranks' buffers, in place in all of them."""
+        """Combine this rank's slice of all ranks' buffers, in place in all of them. The buffers begin at `offsets`."""
         first, last = count * self.rank // self.size, count * (self.rank + 1) // self.size
         if first < last:
             start = first * dtype.itemsize
@@ -223,9 +222,9 @@ class SharedMemoryBackend(Backend):
         self._local_ranks.exchange((), what)
 
     def _show(self, array: Flat) -> int:
-        """Return the offset in this rank's segment where the local peers see `array`; a small one is staged.
+        """Return the offset in this rank's segment where the local peers see `array`, staging a small one if needed.
 
-        `PIECEWISE` stands for a large array of ordinary memory.
+        Return `PIECEWISE` for a large array in ordinary memory.
         """
         offset = self._mine.offset_of(array)
         if offset >= 0:
@@ -250,10 +249,10 @@ class SharedMemoryBackend(Backend):
         return self._mine.offset_of(copy), copy
 
     def _finish(self, offsets: Sequence[int], what: str) -> None:
-        """Let the others finish reading what lies in the heap, whose owner may reuse it after this.
+        """Wait until all ranks have read the arrays at `offsets` that lie in a heap, which the owners may then reuse.
 
-        What was read from staging alone needs no barrier: there are two staging buffers, used in turn, so one is
-        written again only after the next exchange, to which a rank comes when it has finished reading.
+        Arrays in staging need no barrier. The two staging buffers are used in turn, so one is overwritten only after
+        the next exchange, and a rank takes part in that exchange only after it has finished reading.
         """
         if any(offset >= self._mine.layout.heap for offset in offsets):
             self._local_ranks.exchange((), what)

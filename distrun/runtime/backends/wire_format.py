@@ -1,4 +1,4 @@
-"""The wire format: elements as they travel between hosts, their own, half-precision ones, or quantised blocks."""
+"""Wire formats: encode elements for the way between hosts, as they are, in half precision, or in quantised blocks."""
 
 from __future__ import annotations
 
@@ -19,70 +19,75 @@ from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.wire import Wire
 
 Empty = Callable[[int, np.dtype[Any]], Flat]
-"""Makes an array of so many elements, which may hold anything."""
+"""Makes an uninitialised array of the given number of elements and dtype."""
 
 
 class WireFormat(ABC):
-    """Converts consecutive elements of one operation from memory to the wire and back."""
+    """Encodes consecutive elements of one operation for the wire, and decodes them.
+
+    Elements are numbered within the operation: `start` is always the number of the first one.
+    """
 
     dtype: np.dtype[Any]
-    """The type of the array that travels."""
+    """The dtype of the encoded array."""
     is_encoded = True
-    """Whether it is another array than the one in memory."""
+    """Whether the encoded array is another one than the array in memory."""
     depth = 2
-    """Pieces of an array in each step of its reduction, so that enough is on the wire while this rank computes, or
-    another process has its core: the more, the smaller they are there."""
+    """The number of pieces in each step of a reduction. It keeps enough bytes on the wire while this rank computes or
+    waits for its core, so it is larger for formats that make pieces smaller. With 2 pieces in bf16 at 1 Gbit/s each
+    lasts 2 ms, and a rank that gets its core back after 3 ms finds the link idle: on a busy machine 100 MB took 1.04 s,
+    and 0.58 s with 8 pieces."""
 
     def __init__(self, empty: Empty = np.empty) -> None:
-        """`empty` makes the arrays that are needed until the operation is over."""
+        """`empty` makes arrays that are needed until the operation has ended."""
         self._empty = empty
 
     def incoming(self, start: int, count: int) -> Flat:
-        """Return an array in which `count` elements from `start` on can be received."""
+        """Return an array to receive `count` elements from `start` on."""
         return self._empty(self.length(start, count), self.dtype)
 
     @abstractmethod
     def length(self, start: int, count: int) -> int:
-        """Return the length of the array that travels for `count` elements from the operation's element `start` on."""
+        """Return the length of the encoded array for `count` elements from `start` on."""
 
     def most(self, count: int) -> int:
-        """Return the largest length of `count` elements."""
+        """Return the largest length that `count` encoded elements can have."""
         return count
 
     @abstractmethod
     def encode(self, values: Flat, start: int) -> Flat:
-        """Return the elements from the operation's element `start` on as they travel: `values` itself if as they are,
-        else a new array."""
+        """Return `values`, the elements from `start` on, encoded in a new array, or as it is if not `is_encoded`."""
 
     def encode_results(self, results: Flat, start: int) -> Flat:
-        """Return what `encode` does, of elements to which nothing is added any more, and replace them by what `decode`
-        makes of it."""
+        """Return final `results` encoded, and round them in place to what receivers decode: all hold the same bits."""
         raw = self.encode(results, start)
         self.decode(raw, results, start)
         return raw
 
     @abstractmethod
     def decode(self, raw: Flat, out: Flat, start: int) -> Flat:
-        """Return received elements, of which the first is element `start`, as in memory: `raw` itself if they travel as
-        they are, else `out`, which is filled."""
+        """Return the elements from `start` on, decoded from `raw` into `out`, or `raw` itself if not `is_encoded`."""
 
     def decoded(self, raw: Flat, count: int, dtype: np.dtype[Any], start: int) -> Flat:
-        """Return what `decode` does, in a new array of `dtype` where it needs one."""
+        """Return `count` elements from `start` on as `decode` does, in a new array of `dtype` if one is needed."""
         return self.decode(raw, self._empty(count, dtype), start)
 
 
 def wire_format(
     wire: Wire, dtype: np.dtype[Any], feedback: Feedback | None = None, empty: Empty = np.empty
 ) -> WireFormat:
-    """Return the format for elements whose storage type in memory is `dtype`; `feedback` is for quantised ones, and
-    `empty` makes arrays that are needed until the operation is over."""
+    """Return the wire format for elements of storage type `dtype`.
+
+    `feedback` holds the residuals of quantised elements. `empty` makes arrays that are needed until the operation has
+    ended.
+    """
     if wire.dtype in QUANTISED:
         return Blocks(wire, dtype, feedback, empty)
     return Half(ELEMENT_TYPES[wire.dtype], empty) if wire.dtype else AsTheyAre(dtype)
 
 
 class AsTheyAre(WireFormat):
-    """Elements travel as they lie in memory."""
+    """Sends elements as they are in memory."""
 
     is_encoded = False
 
@@ -104,7 +109,7 @@ class AsTheyAre(WireFormat):
 
 
 class Half(WireFormat):
-    """Elements travel in a half-precision type."""
+    """Sends elements in a half-precision type."""
 
     depth = 8
 
@@ -132,13 +137,16 @@ class Half(WireFormat):
 
 
 class Blocks(WireFormat):
-    """Elements travel quantised, in blocks, and behind them those that are not, as they lie in memory."""
+    """Sends elements quantised in blocks, followed by the exact ones as they are in memory.
+
+    The exact elements (see `Wire.exact`) are zeros in the quantised part, so they do not affect the scale of a block.
+    """
 
     dtype = np.dtype(np.uint8)
     depth = 8
 
     def __init__(self, wire: Wire, memory: np.dtype[Any], feedback: Feedback | None, empty: Empty = np.empty) -> None:
-        """`memory` is the type of elements in memory."""
+        """`memory` is the dtype of elements in memory."""
         super().__init__(empty)
         self._memory = memory
         self._feedback = feedback
@@ -159,7 +167,7 @@ class Blocks(WireFormat):
         return self._encode(results, start, results)
 
     def _encode(self, values: Flat, start: int, results: Flat | None) -> Flat:
-        """Return elements as they travel; fill `results`, which may be the elements, with what others make of it."""
+        """Return `values` encoded. Fill `results`, if given, with what others will decode. It may be `values`."""
         nbytes, places = self._quantiser.nbytes(values.size), self._places(start, values.size)
         out = self._empty(nbytes + self._memory.itemsize * places.size, self.dtype)
         exact = out[nbytes:].view(self._memory)
@@ -183,7 +191,7 @@ class Blocks(WireFormat):
         return out
 
     def _places(self, start: int, count: int) -> Flat:
-        """Return which of `count` elements from `start` on are not quantised."""
+        """Return the indices of the exact elements among `count` elements from `start` on."""
         first = bisect_right(self._exact, start, key=itemgetter(1))
         last = bisect_left(self._exact, start + count, first, key=itemgetter(0))
         if first == last:

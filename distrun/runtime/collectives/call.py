@@ -1,9 +1,8 @@
-"""The arguments of a collective, taken and checked once: for numpy arrays, arrays on a GPU, torch tensors and graphs.
+"""The arguments of a collective, checked in one place for numpy arrays, arrays on a GPU, torch tensors and graphs.
 
-A `Call` holds what the caller said, all but the tensors. `Call.request` adds what the tensors are (dtype, shapes,
-device) and gives the `Request` that the ranks must agree on. What the tensors' memory is, and what results are made of,
-is for the modules of each library: `tensors` (numpy), `on_gpu` (cupy), `distrun.torch.operations`,
-`distrun.graphs.prepared`.
+A `Call` holds all arguments but the tensors. `Call.request` adds the tensors' dtype, shapes and device, and returns the
+`Request` that the ranks must agree on. The tensors' memory and the results are left to the modules of each library:
+`tensors` (numpy), `on_gpu` (cupy), `distrun.torch.operations`, `distrun.graphs.prepared`.
 """
 
 from __future__ import annotations
@@ -33,41 +32,43 @@ MOVES_ROWS = ("allgather", "alltoall", "reducescatter")
 
 
 _new = tuple.__new__
-"""Makes a named tuple of a tuple of all its fields in half the time that its class takes. Every operation makes two."""
+"""Makes a named tuple from a tuple of all its fields, in half the time that the class itself takes. Every operation
+makes two."""
 
 
 class Call(NamedTuple):
-    """A call of a collective: everything about it but the tensors."""
+    """A call of a collective: all its arguments but the tensors."""
 
     kind: str
     name: str | None = None
-    """None: matched by its place in the order of the unnamed calls."""
+    """None: the ranks match the call by its position among the unnamed calls."""
     op: ReduceOp = Average
     root: int = -1
     prescale: float = 1.0
     postscale: float = 1.0
     process_set: ProcessSet = global_process_set
     wire: str = ""
-    """The type in which elements travel between hosts; empty: that of the job."""
+    """The type in which elements travel between hosts. Empty: the job's setting."""
     site: str = ""
-    """The line of user code that makes the call, if the stack cannot tell: a graph runs in a thread of its
+    """The line of user code that makes the call, where the stack does not show it: a graph runs in a thread of its
     framework."""
     is_gradient: bool = False
-    """Whether it reduces gradients, step after step, so that what is lost by rounding may be made up for."""
+    """Whether it reduces gradients, step after step, so that error feedback can add what rounding has lost to the next
+    step."""
     gradients: str = ""
-    """The name of the list that these gradients belong to; empty: what they lose does not outlive this world."""
+    """The name of the list that these gradients belong to. Empty: their residuals end with this world."""
     first: int = 0
-    """The place of the first of them in that list, which the others follow."""
+    """The index of the first of them in this list. The others follow it."""
 
     def named(self, suffix: str) -> Call:
-        """Return the call of an operation that belongs to this one; without a name if this one has none."""
+        """Return this call with `.suffix` behind its name. An unnamed call stays unnamed."""
         return self._replace(name=self.name and f"{self.name}.{suffix}")
 
     def check(self, dtype: str) -> None:
-        """Refuse an operator that the elements or the kind do not have.
+        """Refuse an operator that is not defined for elements of `dtype` or for this kind.
 
         Raises:
-            UsageError: `op` is not a reduce op, has no meaning for `dtype`, or is not offered by a reducescatter.
+            UsageError: `op` is not a reduce op, is not defined for `dtype`, or not offered for a reducescatter.
         """
         op = self.op
         if op is Average or op is Sum or self.kind not in ("allreduce", "reducescatter"):
@@ -79,9 +80,11 @@ class Call(NamedTuple):
     def request(self, dtype: str, shapes: tuple[Shape, ...], device: str = CPU) -> Request:
         """Return what the ranks must agree on, for tensors of one dtype on one device.
 
+        Allgathers and alltoalls leave the extent of dimension 0 open, as -1: the ranks may differ in it.
+
         Raises:
-            UsageError: the operator does not fit (see `check`), a tensor has no rows where the kind needs them, or the
-                name is not a string.
+            UsageError: the operator does not fit (see `check`), the kind moves rows and a tensor is 0-dimensional, or
+                the name is not a string.
         """
         kind, name, op, root, prescale, postscale, process_set, wire, *_ = self
         if name is not None and not isinstance(name, str):
@@ -99,25 +102,25 @@ class Call(NamedTuple):
         )
 
     def encode(self) -> str:
-        """Return the call as a text that a node of a graph can carry."""
+        """Return the call as a string, which a node of a graph can hold as an attribute."""
         return json.dumps(self._replace(process_set=self.process_set.process_set_id))  # type: ignore[arg-type]
 
     @staticmethod
     @lru_cache(maxsize=4096)
     def decode(text: str) -> Call:
-        """Return the call that `encode` made the text of."""
+        """Return the call that `encode` turned into `text`."""
         call = Call(*json.loads(text))
         return call._replace(op=ReduceOp(call.op), process_set=by_id(call.process_set))  # type: ignore[arg-type]
 
 
-world.on_leaving(Call.decode.cache_clear)  # the numbers of process sets stand for others in the next world
+world.on_leaving(Call.decode.cache_clear)  # in the next world a process set's number may mean another set
 
 
 def _id_of(process_set: ProcessSet) -> int:
-    """Return the number of a process set that this rank may use.
+    """Return the number of a process set that includes this rank.
 
     Raises:
-        UsageError: it may not, or it is no process set.
+        UsageError: it does not include this rank, or `process_set` is not a process set.
     """
     if not isinstance(process_set, ProcessSet):
         raise UsageError(f"process_set={process_set!r} is not a distrun.ProcessSet: see distrun.add_process_set")
@@ -150,10 +153,10 @@ def broadcast_call(name: str | None, root_rank: int, process_set: ProcessSet, si
 
 
 def reducescatter_gradient_factor(call: Call) -> float:
-    """Return what the gradients that flow back through a reducescatter are multiplied by.
+    """Return the factor that the backward pass of a reducescatter multiplies the gathered gradients by.
 
-    That is what its sum was multiplied by, which is the derivative. Horovod multiplies by the number of ranks once
-    more, and so it is for scripts of Horovod's.
+    The derivative is the factor of its sum. Horovod multiplies by the number of ranks once more, and in Horovod's mode
+    so does distrun.
     """
     factor = call.prescale * call.postscale
     if horovod.is_on(os.environ):
@@ -175,17 +178,17 @@ def check_rows(kind: str, shapes: Iterable[Sequence[int]]) -> None:
 
 
 def row_size(shape: Sequence[int]) -> int:
-    """Return the elements in a row of a tensor: what one index of its first dimension stands for."""
+    """Return the number of elements in a row of a tensor: one index of its first dimension."""
     return math.prod(shape[1:])
 
 
 def rows_in(elements: int, shape: Sequence[int]) -> int:
-    """Return the rows that so many elements of flat storage make; a row without elements travels as one element."""
+    """Return the number of rows in `elements` of flat storage. A row without elements travels as one element."""
     return elements // (row_size(shape) or 1)
 
 
 def rows_per_rank(rows: int, splits: Any, size: int) -> list[int]:
-    """Return the rows that an alltoall sends to each of `size` ranks: what `splits` says or, if None, an even share.
+    """Return the number of rows that an alltoall sends to each of `size` ranks: `splits` or, if None, an even share.
 
     Raises:
         UsageError: the splits do not fit the rows or the ranks.
@@ -205,13 +208,15 @@ def rows_per_rank(rows: int, splits: Any, size: int) -> list[int]:
 
 
 def elements_per_rank(shape: Sequence[int], splits: Any, size: int) -> list[int]:
-    """Return the elements of flat storage that an alltoall of a tensor sends to each rank; see `rows_per_rank`."""
+    """Return the number of elements of flat storage that an alltoall of a tensor sends to each rank (see
+    `rows_per_rank`)."""
     row = row_size(shape) or 1
     return [rows * row for rows in rows_per_rank(shape[0], splits, size)]
 
 
 def received_rows(handle: Handle, index: int = 0) -> list[int]:
-    """Return the rows that came from each rank, in the tensor at `index` of an allgather or alltoall that is done."""
+    """Return the number of rows that came from each rank, for the tensor at `index` of an allgather or alltoall that is
+    done."""
     shape = handle.request.shapes[index]
     return [rows_in(count, shape) for count in handle.received[index]]
 
@@ -237,14 +242,13 @@ def start_group(
     call: Call,
     start: Callable[[Sequence[Tensor], Call], Handle],
 ) -> AnyHandle:
-    """Start one operation for each kind among the tensors, all of which are one to the caller.
+    """Start one operation for each kind of tensors in a group, and return one handle for all of them.
 
     Args:
         tensors: at least one.
-        kinds: each tensor's dtype and device, in a form whose text is the same on all ranks: it becomes part of the
-            name.
+        kinds: each tensor's dtype and device. `str(kind)` becomes part of the name: it must be the same on all ranks.
         call: the call of the whole group.
-        start: starts the operation of tensors of one kind; its result is a list.
+        start: starts the operation on the tensors of one kind. Its result is a list.
     """
     if len(set(kinds)) == 1:
         return start(tensors, call)

@@ -6,13 +6,13 @@ saves. So the compressors here name a type for the wire and change nothing befor
 - `Compression.fp16` and `.bf16` send float32 and float64 in half precision. Tensors on the CPU are summed in full
   precision, within each host and then over the hosts, so results are at least as exact as Horovod's.
 - `Compression.int8` and `.int4` send 8 or 4 bits per value, with scales. They round large tensors and leave small ones
-  alone (see `distrun.runtime.operations.wire`). `.int4` adds what a step has lost of the gradients to the gradients of
-  the next step.
+  unchanged (see `distrun.runtime.operations.wire`). `.int4` has error feedback: it adds what a step's gradients have
+  lost to the next step's.
 - `Compression.powersgd(rank)`, for gradients only, sends matrices as two thin ones (see
   `distrun.tensor_fusion.low_rank`).
 
 A compressor of your own is a class with the static methods, or an object with the methods `compress(tensor) -> (tensor,
-context)` and `decompress(tensor, context) -> tensor`. It is always called, on the tensors of the framework; JAX, which
+context)` and `decompress(tensor, context) -> tensor`. It is always called, on the tensors of the framework. JAX, which
 traces its functions, does not take one.
 """
 
@@ -80,17 +80,17 @@ class BF16Compressor(_HalfCompressor):
 
 
 class Int8Compressor(NoneCompressor):
-    """Sends floating-point tensors between hosts as 8-bit integers with scales; called by hand, it changes nothing."""
+    """Sends floating-point tensors between hosts as 8-bit integers with scales. Called by hand, it changes nothing."""
 
 
 class Int4Compressor(NoneCompressor):
-    """Sends floating-point tensors between hosts as powers of two in 4 bits, with scales; called by hand, it changes
+    """Sends floating-point tensors between hosts as powers of two in 4 bits, with scales. Called by hand, it changes
     nothing."""
 
 
 @dataclass(frozen=True)
 class PowerSGDCompressor(NoneCompressor):
-    """Sends the gradients of matrices as two thin ones; called by hand, it changes nothing. For optimizers only."""
+    """Sends the gradient of a matrix as two thin matrices. Called by hand, it changes nothing. For optimizers only."""
 
     rank: int
     """The columns of the thin matrices."""

@@ -1,7 +1,7 @@
-"""The comparison of lists among the ranks: of parameters, of gradients, of tensors to broadcast.
+"""Compares lists among the ranks: of parameters, of gradients, of tensors to broadcast.
 
-Operations with different names on different ranks would wait for one another; comparing the lists first makes an error
-of it.
+Operations with different names on different ranks would wait for one another forever. Comparing the lists first turns
+this into an error.
 """
 
 from __future__ import annotations
@@ -33,20 +33,26 @@ def compare(
     note: bytes = b"",
     process_set: ProcessSet = global_process_set,
 ) -> list[bytes]:
-    """Make sure that all ranks have the same `entries`; returns every rank's `note`, in rank order.
+    """Make sure that all ranks have the same `entries`, and return every rank's `note`, in rank order.
 
-    Those that have joined are left out. Ranks with the same entries must give notes of the same length. `what` tells in
-    an error message what is listed, `name` is the operation's. Costs one small allgather.
+    Costs one small allgather. Ranks that have joined (see `join`) are left out.
+
+    Args:
+        entries: one line per tensor (see `describe`).
+        what: the name of the list in the error message.
+        name: how the ranks match the operation.
+        note: bytes for the other ranks, of the same length on all ranks that have the same entries.
+        process_set: the ranks that take part.
 
     Raises:
-        MismatchError: the entries differ; raised on every rank, with the first difference.
+        MismatchError: the entries differ. Raised on every rank, with the first difference.
     """
     digest = hashlib.blake2b("\n".join(entries).encode(), digest_size=_DIGEST_BYTES).digest()
     message = np.frombuffer(digest + note, np.uint8)
     gathered = collectives.allgather(message, name, process_set).tobytes()
     parts = [gathered[start : start + message.size] for start in range(0, len(gathered), message.size)]
-    # Had another rank sent a message of another length, its list would be another one too, and so the first part that
-    # is cut wrongly here would not begin with our digest.
+    # A message of another length comes with other entries, so the first part that is cut wrongly here does not begin
+    # with this rank's digest.
     if all(part.startswith(digest) for part in parts):
         return [part[_DIGEST_BYTES:] for part in parts]
     told = objects.allgather_object((world.rank(), list(entries)), f"{name}.difference", process_set)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,16 +24,17 @@ from distrun.runtime.collectives.tensors import (
     flat_of,
     given,
     grouped,
+    move_rows,
     moving,
     new,
     on_host,
     rows,
     rows_given,
-    rows_group,
     taken,
     taken_in_place,
 )
 from distrun.runtime.gpu.arrays import GpuArray
+from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
@@ -55,59 +56,27 @@ __all__ = [
 # Allgather ------------------------------------------------------------------------------------------------------------
 
 
-def _allgather(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
-    flats, dtype, device = rows_given(tensors)
-    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), device)
-    handle = moving(request, flats, collect, tensors[0].dtype)
-    return handle.engine.submit(handle)
-
-
 def allgather_async(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
-    """Start an allgather and return at once; takes the arguments of `allgather`.
-
-    Returns:
-        A handle whose result is the gathered array. `tensor` must not be changed before it is done.
-    """
-    return _allgather([taken(tensor)], moving_call("allgather", name, process_set), rows)
+    """Start an allgather and return at once."""
+    return move_rows([taken(tensor)], moving_call("allgather", name, process_set), rows)
 
 
 def allgather(tensor: ArrayLike, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Concatenate the ranks' tensors along dimension 0, in rank order.
-
-    Args:
-        tensor: this rank's array; the ranks' arrays have one dtype, and one shape but for the extent of dimension 0.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new array, the same on all ranks.
-
-    Raises:
-        UsageError: a 0-dimensional tensor; or as `allreduce` raises.
-        CollectiveError: as `allreduce` raises.
-    """
+    """Concatenate the ranks' tensors along dimension 0, in rank order."""
     return allgather_async(tensor, name, process_set).wait()  # type: ignore[no-any-return]
 
 
 def grouped_allgather_async(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> AnyHandle:
-    """Start an allgather of several tensors and return at once; takes the arguments of `grouped_allgather`.
-
-    Returns:
-        A handle whose result is the list of gathered arrays.
-    """
-    return grouped(tensors, moving_call("allgather", name, process_set), _allgather)
+    """Start an allgather of several tensors and return at once."""
+    return grouped(tensors, moving_call("allgather", name, process_set), move_rows)
 
 
 def grouped_allgather(
     tensors: Sequence[ArrayLike], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Array]:
-    """Gather several tensors as one operation, each for itself as `allgather` does.
-
-    Returns:
-        The gathered arrays, in the order of `tensors`.
-    """
+    """Gather several tensors as one operation, each as `allgather` does."""
     return grouped_allgather_async(tensors, name, process_set).wait()
 
 
@@ -133,11 +102,7 @@ def _broadcast(tensor: Any, call: Call, in_place: bool) -> Handle:
 def broadcast_async(
     tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start a broadcast and return at once; takes the arguments of `broadcast`.
-
-    Returns:
-        A handle whose result is the copy.
-    """
+    """Start a broadcast and return at once."""
     handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=False)
     return handle.engine.submit(handle)
 
@@ -145,11 +110,7 @@ def broadcast_async(
 def broadcast_async_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Start a broadcast in place and return at once; takes the arguments of `broadcast`.
-
-    Returns:
-        A handle whose result is `tensor`, which must be neither read nor changed before it is done.
-    """
+    """Start a broadcast in place and return at once."""
     handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
     return handle.engine.submit(handle)
 
@@ -157,22 +118,7 @@ def broadcast_async_(
 def broadcast(
     tensor: ArrayLike, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Copy the root's tensor to all ranks.
-
-    Args:
-        tensor: on the root what is copied; elsewhere an array of the same shape and dtype, whose elements do not
-            matter.
-        root_rank: the rank, in the world, whose tensor it is.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new array, on the root as well.
-
-    Raises:
-        UsageError: `root_rank` is not a rank of the process set; or as `allreduce` raises.
-        CollectiveError: as `allreduce` raises.
-    """
+    """Copy the root's tensor to all ranks."""
     handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=False)
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
@@ -180,11 +126,7 @@ def broadcast(
 def broadcast_(
     tensor: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Array:
-    """Overwrite a tensor with the root's; takes the arguments of `broadcast`, and raises what it raises.
-
-    Returns:
-        `tensor`, which must be a writable array.
-    """
+    """Overwrite a tensor with the root's."""
     handle = _broadcast(tensor, broadcast_call(name, root_rank, process_set), in_place=True)
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
@@ -198,11 +140,7 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an alltoall and return at once; takes the arguments of `alltoall`.
-
-    Returns:
-        A handle whose result is what `alltoall` returns.
-    """
+    """Start an alltoall and return at once."""
     process_set.check_included()
     array = taken(tensor)
     check_rows("alltoall", [array.shape])
@@ -224,21 +162,8 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send rows of a tensor to each rank, and receive those that the others send here.
-
-    Args:
-        tensor: this rank's array, with at least one dimension; its rows are sent in order, the first ones to rank 0.
-        splits: the rows to send to each rank, integers that add up to the rows there are. None: as many to each rank.
-            Splits on a GPU make the host wait for them.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
-
-    Returns:
-        The received rows as a new array, in the order of the ranks that sent them; with `splits`, a pair of it and the
-        int32 numpy array of the rows received from each rank.
-
-    Raises:
-        UsageError: the splits do not fit the rows or the ranks, or a 0-dimensional tensor; or as `allreduce` raises.
-        CollectiveError: as `allreduce` raises.
-    """
+    """Send rows of a tensor to each rank, and receive the rows that the others send."""
     return alltoall_async(tensor, splits, name, process_set).wait()
+
+
+complete_all(globals())

@@ -1,6 +1,6 @@
-"""Gradient settings: how the gradients of a training step are reduced, checked once for all framework faces.
+"""Gradient settings: how the gradients of a training step are reduced, checked in one place for all framework faces.
 
-It stands here and not in `tensor_fusion`, which is below the runtime and knows no `ReduceOp`.
+They are here and not in `tensor_fusion`, because that package is below the runtime and must not import `ReduceOp`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GradientSettings:
-    """The way gradients are reduced; see the `DistributedOptimizer` of each face for the meaning.
+    """How gradients are reduced. The `DistributedOptimizer` of each face explains the settings.
 
     Raises:
         UsageError: `op` is not a reduce op, or `predivide` does not fit it.
@@ -29,9 +29,9 @@ class GradientSettings:
 
     op: ReduceOp = Average
     predivide: float = 1.0
-    """f divides gradients by f before they are summed, and by size / f afterwards."""
+    """A value f divides gradients by f before they are summed, and by size / f afterwards."""
     wire: str = ""
-    """The type in which elements travel between hosts, or the name of an approximation; empty: that of the job."""
+    """The type in which elements travel between hosts, or the name of an approximation. Empty: the job's setting."""
     sparse_as_dense: bool = False
     process_set: ProcessSet = global_process_set
     compression: Compressor = Compression.none
@@ -75,7 +75,7 @@ class GradientSettings:
             NotInitializedError: before `init`.
         """
         if self.process_set.process_set_id is None:
-            self.process_set.check_included()  # says so
+            self.process_set.check_included()  # raises, as the set is not registered
         return not self.process_set.included() or self.process_set.stays_one()
 
     def call(self, name: str, site: str = "") -> Call:
@@ -85,7 +85,7 @@ class GradientSettings:
 
 
 def check_passes(passes: object) -> int:
-    """Return `backward_passes_per_step`.
+    """Return `passes`, the argument `backward_passes_per_step` of an optimizer.
 
     Raises:
         UsageError: it is not a whole number greater than 0.
@@ -96,7 +96,7 @@ def check_passes(passes: object) -> int:
 
 
 def check_groups(num_groups: object, groups: object) -> None:
-    """Refuse what does not say which gradients travel together.
+    """Refuse impossible values of these arguments of Horovod, which say which gradients travel together.
 
     Raises:
         UsageError: `num_groups` or `groups` is neither a number, 0 or more, nor lists of variables.

@@ -1,4 +1,4 @@
-"""Joining the job: the world and its first process sets."""
+"""Joins the job: the world and its first process sets."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from distrun.runtime.process_sets.process_sets import add_process_set, register
 from distrun.runtime.world import world
 
 DYNAMIC = "dynamic"
-"""Horovod's scripts give this as `process_sets` if they add sets later, which needs no announcement here."""
+"""Horovod's scripts give this as `process_sets` if they add sets later. Here sets can always be added."""
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet | Sequence[int] | Rule] | str | None = None) -> None:
     """Join the job this process was started in: afterwards rank, size and the collectives are available.
 
-    Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun; a plain `python train.py` is a world of one.
-    Blocks until all ranks have come. Calling it again while initialised registers those of `process_sets` that are not
-    yet, and does nothing else. After `shutdown`, and after a call that has failed, it may be called again.
+    Works under distrun, mpirun (Open MPI, MPICH), srun and torchrun. A plain `python train.py` is a world of one.
+    Blocks until all ranks have joined. A second call while initialised only registers the `process_sets` that are not
+    registered yet. After `shutdown`, and after a call that failed, it may be called again.
 
     Args:
-        comm: the world, if it is not the whole job: a list of the job's ranks, whose first becomes rank 0, and so on;
-            or a communicator of mpi4py, whose processes become the world in its order. In jobs on one host; use process
-            sets in others.
+        comm: the world, if it is not the whole job, in jobs on one host (use process sets in others). A list of the
+            job's ranks, where the first becomes rank 0, and so on, or a communicator of mpi4py, whose processes become
+            the world in its order.
         process_sets: sets to register at once, the same ones in the same order on all ranks. "dynamic" is accepted for
             Horovod's sake: sets can always be added later.
 
     Raises:
-        UsageError: a variable of the environment has an impossible value, or an argument has; or the world is another
-            than `comm` already.
-        BootstrapError: the other ranks did not come within the start timeout.
-        MismatchError: the ranks were given different process sets.
+        UsageError: an environment variable or an argument has an impossible value, or the process is already in another
+            world than `comm`.
+        BootstrapError: the other ranks did not join within the start timeout.
+        MismatchError: the ranks give different process sets.
     """
     sets = _sets(process_sets)
     ranks = None if comm is None else _ranks_of(comm)
@@ -59,7 +59,7 @@ def _sets(process_sets: Any) -> Sequence[ProcessSet | Sequence[int] | Rule]:
 
 
 def _ranks_of(comm: Any) -> tuple[int, ...] | None:
-    """Return the job's ranks that make up the world; None for all."""
+    """Return the job's ranks that `comm` names, in its order, or None for all of them."""
     from distrun.runtime.world.bootstrap.join import place_in_job
 
     if hasattr(comm, "allgather"):
@@ -68,11 +68,11 @@ def _ranks_of(comm: Any) -> tuple[int, ...] | None:
         ranks = tuple(operator.index(rank) for rank in comm)
     except TypeError:
         raise UsageError(f"comm={comm!r}: give a list of ranks, or a communicator of mpi4py") from None
-    return ranks or None  # Horovod's way of saying all
+    return ranks or None  # an empty list means all ranks, as in Horovod
 
 
 def _check_world(ranks: tuple[int, ...] | None) -> None:
-    """Refuse to be in another world than that of `ranks`."""
+    """Raise UsageError if the present world is not the one of `ranks`."""
     from distrun.runtime.world.bootstrap.join import place_in_job
 
     if ranks is None or world.is_elastic():
@@ -94,7 +94,10 @@ def _register(sets: Sequence[ProcessSet | Sequence[int] | Rule]) -> None:
 
 
 def _register_communicator(process_set: ProcessSet) -> None:
-    """Register the sets of all communicators that the ranks have given in this place, by their lowest ranks."""
+    """Register the sets of all communicators that the ranks give at this position, in the order of their lowest ranks.
+
+    Ranks may give different communicators, but all of them must register the same sets in the same order.
+    """
     ranks = tuple(sorted(process_set.mpi_comm.allgather(world.rank())))
     for members in sorted(set(allgather_object(ranks))):
         register(process_set if members == ranks else ProcessSet(members), members)

@@ -1,6 +1,6 @@
 """Collectives on Python objects, which travel pickled: convenient for configuration and metrics, not for tensors.
 
-Pickles come only from ranks of the same job, which proved at the rendezvous that they belong to it.
+Pickles come only from ranks of the same job, which were authenticated at the rendezvous.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def broadcast_object(
     """Copy the root's object to all ranks.
 
     Args:
-        obj: on the root, anything that cloudpickle can pickle; elsewhere it is not looked at, and may be None.
-        root_rank: the rank, in the world, whose object it is.
+        obj: on the root, anything that cloudpickle can pickle. On other ranks it is ignored, and may be None.
+        root_rank: the rank to copy from, counted in the world even if `process_set` is smaller.
         name: how the ranks match the operation. Unnamed calls are matched by their order.
         process_set: the ranks that take part.
 
     Returns:
-        The unpickled copy; on the root, `obj` itself.
+        The unpickled copy, or on the root `obj` itself.
 
     Raises:
         UsageError: `root_rank` is not a rank of the process set.
@@ -56,7 +56,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     """Collect the ranks' objects.
 
     Args:
-        obj: anything that cloudpickle can pickle; the ranks' objects may differ in type and size.
+        obj: anything that cloudpickle can pickle. The ranks' objects may differ in type and size.
         name: how the ranks match the operation. Unnamed calls are matched by their order.
         process_set: the ranks that take part.
 

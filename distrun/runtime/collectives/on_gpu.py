@@ -1,7 +1,7 @@
 """The collectives on arrays of this rank's GPU: `GpuArray`s as buffers for the engine, and results as cupy arrays.
 
-Handles made here are started by `reductions` and `copies`. Results are cupy arrays that cupy's current stream may use
-when the handle has been waited for; what was worked on in place is given back as it came, ready for its owner.
+`reductions` and `copies` start the handles made here. Results are cupy arrays, which cupy's current stream may use
+after the handle's `wait`. An operation in place returns the caller's own objects, ready for the library that made them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from distrun.runtime.world import world
 
 
 def take(tensor: Any, in_place: bool = False) -> GpuArray:
-    """Return an array on a GPU in the form that the functions below use; see `arrays.gpu_array`.
+    """Return an array on a GPU in the form that the functions below use (see `arrays.gpu_array`).
 
     Raises:
         NotInitializedError: before `init`.
-        UsageError: this rank has no GPU, or the array cannot travel from it.
+        UsageError: this rank has no GPU, or the array lies elsewhere or has a dtype that cannot travel.
     """
     return arrays.gpu_array(tensor, _driver(), in_place)
 
@@ -38,7 +38,7 @@ def _driver() -> Driver:
 
 
 def allreduce(tensors: Sequence[GpuArray], call: Call, in_place: bool, is_group: bool) -> Handle:
-    """Return an allreduce of tensors of one dtype, not yet started; the result of a group is a list."""
+    """Return an allreduce of tensors of one dtype, not yet started. With `is_group` its result is a list."""
     with _driver().use():
         flats, dtype = _flats(tensors)
         request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), CUDA)
@@ -49,7 +49,7 @@ def allreduce(tensors: Sequence[GpuArray], call: Call, in_place: bool, is_group:
 
 
 def broadcast(tensor: GpuArray, call: Call, in_place: bool) -> Handle:
-    """Return a broadcast, not yet started."""
+    """Return a broadcast of `tensor`, not yet started."""
     driver = _driver()
     with driver.use():
         flat, dtype = tensor.flat()
@@ -78,8 +78,8 @@ def handle(
     collect: Callable[[Handle], Any],
     given: Any,
 ) -> DeviceHandle:
-    """Return a handle of an operation that starts from cupy's current stream, with results in cupy's memory; see
-    `Handle`."""
+    """Return a handle of an operation that starts from cupy's current stream, with results in cupy's memory (see
+    `Handle`)."""
     return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
 
 
@@ -90,8 +90,8 @@ def _flats(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:
 
 
 def _with_rows(tensor: GpuArray, flat: DeviceBuffer) -> DeviceBuffer:
-    """Return `flat`, or one element per row if rows have none: they would get lost. The elements' values do not
-    matter."""
+    """Return `flat`, or one element of any value per row if rows have no elements: the receiver counts rows by
+    elements."""
     return flat if row_size(tensor.shape) else _room(tensor.shape[0], flat.dtype)
 
 
@@ -123,7 +123,7 @@ def _new(handle: Handle) -> Any:
 
 
 def _given_group(handle: Handle) -> list[Any]:
-    """Return what the caller gave, written to and handed back to its owner."""
+    """Write the results to the caller's tensors and return these. Foreign ones are handed back to their library."""
     tensors: Sequence[GpuArray] = handle.given
     driver = _driver_of(handle)
     with driver.use():
@@ -142,7 +142,7 @@ def _given(handle: Handle) -> Any:
 
 
 def rows_group(handle: Handle) -> list[Any]:
-    """Return the results of an operation that decides about their first dimension."""
+    """Return the results of an operation that moves rows, and so decides the extents of their first dimension."""
     results = []
     for output, shape in zip(handle.outputs, handle.request.shapes, strict=True):
         shape = (rows_in(output.size, shape), *shape[1:])

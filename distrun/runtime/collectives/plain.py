@@ -1,8 +1,8 @@
 """Allreduces of plain arrays: contiguous, writable, in host memory, and of a dtype that numpy has.
 
-Nearly all are so. Of a small array Python's own work costs more than the operation, so here is as little of it as can
-be; everything else goes the way of `reductions`. Training repeats itself: the requests of its operations are made once,
-and remembered.
+Nearly all arrays are plain. For a small array Python's own work costs more than the operation, so this path does as
+little of it as possible. All other arrays take the general path in `reductions`. Training repeats the same operations,
+so their requests are made once and cached.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Terms = tuple[str | None, ReduceOp, float, float, ProcessSet]
 
 
 def in_place(array: Array, terms: Terms, result: Any) -> Handle | None:
-    """Return the allreduce of an array in its own memory, not started yet; None if the array is not plain.
+    """Return the allreduce of an array in its own memory, not started yet, or None if the array is not plain.
 
     Args:
-        array: exactly a `numpy.ndarray`.
-        terms: of the call.
-        result: what the handle gives the caller in the end.
+        array: exactly a `numpy.ndarray`, not a subclass.
+        terms: the terms of the call.
+        result: the handle's result.
 
     Raises:
         NotInitializedError: before `init`.
-        UsageError: an argument is impossible; see `Call.request`.
+        UsageError: an argument is impossible (see `Call.request`).
     """
     engine = world.engine()
     if not array.flags.carray:
@@ -54,7 +54,7 @@ def in_place(array: Array, terms: Terms, result: Any) -> Handle | None:
 
 
 def copied(array: Array, terms: Terms, collect: Callable[[Handle], Any]) -> Handle | None:
-    """Return the allreduce of an array into a new flat one, of which `collect` makes the result; see `in_place`."""
+    """Return the allreduce of an array into a new flat one, which `collect` turns into the result (see `in_place`)."""
     engine = world.engine()
     if not array.flags.carray:
         return None
@@ -66,7 +66,7 @@ def copied(array: Array, terms: Terms, collect: Callable[[Handle], Any]) -> Hand
 
 
 def group_in_place(arrays: Sequence[Array], terms: Terms, result: Any) -> Handle | None:
-    """Return one allreduce of several arrays in their own memory; None if not all are plain, and of one dtype; see
+    """Return one allreduce of several arrays in their own memory, or None if not all are plain and of one dtype. See
     `in_place`."""
     engine = world.engine()
     taken = _group(arrays, terms)
@@ -77,8 +77,8 @@ def group_in_place(arrays: Sequence[Array], terms: Terms, result: Any) -> Handle
 
 
 def group_copied(arrays: Sequence[Array], terms: Terms, collect: Callable[[Handle], Any]) -> Handle | None:
-    """Return one allreduce of several arrays into a new flat one, of which `collect` makes the results; see
-    `group_in_place`."""
+    """Return one allreduce of several arrays into a new flat one, which `collect` turns into the results (see
+    `group_in_place`)."""
     engine = world.engine()
     taken = _group(arrays, terms)
     if taken is None:
@@ -103,15 +103,15 @@ def _group(arrays: Sequence[Array], terms: Terms) -> tuple[Request, list[Array]]
 
 
 def _request(terms: Terms, dtype: np.dtype[Any], shapes: tuple[Shape, ...]) -> Request | None:
-    """Return the request for arrays of a dtype; None if that is not numpy's own."""
+    """Return the request for arrays of a dtype, or None if the dtype is not numpy's own."""
     name, op, prescale, postscale, process_set = terms
-    # A number such as 1 is equal to an operator and is none; a factor may be an object that changes; and the number of
-    # a process set stands for another one in the next world. Their requests are made again each time.
+    # Cached are only calls whose arguments cannot mislead the cache: a number such as 1 is equal to an operator without
+    # being one, a factor may be an object that changes, and in the next world a process set's number may mean another.
     if (op is Average or op is Sum) and process_set is global_process_set and prescale == 1.0 == postscale:
         known = _known_request if len(shapes) == 1 else _known_group
         try:
             return known(name, op, dtype, shapes)
-        except TypeError:  # the name cannot be hashed, and is refused
+        except TypeError:  # the name cannot be hashed: `_new_request` refuses it
             pass
     return _new_request(terms, dtype, shapes)
 

@@ -18,17 +18,16 @@ from distrun.runtime.collectives.tensors import (
     copied_back,
     flat_of,
     grouped,
-    moving,
+    move_rows,
     new,
     new_group,
     room_for,
     rows,
-    rows_given,
-    rows_group,
     taken,
     taken_in_place,
 )
 from distrun.runtime.gpu.arrays import GpuArray
+from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
@@ -88,11 +87,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce and return at once; takes the arguments of `allreduce`.
-
-    Returns:
-        A handle whose result is the reduced array. `tensor` must not be changed before it is done.
-    """
+    """Start an allreduce and return at once."""
     handle = _allreduce(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.submit(handle)
 
@@ -105,11 +100,7 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start an allreduce in place and return at once; takes the arguments of `allreduce`.
-
-    Returns:
-        A handle whose result is `tensor`, which must be neither read nor changed before it is done.
-    """
+    """Start an allreduce in place and return at once."""
     handle = _allreduce_in_place(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.submit(handle)
 
@@ -124,25 +115,8 @@ def allreduce(
 ) -> Array:
     """Reduce a tensor over the ranks: `postscale_factor * op(prescale_factor * tensor)`.
 
-    All ranks get the same bits. float16 and bfloat16 are summed in float32; an integer average is rounded towards zero.
-
     Args:
-        tensor: this rank's array, of one shape and dtype on all ranks; any dtype and shape, contiguous or not.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        op: `Average`, `Sum`, `Min`, `Max` or `Product`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new array of the tensor's shape and dtype.
-
-    Raises:
-        NotInitializedError: before `init`.
-        UsageError: an argument is impossible, such as `op=Min` for complex numbers.
-        MismatchError: the ranks gave different shapes, dtypes, operators or factors.
-        StallError: a rank did not make the call within the stall timeout.
-        JobAbortedError: a rank is gone.
+        tensor: this rank's array, of one shape and dtype on all ranks. Any dtype and shape, contiguous or not.
     """
     handle = _allreduce(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
@@ -156,11 +130,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Reduce a tensor over the ranks in place; takes the arguments of `allreduce`, and raises what it raises.
-
-    Returns:
-        `tensor`, which must be a writable array.
-    """
+    """Reduce a tensor over the ranks in place."""
     handle = _allreduce_in_place(tensor, (name, op, prescale_factor, postscale_factor, process_set))
     return handle.engine.run(handle).wait()  # type: ignore[no-any-return]
 
@@ -169,7 +139,7 @@ def allreduce_(
 
 
 def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Handle:
-    """Return the handle of an allreduce of tensors of one dtype in one place."""
+    """Return the handle of an allreduce of tensors that have one dtype and lie on one device."""
     engine = world.engine()
     if isinstance(tensors[0], GpuArray):
         return on_gpu.allreduce(tensors, call, in_place, True)
@@ -184,7 +154,7 @@ def _allreduce_group(tensors: Sequence[Any], call: Call, in_place: bool) -> Hand
 
 
 Start = Callable[[Handle], Handle]
-"""Starts an operation: as one that the caller waits for at once, or not."""
+"""Starts an operation: `_run` for a caller that waits at once, `_submit` for one that does not."""
 
 
 def _run(handle: Handle) -> Handle:
@@ -224,11 +194,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
-    """Start an allreduce of several tensors and return at once; takes the arguments of `grouped_allreduce`.
-
-    Returns:
-        A handle whose result is the list of reduced arrays.
-    """
+    """Start an allreduce of several tensors and return at once."""
     return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit)
 
 
@@ -240,11 +206,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
-    """Start an allreduce of several tensors in place and return at once; takes the arguments of `grouped_allreduce`.
-
-    Returns:
-        A handle whose result is the list of the tensors given.
-    """
+    """Start an allreduce of several tensors in place and return at once."""
     return _grouped_in_place(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit)
 
 
@@ -258,20 +220,8 @@ def grouped_allreduce(
 ) -> list[Array]:
     """Reduce several tensors as one operation: none starts before all ranks have submitted the group.
 
-    Args:
-        tensors: arrays of any dtypes and shapes, the same list of them on all ranks; at least one.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        op: as for `allreduce`.
-        prescale_factor: as for `allreduce`.
-        postscale_factor: as for `allreduce`.
-        process_set: the ranks that take part.
-
     Returns:
-        The reduced arrays, in the order of `tensors`; views of one new buffer per dtype.
-
-    Raises:
-        UsageError: the group is empty; or as `allreduce` raises.
-        CollectiveError: as `allreduce` raises.
+        The reduced arrays, in the order of `tensors`, as views of one new buffer per dtype.
     """
     return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
 
@@ -284,22 +234,11 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Reduce several tensors in place as one operation; takes the arguments of `grouped_allreduce`.
-
-    Returns:
-        The tensors given.
-    """
+    """Reduce several tensors in place as one operation."""
     return _grouped_in_place(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
 
 
 # Reducescatter --------------------------------------------------------------------------------------------------------
-
-
-def _reducescatter(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
-    flats, dtype, device = rows_given(tensors)
-    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), device)
-    handle = moving(request, flats, collect, tensors[0].dtype)
-    return handle.engine.submit(handle)
 
 
 def reducescatter_async(
@@ -310,13 +249,9 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Start a reducescatter and return at once; takes the arguments of `reducescatter`.
-
-    Returns:
-        A handle whose result is this rank's part.
-    """
+    """Start a reducescatter and return at once."""
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
-    return _reducescatter([taken(tensor)], call, rows)
+    return move_rows([taken(tensor)], call, rows)
 
 
 def reducescatter(
@@ -327,25 +262,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Array:
-    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0.
-
-    Each rank keeps an even share, the earlier ranks one row more where it does not come out even.
-
-    Args:
-        tensor: this rank's array, of one shape and dtype on all ranks, with at least one dimension.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        op: `Average` or `Sum`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        A new array of this rank's rows.
-
-    Raises:
-        UsageError: another `op`, or a 0-dimensional tensor; or as `allreduce` raises.
-        CollectiveError: as `allreduce` raises.
-    """
+    """Reduce a tensor over the ranks and keep this rank's rows of dimension 0."""
     return reducescatter_async(  # type: ignore[no-any-return]
         tensor, name, op, prescale_factor, postscale_factor, process_set
     ).wait()
@@ -359,13 +276,9 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
-    """Start a reducescatter of several tensors and return at once; takes the arguments of `grouped_reducescatter`.
-
-    Returns:
-        A handle whose result is the list of this rank's parts.
-    """
+    """Start a reducescatter of several tensors and return at once."""
     call = reduction_call("reducescatter", name, op, prescale_factor, postscale_factor, process_set)
-    return grouped(tensors, call, _reducescatter)
+    return grouped(tensors, call, move_rows)
 
 
 def grouped_reducescatter(
@@ -376,9 +289,8 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
-    """Reduce several tensors as one operation and keep this rank's rows of each; see `reducescatter`.
-
-    Returns:
-        This rank's parts, in the order of `tensors`.
-    """
+    """Reduce several tensors as one operation and keep this rank's rows of each."""
     return grouped_reducescatter_async(tensors, name, op, prescale_factor, postscale_factor, process_set).wait()
+
+
+complete_all(globals())

@@ -1,8 +1,8 @@
-"""Losses: the parts of gradients that compression has taken and nothing has made up for yet, whatever the framework.
+"""Residuals for error feedback: the parts of gradients that compression has dropped and not yet added back.
 
-Each rank has losses of its own, in elements of its own gradient: whatever reduces the gradient next, with whichever
-others and however many ranks, adds them to it. So they outlive new plans, generations of an elastic job and, averaged
-over the ranks, the job.
+Each rank has its own residuals, one per gradient, with the gradient's shape. The next reduction of the gradient adds
+them to it, however gradients are fused then and however many ranks there are. So residuals survive new fusion plans and
+new generations of an elastic job. Averaged over the ranks, they are saved in checkpoints.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from distrun.tensor_fusion.low_rank import is_worthwhile, rank_of
 
 
 class Residual(NamedTuple):
-    """The loss of one gradient, in arrays of numpy or tensors of torch."""
+    """The residual of one gradient, in arrays of numpy or tensors of torch."""
 
     lost: Any = None
-    """Float32, of the gradient's shape: to be added to this rank's next gradient. None if there is nothing."""
+    """float32, of the gradient's shape: is added to this rank's next gradient. None if nothing was dropped."""
     q: Any = None
-    """Where the gradient is approximated, the matrix with which the next approximation begins, the same on all ranks;
-    see `distrun.tensor_fusion.low_rank`."""
+    """For low-rank approximations, the matrix that the next one starts from, the same on all ranks (see
+    `distrun.tensor_fusion.low_rank`)."""
 
 
 def warn_of_dropped(what: str) -> None:
-    """Warn that what `what` has lost will not be made up for."""
+    """Warn that the residuals of `what` in a checkpoint are discarded."""
     warnings.warn(
-        f"the checkpoint has what compression had taken from {what}, which is dropped, as they travel whole from now "
-        "on; compress them as before, by int4 or PowerSGD, to have it made up for",
+        f"discarding the compression residuals that the checkpoint holds for {what}, which this run does not compress; "
+        "to keep them, use int4 or PowerSGD as before",
         stacklevel=2,
     )
 
 
 def may_need_feedback(wire: str) -> bool:
-    """Return whether gradients that travel so may lose as much as has to be made up for, on whichever ranks."""
+    """Return whether any gradient on the wire type `wire` may have error feedback, in whatever world."""
     return rank_of(wire) > 0 or (wire or current().wire_dtype) == WITH_FEEDBACK
 
 
 def has_error_feedback(wire: str, dtype: str, shape: Sequence[int]) -> bool:
-    """Return whether what a gradient loses on the wire is made up for later; the same on all ranks."""
+    """Return whether a gradient of `dtype` and `shape` on the wire type `wire` has error feedback. The same on all
+    ranks."""
     if rank := rank_of(wire):
         return is_worthwhile(shape, rank)
     topology = world.topology()

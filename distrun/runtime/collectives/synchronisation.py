@@ -1,4 +1,4 @@
-"""Barrier, and waiting for handles."""
+"""Barrier, join, and waiting for handles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
     Args:
         process_set: the ranks that take part.
-        name: how the ranks match the barrier. Unnamed ones are matched by their order.
+        name: how the ranks match the barrier. Unnamed barriers are matched by their order.
 
     Raises:
         NotInitializedError: before `init`.
@@ -31,21 +31,20 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 
 
 def join(process_set: ProcessSet = global_process_set) -> int:
-    """Say that this rank has no more data, and return when all ranks have said so.
+    """Join: this rank has no more data. Returns when all ranks have joined.
 
-    For data of unequal lengths: a rank calls it when its own is used up. Until the last one has come, it takes part in
-    whatever the others submit, with elements that change nothing: zeros in a sum, limits in a minimum or maximum, ones
-    in a product, no rows in an allgather. An Average divides by the number of ranks that have data left. In Horovod's
-    mode all elements of joined ranks are zeros, and an Average divides by all ranks.
+    For data of unequal lengths: a rank joins when its data is used up. Until the last rank joins, the joined ranks take
+    part in all operations that the others submit, with elements that change nothing: zeros in a sum, the limits of the
+    dtype in a minimum or maximum, ones in a product, no rows in an allgather. An Average divides by the number of ranks
+    that have not joined. In Horovod's mode all elements of joined ranks are zeros, and an Average divides by all ranks.
 
-    An alltoall, and a broadcast from a rank that has joined, fail meanwhile on the others, with a sentence.
+    Meanwhile an alltoall fails on the other ranks, and so does a broadcast from a rank that has joined.
 
     Args:
-        process_set: the ranks that take part. A rank that has joined one set may still work in others, in other
-            threads.
+        process_set: the ranks that take part. A rank that has joined one set may still use others, in other threads.
 
     Returns:
-        The last rank to join, which has seen the most data: broadcast from there what all should have.
+        The last rank to join, which has seen the most data. Broadcast from it what all ranks should have.
 
     Raises:
         NotInitializedError: before `init`.
@@ -62,10 +61,10 @@ def join(process_set: ProcessSet = global_process_set) -> int:
 
 
 def poll(handle: AnyHandle) -> bool:
-    """Return whether an operation is done, on the GPU too if its tensors are there; never waits.
+    """Return whether an operation is done, on the GPU too if its tensors are there. Never waits.
 
     Args:
-        handle: what a function ending in `_async` or `_async_` returned.
+        handle: the result of a function ending in `_async` or `_async_`.
 
     Raises:
         UsageError: `handle` is not a handle.
@@ -77,10 +76,10 @@ def poll(handle: AnyHandle) -> bool:
 def synchronize(handle: AnyHandle) -> Any:
     """Wait for an operation and return its result.
 
-    For arrays on a GPU the calling thread's current stream waits, and the host goes on once the operation is queued.
+    For arrays on a GPU the current stream of this thread waits, and the host continues once the operation is queued.
 
     Args:
-        handle: what a function ending in `_async` or `_async_` returned.
+        handle: the result of a function ending in `_async` or `_async_`.
 
     Raises:
         UsageError: `handle` is not a handle.

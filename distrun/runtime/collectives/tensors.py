@@ -1,5 +1,5 @@
-"""Tensors on their way in and out of a collective: flat storage arrays for the engine, shaped results for the
-caller."""
+"""Converts tensors for a collective: the caller's into flat storage arrays for the engine, and its outputs into shaped
+results."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from distrun.runtime.world.bootstrap.facts import AnyEngine
 Array = NDArray[Any]
 
 PLAIN = {np.ndarray}
-"""The types of the tensors of nearly all groups."""
+"""The types of tensors in a group that needs no conversion, as nearly all groups are."""
 
 LARGE = 256 << 10
-"""Bytes from which a result is allocated in shared memory, where it is formed without another copy."""
+"""Bytes. Results of this size or more are allocated in shared memory, where the engine forms them without another
+copy."""
 
 
 def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
     """Return an uninitialised array in memory that collectives reach without a copy.
 
     Fill it and reduce it in place for the highest speed. In a job on one host it lies in memory that the ranks share.
-    It is freed when the last view of it is gone, and survives `shutdown`.
+    It is freed when its last view is gone, and stays valid after `shutdown`.
 
     Args:
         shape: the extents, or the number of elements.
-        dtype: any dtype that can travel.
+        dtype: any dtype that the collectives take.
 
     Raises:
         NotInitializedError: before `init`.
@@ -52,17 +53,17 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Array:
 
 
 def taken(tensor: Any) -> Any:
-    """Return the caller's tensor as operations use it: a numpy array, or a `GpuArray` of one that lies on a GPU."""
+    """Return the caller's tensor as operations use it: as a numpy array, or as a `GpuArray` if it lies on a GPU."""
     if isinstance(tensor, np.ndarray):
         return tensor
     return on_gpu.take(tensor) if is_on_gpu(tensor) else np.asarray(tensor)
 
 
 def taken_in_place(tensor: Any) -> Any:
-    """Return the caller's tensor as an operation in place uses it; see `taken`.
+    """Return the caller's tensor as an operation in place uses it (see `taken`).
 
     Raises:
-        UsageError: it cannot be written to.
+        UsageError: `tensor` cannot be written to.
     """
     if is_on_gpu(tensor):
         return on_gpu.take(tensor, in_place=True)
@@ -71,18 +72,18 @@ def taken_in_place(tensor: Any) -> Any:
 
 
 def on_host(values: Any) -> Any:
-    """Return the splits of an alltoall in host memory, where they are needed, wherever they lie."""
+    """Return the splits of an alltoall in host memory. Splits on a GPU are copied, and the host waits for them."""
     return on_gpu.take(values).array.get() if is_on_gpu(values) else values
 
 
 def flat_of(tensor: Array) -> tuple[Array, str]:
-    """Return the tensor's elements as a flat storage array, and its type's name: its own memory if contiguous, else a
-    copy.
+    """Return the tensor's elements as a flat storage array, its own memory if contiguous, else a copy, and the name of
+    its dtype.
 
-    `reshape(-1)` alone would not do: of a strided one-dimensional array it is a view, and not contiguous.
+    `reshape(-1)` alone is not enough: of a strided one-dimensional array it is a view that is not contiguous.
     """
     dtype = dtypes.name_of(tensor.dtype)
-    if type(tensor) is not np.ndarray:  # a matrix, say, which would stay two-dimensional
+    if type(tensor) is not np.ndarray:  # a np.matrix, for example, would stay two-dimensional
         tensor = tensor.view(np.ndarray)
     flat = (tensor if tensor.flags.c_contiguous else np.ascontiguousarray(tensor)).reshape(-1)
     return (flat.view(np.uint16) if dtype == dtypes.BFLOAT16 else flat), dtype
@@ -92,7 +93,7 @@ def check_in_place(tensor: Any) -> None:
     """Refuse a tensor that an operation in place cannot write to.
 
     Raises:
-        UsageError: it is not a numpy array, or a read-only one.
+        UsageError: `tensor` is not a numpy array, or is read-only.
     """
     if not isinstance(tensor, np.ndarray):
         raise UsageError(
@@ -104,20 +105,20 @@ def check_in_place(tensor: Any) -> None:
 
 
 def room_for(count: int, dtype: np.dtype[Any], engine: AnyEngine) -> Array:
-    """Return a flat array for a result: in shared memory if it is large."""
+    """Return a flat array of `count` elements for a result: in shared memory if it has `LARGE` bytes or more."""
     if count * dtype.itemsize >= LARGE:
         return engine.backend.empty(count, dtype)
     return np.empty(count, dtype)
 
 
 def _shaped(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if output.dtype is not dtype:  # to compare them takes longer than a view of the same type
+    if output.dtype is not dtype:  # `is`: comparing dtypes takes longer than a needless view
         output = output.view(dtype)
     return output if output.shape == shape else output.reshape(shape)
 
 
 def cut(output: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Return views of a flat array that have these shapes, one after the other."""
+    """Return consecutive views of a flat array, with these shapes."""
     pieces = []
     start = 0
     for shape in shapes:
@@ -143,12 +144,12 @@ def new(handle: Handle) -> Array:
 
 
 def given(handle: Handle) -> Any:
-    """Return what the caller gave: the result of an operation in place."""
+    """Return the caller's tensor or tensors: the result of an operation in place."""
     return handle.given
 
 
 def copied_back(handle: Handle) -> Any:
-    """Return what the caller gave, after copying into it what the operation, for want of contiguity, did on copies."""
+    """Return the caller's tensor or tensors, after copying results back into the non-contiguous ones."""
     tensors = handle.given if isinstance(handle.given, list) else [handle.given]
     for tensor, output in zip(tensors, handle.outputs, strict=True):
         if not tensor.flags.c_contiguous:
@@ -159,7 +160,7 @@ def copied_back(handle: Handle) -> Any:
 def flat_rows(tensor: Array) -> tuple[Array, str]:
     """Return what `flat_of` does, for operations that move rows.
 
-    Rows without elements would get lost: they travel as one element each.
+    The receiver counts rows by elements, so a row without elements travels as one element.
     """
     flat, dtype = flat_of(tensor)
     if flat.size or row_size(tensor.shape):
@@ -176,18 +177,26 @@ def rows_given(tensors: Sequence[Any]) -> tuple[Sequence[Any], str, str]:
 
 
 def moving(request: Request, flats: Sequence[Any], collect: Callable[[Handle], Any], dtype: np.dtype[Any]) -> Handle:
-    """Return a handle of an operation that allocates its outputs itself."""
+    """Return the handle of an operation whose outputs the engine allocates, since their sizes depend on all ranks."""
     if request.device == CPU:
         return Handle(world.engine(), request, flats, (), collect, dtype)
     return on_gpu.handle(request, flats, (), collect, dtype)
 
 
 def rows_group(handle: Handle) -> list[Array]:
-    """Return the results of an operation that decides about their first dimension."""
+    """Return the results of an operation that moves rows, and so decides the extents of their first dimension."""
     if handle.request.device == CUDA:
         return on_gpu.rows_group(handle)
     dtype: np.dtype[Any] = handle.given
     return [_rows_of(output, shape, dtype) for output, shape in zip(handle.outputs, handle.request.shapes, strict=True)]
+
+
+def move_rows(tensors: Sequence[Any], call: Call, collect: Callable[[Handle], Any] = rows_group) -> Handle:
+    """Start an allgather or a reducescatter of tensors that have one dtype and lie on one device."""
+    flats, dtype, device = rows_given(tensors)
+    request = call.request(dtype, tuple([tensor.shape for tensor in tensors]), device)
+    handle = moving(request, flats, collect, tensors[0].dtype)
+    return handle.engine.submit(handle)
 
 
 def _rows_of(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -199,7 +208,7 @@ def _rows_of(output: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Arr
 
 
 def rows(handle: Handle) -> Array:
-    """Return the result of a single operation that decides about its first dimension."""
+    """Return the result of an operation that moves the rows of one tensor (see `rows_group`)."""
     return rows_group(handle)[0]
 
 
@@ -209,12 +218,12 @@ def grouped(
     start: Callable[[Sequence[Any], Call], Handle],
     take: Callable[[Any], Any] = taken,
 ) -> AnyHandle:
-    """Start one operation for each dtype among the tensors, and for those on a GPU operations of their own.
+    """Start one operation for each pair of dtype and device among the tensors.
 
     Args:
         given: the tensors.
         call: the call of the whole group.
-        start: starts the operation of tensors of one dtype in one place.
+        start: starts the operation on tensors that have one dtype and lie on one device.
         take: `taken`, or `taken_in_place`.
     """
     tensors = group_of(given)

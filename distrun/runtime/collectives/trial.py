@@ -1,8 +1,8 @@
-"""Trials of a sweep (`distrun sweep`): a script reports how well it does, and learns whether it is worth going on.
+"""Trials of a sweep (`distrun sweep`): a script reports its metric, and may be pruned.
 
 Rank 0's value goes to the launcher over the control channel. If trials are pruned, the launcher answers each report of
-rank 0 with a verdict for all ranks, and each waits in its own call of `report` for the verdict with the number of that
-call. So all ranks end in the same call, whichever framework they communicate by, and even without any.
+rank 0 with a verdict for all ranks. Each rank waits in its own call of `report` for the verdict with the number of this
+call. So all ranks end in the same call, even if they do not communicate with each other at all.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from distrun.contract.elastic.variables import TRIAL, TRIAL_FD, TRIAL_PRUNES
 from distrun.errors import LaunchError, UsageError
 
 log = logging.getLogger("distrun")
-_LONGEST = 1 << 17  # bytes of a message; verdicts are short
+_LONGEST = 1 << 17  # the largest message, in bytes. Verdicts are short
 
 
 class TrialPruned(SystemExit):
     """This trial of a sweep has been ended early: raised by `distrun.report`, on all ranks in the same call.
 
-    It is a `SystemExit` with the status 0, so that a script need not know of it. One that catches it, to save
-    something, say, should end soon.
+    It is a `SystemExit` with status 0, so a script need not handle it. A script that catches it, to save something for
+    example, should end soon.
     """
 
 
 def report(value: Any, step: float | None = None) -> None:
-    """Report how well this trial of a sweep does; outside of `distrun sweep` nothing happens.
+    """Report the metric of this trial of a sweep. Outside of `distrun sweep` it does nothing.
 
-    All ranks call it equally often, after each epoch, say. Rank 0's value counts; make it that of all ranks (by
-    `allreduce`) if they differ. A call by rank 0 alone is allowed: when such a trial is pruned, the launcher ends the
-    other ranks by SIGTERM.
+    All ranks call it equally often, after each epoch for example. Only rank 0's value counts. If the ranks' values
+    differ, reduce them first with `allreduce`. Rank 0 may also call it alone: when such a trial is pruned, the launcher
+    ends the other ranks with SIGTERM.
 
-    Without `--prune` it returns at once. With it, it waits for the launcher's answer, which takes about a millisecond.
+    Without `--prune` it returns at once. With `--prune` it waits for the launcher's answer, about a millisecond.
 
     Args:
-        value: the metric, as a number or an array or tensor with a single element. NaN and infinity are worse than
+        value: the metric: a number, or an array or tensor with a single element. NaN and infinity count as worse than
             every number.
-        step: what the value belongs to, such as the epoch, for plots; None = the number of this call, from 1.
+        step: what the value belongs to, such as the epoch, for plots. None: the number of this call, from 1.
 
     Raises:
         TrialPruned: the trial ends here, on all ranks.
-        UsageError: the value or the step is no number.
+        UsageError: `value` or `step` is not a number.
         LaunchError: the launcher is gone.
     """
     if TRIAL in os.environ:
@@ -58,9 +58,9 @@ class _Trial:
     def __init__(self, channel: socket.socket | None, is_first: bool, is_pruned: bool) -> None:
         """
         Args:
-            channel: the control channel; None: it is not open in this process.
+            channel: the control channel, or None if it is not open in this process.
             is_first: whether this is rank 0, whose values count.
-            is_pruned: whether there are verdicts.
+            is_pruned: whether trials are pruned, so that the launcher sends verdicts.
         """
         self._channel = channel
         self._is_first = is_first
@@ -107,13 +107,13 @@ def _present() -> _Trial:
 
 
 def _channel() -> socket.socket | None:
-    """Open the control channel; None, with a warning, where a program between the launcher and us has closed it."""
+    """Open the control channel. None, with a warning, if a program between launcher and this process has closed it."""
     with contextlib.suppress(ValueError, OSError):
         channel = socket.socket(fileno=int(os.environ.get(TRIAL_FD, "")))
         if (channel.family, channel.type) == (socket.AF_UNIX, socket.SOCK_SEQPACKET):
             channel.set_inheritable(False)
             return channel
-        channel.detach()  # not ours to close
+        channel.detach()  # the descriptor was reused by something else, so it must stay open
     log.warning(
         "distrun.report reaches nobody: a program between the launcher and this process has closed its descriptors; "
         "start the script directly, or by exec"
@@ -124,7 +124,7 @@ def _channel() -> socket.socket | None:
 def _number(value: Any, name: str) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # frameworks have their own
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # frameworks raise different types
         raise UsageError(
             f"distrun.report was given the {name} {value!r:.100}, which is no single number ({error}): give a number, "
             "or an array or tensor with one element"

@@ -1,16 +1,17 @@
 """The progress engine: the loop that makes progress, and the protocol of the threads that run it.
 
-A thread that waits for its operation makes the progress itself, so a synchronous call costs no hand-over to another
-thread and back. The engine's own thread, the progress thread, does it when operations are under way and nobody here
-waits for them, and sleeps otherwise: there is no cycle and no polling, and an idle rank costs nothing. Whose turn it
-is, and how a turn ends, is told by `ProgressState`.
+A thread that waits for its operation makes the progress itself, so a synchronous call pays for no hand-over to another
+thread and back. When operations are under way and no thread of this rank waits for them, the engine's own thread, the
+progress thread, does it. Otherwise that thread sleeps: there is no cycle and no polling, and an idle rank costs
+nothing. `ProgressState` defines which thread has the turn, and how a turn ends.
 
-Where every core is kept busy by a rank, work done beside the rank's own only slows both down, and most often the rank
-will soon wait for it, and do it then. There the progress thread is not woken by submitting, but by a local peer that
-has waited for us for a while (a nudge), and by `poll`.
+Where every core is kept busy by a rank, the progress thread would only slow its own rank down, and the rank will most
+often wait for the operation soon and make the progress then. There, submitting does not wake the progress thread. A
+local peer that has waited for this rank for a while does (a nudge), and so does `poll`.
 
-One pass of the loop: tell the coordinator what has been submitted, or, on the coordinator, let the controller decide
-what is ready; execute what has been decided, in the order in which it was decided; sleep until there is more.
+One pass of the loop has three steps. Tell the coordinator what has been submitted or, on the coordinator, let the
+controller decide what is ready. Execute what has been decided, in the order of the decisions. Sleep until there is
+more.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
     from distrun.runtime.gpu.gpu import Gpu
 
 JOIN_TIMEOUT = 10.0
-"""Seconds that `shutdown` gives the progress thread to end; in NCCL it may wait for a rank that does not come."""
+"""Seconds that `shutdown` gives the progress thread to end: it may be in NCCL, waiting for a rank that never comes."""
 
 
 class ProgressEngine:
-    """The communication of one rank of a job with several; see the module's text."""
+    """The communication of one rank in a job of several ranks. See the module's text."""
 
     def __init__(
         self,
@@ -66,10 +67,11 @@ class ProgressEngine:
 
         Args:
             groups: move arrays in host memory, in each process set.
-            membership: lets process sets come and go.
-            operations: what is under way on this rank: this engine enters it, `negotiator` has it decided.
+            membership: adds and removes process sets.
+            operations: the operations under way on this rank. This engine enters them, `negotiator` gets them decided.
             unreported_error: shared with `gpu_monitor`.
-            clock, pause: the time in seconds, and how to let some of it pass.
+            clock: returns the time in seconds.
+            pause: sleeps for some seconds.
         """
         self.backend = groups.backends[WORLD]
         """Moves arrays in host memory among all ranks."""
@@ -103,15 +105,15 @@ class ProgressEngine:
         self._progress_thread.start()
 
     def gpu(self) -> Gpu:
-        """The GPU of this rank; raises `UsageError` if it has none that can be used."""
-        # The host's cores wait while GPUs work, so nothing is gained by lying low.
+        """The GPU of this rank. Raises `UsageError` if it has none that can be used."""
+        # While GPUs compute, the host's cores are idle, so the progress thread takes no time from the rank's own work.
         self._progress_thread.wakes_on_submit = True
         return self._gpu_monitor.gpu()
 
     # Submitting and waiting -------------------------------------------------------------------------------------------
 
     def submit(self, handle: Handle) -> Handle:
-        """Start an operation; it progresses while the caller does other things.
+        """Start an operation, which progresses while the caller does other things.
 
         Raises:
             UsageError: an operation of this name is under way already.
@@ -134,7 +136,7 @@ class ProgressEngine:
         return handle
 
     def _ring_bell(self, handle: Handle) -> None:
-        """Tell the thread that makes progress, which may be long about something else, that there is an operation."""
+        """Tell the thread that makes progress, which may be busy for long, about a new operation."""
         self._local_group.bell.ring()
         self._recorder.held(handle)
 
@@ -144,17 +146,17 @@ class ProgressEngine:
             self.error_reported()
             raise JobAbortedError(failure)
         self._operations.enter(handle)
-        # The job may have failed meanwhile, and all that was under way may have been failed without this operation.
+        # The job may have failed in between, and the thread that failed everything under way may have missed this one.
         if self._state.failure is not None:
             self._failing.fail_what_is_left()
 
     @property
     def is_served_at_once(self) -> bool:
-        """Whether the progress thread sets to work on what is submitted, and does not wait until a peer needs it."""
+        """Whether the progress thread starts on a submission at once, and does not wait until a peer needs it."""
         return self._progress_thread.wakes_on_submit
 
     def ensure_progress(self) -> None:
-        """See to it that the operations under way will be done although nobody waits for them."""
+        """Make sure that the operations under way complete although no thread waits for them."""
         if self._state.turn is IDLE:
             self._service_bell.ring()
 
@@ -162,7 +164,7 @@ class ProgressEngine:
         """Return when `handle` is done, making progress meanwhile if no other thread does.
 
         Raises:
-            UsageError: this is a signal handler, or a finalizer, that has interrupted the thread that makes progress.
+            UsageError: the caller is a signal handler or finalizer, and interrupted the thread that makes progress.
         """
         state = self._state
         while not handle.done:
@@ -175,13 +177,14 @@ class ProgressEngine:
                 )
             else:
                 self._recorder.fall_asleep(handle)
+                # If the progress thread is blocked in the GPU's library, this thread has to notice a lost rank for it.
                 if not state.wait_for(handle) and state.turn is PROGRESS_THREAD and self._gpu_monitor.is_busy:
                     self._gpu_monitor.check_from_waiter()
         if self._recorder.asleep_since:
             self._recorder.wake_up(handle)
 
     def who_is_missing(self, handle: Handle) -> str:
-        """Ask the coordinator which ranks have not submitted an operation, and wait for the answer for a little."""
+        """Ask the coordinator which ranks have not submitted an operation, and wait for the answer for a short time."""
         inquiry = Inquiry(handle)
         self._negotiator.inquiries.new.append(inquiry)
         self._local_group.bell.ring()
@@ -189,20 +192,20 @@ class ProgressEngine:
         return inquiry.answer or ""
 
     def give_up(self, handle: Handle, why: str) -> None:
-        """Have the coordinator give up an operation unless all ranks have submitted it, and wait for that a little."""
+        """Ask the coordinator to give up an operation unless all ranks have submitted it, and wait for that briefly."""
         inquiry = Inquiry(handle, why)
         self._negotiator.inquiries.new.append(inquiry)
         self._local_group.bell.ring()
         self.wait(inquiry)
 
     def error_reported(self) -> None:
-        """Note that a call raises, so that the caller knows what has gone wrong."""
+        """Note that a call raises, so that the caller learns of the error."""
         self._unreported_error.reported()
 
     # The progress loop ------------------------------------------------------------------------------------------------
 
     def _run_turn(self, handle: Awaited | None) -> None:
-        """Make progress until `handle` is done or, given None, until nothing is under way; we have taken the turn."""
+        """Make progress until `handle` is done or, given None, until nothing is under way. This thread has the turn."""
         state = self._state
         try:
             if state.is_turn_due:
@@ -221,14 +224,14 @@ class ProgressEngine:
                 self._failing.abort(f"rank {rank} was interrupted while communicating: {kind}: {error}")
                 raise
         finally:
-            # The turn is given back without a call, at which an interrupt could come and leave it taken for ever.
-            self._local_group.before_sleep = None  # it refers to a handle, and thereby to us
+            # The turn is given back without a function call: an interrupt could come there, and it would stay taken.
+            self._local_group.before_sleep = None  # it refers to a handle, and through it to this engine
             state.turn = IDLE
             state.lock.release()
             if state.waiters:
                 state.notify()
-            # Meanwhile others may have failed the job, or entered an operation into one that has failed: they did not
-            # get the turn, and rely on us.
+            # During the turn other threads may have failed the job, or entered an operation after it failed. They did
+            # not get the turn, and rely on this thread to fail what is under way.
             if state.failure is not None:
                 self._failing.fail_what_is_left()
             if handle is not None and self._progress_thread.has_work():
@@ -236,6 +239,7 @@ class ProgressEngine:
 
     def _make_progress(self, handle: Awaited | None) -> None:
         state, operations, negotiator, gpu_monitor = self._state, self._operations, self._negotiator, self._gpu_monitor
+        # The shortest way: two ranks on two hosts, with a single operation under way, may need no decision at all.
         if handle is not None and negotiator.is_across_hosts and state.failure is None and negotiator.cross(handle):
             self._act()
             if handle.done:
@@ -244,7 +248,7 @@ class ProgressEngine:
         while True:
             if state.failure is not None or gpu_monitor.trouble is not None:
                 raise JobAbortedError(state.failure or gpu_monitor.trouble)
-            began = waking_clock.note_sleep(began, 0.0)  # we may have been stopped on the way
+            began = waking_clock.note_sleep(began, 0.0)  # the process may have been stopped since then
             negotiator.progress()
             if operations.finished or operations.decided:
                 self._act()
@@ -270,25 +274,25 @@ class ProgressEngine:
         self._recorder.cycle(len(operations.finished) + len(operations.decided))
         if operations.finished:
             self._executor.complete(operations.finished)
-            operations.finished.clear()  # only now: if we are interrupted, the thread that fails the rest finds them
+            operations.finished.clear()  # only now: after an interrupt, the thread that fails the rest finds them here
         while operations.decided:
             failure = self._state.failure
-            if failure is not None:  # meanwhile, by a signal handler, say: nothing new is begun
+            if failure is not None:  # set in between, by a signal handler for instance: nothing new is begun
                 raise JobAbortedError(failure)
             self._executor.execute(operations.decided[0])
-            operations.decided.popleft()  # only now, likewise
+            operations.decided.popleft()  # only now, for the same reason
 
     def _is_idle(self) -> bool:
         return self._state.is_leaving or (self._operations.is_empty and self._negotiator.is_idle)
 
     def _has_news(self) -> bool:
-        """Whether there is anything to do; looked at again and again while waiting."""
+        """Whether there is anything to do. Called again and again while spinning, so it has to be cheap."""
         if self._negotiator.has_news():
             return True
         return self._state.failure is not None or self._gpu_monitor.trouble is not None
 
     def _sleep(self, handle: Awaited | None) -> None:
-        """Wait until there is news, something to look after, or the thread that waits for `handle` gives up."""
+        """Wait until there is news, a check is due, or the deadline of `handle` has come."""
         negotiator, now = self._negotiator, self._clock()
         until = negotiator.next_look(now)
         if handle is not None:
@@ -302,9 +306,9 @@ class ProgressEngine:
     # Failing and leaving ----------------------------------------------------------------------------------------------
 
     def fail(self, reason: str) -> None:
-        """Let nothing complete any more, for a reason that the ranks do not know of; any thread may call this.
+        """Let nothing complete any longer, for a reason that the ranks do not know yet. Any thread may call this.
 
-        The others are told when the thread that has the turn, or the next one that takes it, meets the failure.
+        The other ranks learn of it when the thread that has the turn, or the next one that takes it, finds the failure.
         """
         self._failing.fail(reason)
 
@@ -315,26 +319,31 @@ class ProgressEngine:
 
     @property
     def failure(self) -> str | None:
-        """Why nothing can complete any more; None while something can."""
+        """The reason why nothing can complete any longer, or None."""
         return self._state.failure
 
     def watch(self, on_failure: Callable[[], None]) -> None:
-        """Have a function called when the failure has been set: once, by any thread, and without waiting for anything.
+        """Set the function that is called when the failure has been set: once, by any thread. It must not block.
 
-        One that was given before is called no more. Look at `failure` afterwards, which may have been set already.
+        It replaces the function given before. Check `failure` afterwards, which may have been set already.
         """
         self._state.on_failure = on_failure
 
     def disown(self) -> None:
-        """We are a forked child of the rank that this engine belongs to: nothing of it may be touched."""
+        """In a forked child of the rank that owns this engine: make sure that nothing of it is touched."""
         self._local_group.disown()
         self._state.disown("a forked child of a rank is not a rank: call collectives in the rank itself")
 
     def shutdown(self, farewell: str = FAREWELL) -> str | None:
-        """Leave the job: operations under way fail here, and on the others those that need this rank, with `farewell`.
+        """Leave the job. Operations under way fail here, and so do the operations on other ranks that need this rank.
 
-        Those that are queued on the GPU end before, unless something is wrong there. Returns what has gone wrong that
-        no call has raised yet.
+        Operations queued on the GPU complete before, unless something is wrong there.
+
+        Args:
+            farewell: the reason that the other ranks get.
+
+        Returns:
+            The error that no call has raised yet, or None.
         """
         state, local_group = self._state, self._local_group
         self._failing.farewell = farewell
@@ -344,7 +353,7 @@ class ProgressEngine:
         self._service_bell.force()
         local_group.bell.force()
         if state.is_ours():
-            # In a signal handler. The thread that it has interrupted goes on, sees the failure, and ends its turn.
+            # In a signal handler. The thread that it interrupted continues, finds the failure, and ends its turn.
             local_group.announce(LEFT, farewell)
             return None
         is_hurried = farewell != FAREWELL

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Executor:
-    """Hands operations to the host's backend or the GPU, and tells those who wait that they are done."""
+    """Hands operations to the host's backend or the GPU, and notifies the threads that wait for them."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Executor:
         """Execute operations that are fused into one, and complete them.
 
         Raises:
-            JobAbortedError: nothing can complete any more; `handles` are not done.
+            JobAbortedError: nothing can complete any longer. `handles` are not done.
         """
         began = time.monotonic_ns()
         try:
@@ -57,7 +57,7 @@ class Executor:
                     dispatch.execute(self._groups, handles)
             else:
                 self._gpu_monitor.gpu().execute(cast("Sequence[DeviceHandle]", handles))
-        except UsageError as error:  # what the GPUs were asked for cannot be; all ranks have found that out together
+        except UsageError as error:  # the GPUs cannot do what was asked for; all ranks find that out in the same place
             for handle in handles:
                 handle.error = error
         except CollectiveError as error:
@@ -67,7 +67,7 @@ class Executor:
         self.tell(handles)
 
     def complete(self, handles: Sequence[Handle]) -> None:
-        """Complete operations whose results or errors came with messages, one by one."""
+        """Complete operations whose results or errors arrived in messages, one by one."""
         if self._ring is not None:
             began = time.monotonic_ns()
             for handle in handles:
@@ -75,7 +75,7 @@ class Executor:
         self.tell(handles)
 
     def tell(self, handles: Iterable[Handle]) -> None:
-        """Tell those who wait for `handles` that they are done; their results or errors are in place."""
+        """Mark `handles` as done, and notify the threads that wait. Their results or errors are in place."""
         for handle in handles:
             handle.done = True
             if handle.when_done is not None:

@@ -1,4 +1,4 @@
-"""Failing: how nothing completes any more on this rank, and how the others come to know."""
+"""Failing: how this rank stops completing operations, and how the other ranks learn of it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 log = logging.getLogger("distrun")
 
 FAREWELL = f"it called shutdown() or its script ended; {UNEQUAL_STEPS}"
-"""Why a rank has left, unless it says more."""
+"""Why a rank has left, unless it gives another reason."""
 SHUT_DOWN = "distrun.shutdown() was called"
-"""Why operations that are under way then fail."""
+"""Why operations under way fail when the rank shuts down."""
 
 
 class Failing:
-    """The failure of an engine, which comes once and stays; its rules are those of `ProgressState`."""
+    """The failure of an engine, which is set once and stays. Its rules are in `ProgressState`."""
 
     farewell = FAREWELL
-    """Why this rank leaves the job, once it does."""
+    """The reason that other ranks get when this rank leaves the job."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Failing:
         gpu_monitor: GpuMonitor,
         unreported_error: UnreportedError,
     ) -> None:
-        """`rank` is ours; the rest is the engine's."""
+        """`rank` is this rank. The other arguments are the engine's."""
         self._rank = rank
         self._state = state
         self._operations = operations
@@ -48,9 +48,9 @@ class Failing:
         self._unreported_error = unreported_error
 
     def abort(self, reason: str) -> None:
-        """Let nothing complete any more: what is under way fails, and what is submitted later, on all ranks.
+        """Let nothing complete any longer: what is under way fails, and what is submitted later, on all ranks.
 
-        The calling thread has the turn.
+        Only for the thread that has the turn.
         """
         self._announce(reason)
         self._fail_operations(reason)
@@ -58,23 +58,23 @@ class Failing:
             self._gpu_monitor.abort(reason)
 
     def fail_what_is_left(self) -> None:
-        """The job has failed: fail what is under way, unless the thread that has the turn will."""
+        """After the job has failed: fail what is under way, unless another thread has the turn and therefore will."""
         while not self._operations.is_empty and self._state.take(CALLER):
             self._fail_operations(self._state.failure or "")
             self._state.give_back()
 
     def die(self, error: BaseException) -> None:
-        """The progress thread has met an error: the job fails, though the script may never ask."""
+        """Fail the job for an exception in the progress thread, though the script may never wait for anything."""
         reason = f"the progress thread of rank {self._rank} failed: {type(error).__name__}: {error}"
         log.error("%s", reason, exc_info=error)
-        self._unreported_error.note(reason)  # before anybody can be told
+        self._unreported_error.note(reason)  # before any other thread can learn of the failure
         self._announce(reason)
         self._gpu_monitor.abort(reason)
         self._local_group.bell.force()  # for the thread that has the turn
         self.fail_what_is_left()
 
     def fail(self, reason: str) -> None:
-        """Fail for a reason that the ranks do not know of; see `ProgressEngine.fail`."""
+        """Fail for a reason that the ranks do not know yet. See `ProgressEngine.fail`."""
         local_group = self._local_group
         local_group.stop_reason = reason
         self._state.fail(reason)

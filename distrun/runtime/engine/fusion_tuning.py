@@ -1,11 +1,11 @@
 """Tuning the fusion threshold, on the coordinator alone.
 
-The operations of a step have names that come again in the next one. The first name that is decided for the third time
-is the mark: from one decision about it to the next passes a step, of the slowest rank, since all ranks have submitted
-it by then. So rank 0 measures without asking anybody, and what it chooses goes to all ranks as a decision among the
-others (`Retune`), at one place in their order.
+The operations of a step have names that come again in the next step. The first name that is decided for the third time
+becomes the mark. The time from one decision about the mark to the next is the time of one step of the slowest rank,
+since all ranks have submitted the mark by then. So rank 0 measures without asking any rank. Its choice goes to all
+ranks as a decision among the others (`Retune`), at one place in their order.
 
-Unnamed operations have no names to know steps by, and are not tuned.
+Unnamed operations do not identify steps, so a job that has no others is not tuned.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from distrun.runtime.operations.request import Request, fusion_key
 from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 THRESHOLDS = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
-"""Bytes up to which operations may be fused, to choose from."""
+"""The thresholds to choose from: bytes that may be fused."""
 
 _NAME = "fusion_threshold"
-_LOOKS = 3  # steps in which to see what is fused, before the tuning begins
+_LOOKS = 3  # steps that are observed, to see what is fused, before the tuning begins
 
 
 class FusionTuner:
-    """Watches the coordinator's decisions, and adds those about the threshold."""
+    """Watches the coordinator's decisions, and inserts decisions about the threshold."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class FusionTuner:
     ) -> None:
         """
         Args:
-            threshold: the bytes that may be fused as long as nothing is tuned.
-            request: gives the request that a cache id stands for.
-            journal: hears of every step.
+            threshold: the most bytes to fuse while nothing is tuned.
+            request: returns the request for a cache id.
+            journal: records every step.
             lot: see `Policy`.
         """
         self._default = threshold
@@ -51,15 +51,15 @@ class FusionTuner:
         self._lot = lot or Random()
         self._counts: Counter[int] = Counter()
         self._mark: int | None = None
-        self._since = 0.0  # the mark was decided last
+        self._since = 0.0  # when the mark was decided last
         self._looks = 0
-        self._most = 0  # bytes that were fused
+        self._most = 0  # bytes of the largest batch that was fused so far
         self._policy: Policy | None = None
         self.is_over = False
-        """Whether there is nothing more to be done."""
+        """Whether the tuning is over."""
 
     def amend(self, decisions: Iterable[Decision], now: float) -> Iterator[Decision]:
-        """Yield the decisions, and in front of those that begin a step the threshold for it, if it is to change."""
+        """Yield the decisions, and before each decision that begins a step the threshold for it, if that changes."""
         for decision in decisions:
             if isinstance(decision, Execute) and not decision.taking_part and not self.is_over:
                 if self._mark is None:
@@ -72,7 +72,7 @@ class FusionTuner:
 
     def _find_mark(self, cache_ids: list[int]) -> None:
         if len(cache_ids) == 1:
-            return  # most often they are waited for one by one
+            return  # most often the caller waits for each such operation, and there is nothing to fuse
         for cache_id in cache_ids:
             self._counts[cache_id] += 1
             if self._counts[cache_id] == 3 and self._request(cache_id).name is not None:
@@ -80,7 +80,7 @@ class FusionTuner:
                 return
 
     def _look_at(self, cache_ids: list[int]) -> None:
-        """Note how many bytes are fused if nothing limits it."""
+        """Note how many bytes would be fused under the largest threshold."""
         requests = [self._request(cache_id) for cache_id in cache_ids]
         batches = fuse(
             requests,
@@ -93,7 +93,7 @@ class FusionTuner:
     def _begin_step(self, now: float) -> Iterator[Retune]:
         seconds, self._since = now - self._since, now
         if turns.is_taken():
-            if self._policy is not None:  # we begin again when the other tuner is done
+            if self._policy is not None:  # the tuning starts again when the other tuner is done
                 self._policy = None
                 yield Retune(self._default)
             return
@@ -117,5 +117,6 @@ class FusionTuner:
             {_NAME: self._default},
             [(_NAME, value) for value in THRESHOLDS],
             self._lot,
+            # Thresholds above what is ever fused all have the same effect, so they are not compared.
             lambda setting: min(int(setting[_NAME]), self._most),
         )

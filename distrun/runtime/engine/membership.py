@@ -1,4 +1,4 @@
-"""Membership: process sets come and go, as operations of the world that every rank executes at the same place."""
+"""Membership: adding and removing process sets, by operations of the world that every rank executes in one order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET, FORM_PROCESS_SET, DISSOLVE_PROCESS
 
 
 class Membership:
-    """Numbers the process sets, alike on all ranks, since all execute the same operations in the same order."""
+    """Numbers the process sets. The numbers agree, since all ranks execute the same operations in the same order."""
 
     def __init__(self, groups: Groups, controller: Controller | None = None) -> None:
         """`controller` is given on the coordinator."""
@@ -26,7 +26,7 @@ class Membership:
         self._next = 1
 
     def execute(self, handle: Handle) -> None:
-        """Register or remove a process set; `handle.given` is the number of the one that is registered.
+        """Register or remove a process set. Sets `handle.given` to the number of the set that is registered.
 
         Raises:
             CollectiveError: a rank is gone, or cannot be reached.

@@ -1,4 +1,4 @@
-"""The progress thread, an engine's own: it makes progress when operations are under way and nobody waits for them."""
+"""The progress thread of an engine: it makes progress when operations are under way and no other thread waits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.transport.local_group import LocalGroup
 
 LINGER = 0.0002
-"""Seconds without a new submission after which the progress thread sets to work on small operations."""
+"""Seconds without a new submission after which the progress thread starts on small operations."""
 LARGE = 256 << 10
-"""Bytes of a tensor for which it sets to work at once."""
+"""Bytes of a tensor that make the progress thread start at once."""
 
 
 class ProgressThread:
-    """Sleeps until the service bell rings, another host calls, or the GPU has to be looked after."""
+    """Sleeps until the service bell rings, another host sends an alarm, or a check of the GPU is due."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class ProgressThread:
         """
         Args:
             state, operations, negotiator, local_group, gpu_monitor: the engine's.
-            pause: lets some seconds pass.
-            run_turn: makes progress until nothing is under way; the thread has taken the turn.
-            die: told of the error of which the thread dies.
+            pause: sleeps for some seconds.
+            run_turn: makes progress until nothing is under way. The thread has taken the turn before the call.
+            die: called with the exception that ends the thread.
         """
         self._state = state
         self._operations = operations
@@ -46,9 +46,9 @@ class ProgressThread:
         self._pause = pause
         self._run_turn = run_turn
         self._die = die
-        # Waiting for another host leaves a core idle, and nobody there can see that we have something for them.
+        # Waiting for another host leaves a core idle. And its ranks cannot see what is submitted here, and nudge.
         self.wakes_on_submit = local_group.spare_cores > 0 or negotiator.is_across_hosts
-        """Whether the thread sets to work on what is submitted, and does not wait until a peer needs it."""
+        """Whether the thread starts on a submission at once, and does not wait until a peer needs it."""
         self.bell = local_group.service_bells[local_group.own]
         """Wakes the thread."""
         self._thread = threading.Thread(target=self._serve, name="distrun", daemon=True)
@@ -61,32 +61,34 @@ class ProgressThread:
             sleeper = self._local_group.service_sleeper(self._negotiator.speaks_for_host)
             while not self._state.is_leaving:
                 self.bell.arm()
+                # Arm before the last check: a bell that rings in between is not lost, it ends the sleep at once.
                 if not (self._state.is_leaving or self.has_work()):
                     nap = CHECK_INTERVAL if self._gpu_monitor.is_busy else self._local_group.longest_nap()
                     if sleeper.sleep(nap):
-                        self._state.is_turn_due = True  # other hosts are to hear of the peer that has ended
+                        self._state.is_turn_due = True  # a peer has ended, and the other hosts have to learn of it
                 self.bell.disarm()
                 self.serve_once()
         except BaseException as error:
             self._die(error)
         finally:
-            # They refer to the engine, whose shared memory is to go with its last user, and waits for no collection.
+            # They refer to the engine. Without this cycle its shared memory is freed with the last reference to it, and
+            # not at some later garbage collection.
             del self._run_turn, self._die
 
     def serve_once(self) -> None:
-        """The thread has woken: look after the GPU and other hosts, and take a turn if there is work."""
+        """After a wake-up: check the GPU and the other hosts, and take a turn if there is work."""
         state = self._state
         if self._gpu_monitor.is_busy and self._gpu_monitor.check() is not None:
-            self._local_group.bell.force()  # for the thread that has the turn; if none has, we take it, and abort
+            self._local_group.bell.force()  # for the thread that has the turn; if none has, this one takes it, aborting
         if not state.is_leaving and self._negotiator.hear_alarms():
-            state.is_turn_due = True  # the thread that has the turn may have looked at the messages already
+            state.is_turn_due = True  # the thread that has the turn may have read its messages before this alarm
         if self.wakes_on_submit:
             self._linger()
         if state.failure is None and state.take(PROGRESS_THREAD):
             self._run_turn()
 
     def has_work(self) -> bool:
-        """Whether the thread should take a turn, though nobody has rung for it."""
+        """Whether this thread should take a turn although its bell has not rung."""
         state, operations = self._state, self._operations
         is_waiting = bool(operations.outbox or operations.pending)
         if not (is_waiting or state.is_turn_due or self._negotiator.is_sending):
@@ -96,11 +98,11 @@ class ProgressThread:
         return state.is_turn_due or not is_waiting or self.wakes_on_submit or self._local_group.is_nudged
 
     def _linger(self) -> None:
-        """Let a burst of operations come together before anything is done about them.
+        """Let a burst of operations accumulate before starting on it.
 
-        A thread that submits hundreds of them in a row would otherwise be interrupted for the first few, and again for
-        the next few. If it then waits for one of them, it makes progress at once: we do not have the turn while we
-        linger.
+        Otherwise a thread that submits hundreds of operations in a row would be interrupted for the first few, and
+        again for the next few. If it then waits for one of them, it makes progress at once, since the progress thread
+        does not have the turn while it lingers.
         """
         seen = -1
         outbox = self._operations.outbox

@@ -1,4 +1,4 @@
-"""The engine's records of who submits and who sleeps; that operations are done is recorded where they are executed."""
+"""The engine's records of submissions and sleeping threads. Completions are recorded where operations are executed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distrun.runtime.operations.engine import Awaited
 from distrun.runtime.operations.handle import Handle
 from distrun.tracing import recording
 
-_RECORDED_FROM = 16 << 10  # bytes of an array whose submission is recorded: for small ones that would cost too much
+_RECORDED_FROM = 16 << 10  # bytes of an array whose submission is recorded: for smaller ones the record costs too much
 
 
 class Recorder:
@@ -14,11 +14,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asleep_since = 0
-        """When a thread that waits for its operation was put to sleep, as `time.monotonic_ns()`; 0: none was."""
+        """When a thread that waits for its operation was put to sleep, as `time.monotonic_ns()`, or 0 if none was."""
         self._ring = recording.ring
 
     def held(self, handle: Handle) -> None:
-        """Record an operation of which the coordinator may be told late."""
+        """Record an operation that the coordinator may learn of late."""
         if self._ring is not None:
             for array in handle.inputs:
                 if array.nbytes >= _RECORDED_FROM:
@@ -31,13 +31,13 @@ class Recorder:
             self.asleep_since = self._ring.waiting(handle.label if isinstance(handle, Handle) else handle.title)
 
     def wake_up(self, handle: Awaited) -> None:
-        """Record that the thread which was put to sleep is awake."""
+        """Record that the thread that was put to sleep is awake."""
         began, self.asleep_since = self.asleep_since, 0
-        # A wait that fails is the last thing that this rank has done, and stays to be seen as such.
+        # If the wait fails, the record stays open, and shows the wait as the last thing that this rank did.
         if self._ring is not None and getattr(handle, "error", None) is None:
             self._ring.waited(began)
 
     def cycle(self, decisions: int) -> None:
-        """Record that so many decisions of the coordinator came in, if that is wanted."""
+        """Record that this number of the coordinator's decisions came in, if cycles are to be recorded."""
         if self._ring is not None and self._ring.marks_cycles:
             self._ring.cycle(decisions)

@@ -32,7 +32,7 @@ class SingleProcessEngine:
         self._failure: str | None = None
 
     def gpu(self) -> Gpu:
-        """The GPU of this rank; raises `UsageError` if it has none that can be used."""
+        """The GPU of this rank. Raises `UsageError` if it has none that can be used."""
         return self._gpu_monitor.gpu()
 
     def submit(self, handle: Handle) -> Handle:
@@ -62,23 +62,23 @@ class SingleProcessEngine:
         """Do nothing: no operation is ever under way."""
 
     def fail(self, reason: str) -> None:
-        """Refuse operations from now on: this world is over."""
+        """Refuse all further operations, for this reason: this world is over."""
         self._failure = reason
 
     def disown(self) -> None:
-        """Do nothing: a forked child may go on alone."""
+        """Do nothing: a forked child may continue alone."""
 
     def who_is_missing(self, handle: Handle) -> str:
-        """Return an empty text: nobody is."""
+        """Return an empty text: no rank is missing."""
         return ""
 
     def give_up(self, handle: Handle, why: str) -> None:
         """Do nothing: every operation is done."""
 
     def error_reported(self) -> None:
-        """Do nothing: whatever goes wrong is raised where it happens."""
+        """Do nothing: every error is raised where it happens."""
 
     def shutdown(self, farewell: str = "") -> str | None:
-        """Let go of the GPU."""
+        """Release the GPU."""
         self._gpu_monitor.close()
         return None

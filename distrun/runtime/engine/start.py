@@ -1,5 +1,4 @@
-"""Starting an engine: the parts of a rank's communication are put together, and the ranks of a host agree on
-settings."""
+"""Starting an engine: build a rank's communication from its parts, with settings that the ranks of a host agree on."""
 
 from __future__ import annotations
 
@@ -40,22 +39,23 @@ def start_engine(
     Args:
         local_group: the ranks of this host, all of which call this.
         groups: move arrays in host memory.
-        controller: on the coordinator, and on no other rank.
-        fusion_threshold: bytes that may be fused; rank 0's counts within a host.
-        may_offer: see `Piggyback`; the same on all ranks.
-        gpu_config: on ranks that are bound to a GPU.
-        fusion_journal: on the coordinator, if the fusion threshold is to be tuned: hears of it.
-        tree: where leaders of hosts pass on what ranks and coordinator tell each other.
+        controller: given on the coordinator only.
+        fusion_threshold: the most bytes to fuse. Within a host, rank 0's value counts.
+        may_offer: see `Piggyback`. The same on all ranks.
+        gpu_config: given on ranks that are bound to a GPU.
+        fusion_journal: given on the coordinator if the fusion threshold is to be tuned. Gets the tuner's records.
+        tree: given where leaders of hosts forward the messages between ranks and coordinator.
     """
     backend = groups.backends[WORLD]
-    # Whether there are spare cores decides who wakes whom: ranks that saw different affinities could each rely on the
-    # other. And every rank plans the fusion by itself, so all must go by the same threshold: rank 0's.
+    # Ranks agree on whether there are spare cores, which decides whether peers wake each other: if they saw different
+    # affinities, each could rely on the other. And every rank plans the fusion by itself, so all must use one
+    # threshold: rank 0's.
     shown = local_group.exchange((fusion_threshold, local_group.spare_cores), "init")
     local_group.spare_cores = min(words[1] for words in shown)
     operations = PendingOperations(shown[0][0])
     amend = None
     if fusion_journal is not None and controller is not None:
-        from distrun.runtime.engine.fusion_tuning import FusionTuner  # other jobs need no statistics
+        from distrun.runtime.engine.fusion_tuning import FusionTuner  # imported late: other jobs need no statistics
 
         amend = FusionTuner(fusion_threshold, controller.request, fusion_journal).amend
     negotiator = Negotiator(

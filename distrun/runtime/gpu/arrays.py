@@ -1,8 +1,8 @@
-"""Arrays on this rank's GPU: cupy's and foreign ones become buffers, and results become cupy arrays.
+"""Arrays on this rank's GPU: wraps cupy and foreign arrays in buffers, and returns results as cupy arrays.
 
 A foreign array is any object with `__dlpack__` or `__cuda_array_interface__`: a CUDA tensor of torch, a JAX array, a
-device array of numba. Work that its owner has queued on a stream of its own is waited for on the device. An operation
-starts from cupy's current stream, on which its result may be used.
+device array of numba. If its owner has queued work on another stream, the device waits for it. An operation starts
+after the work on cupy's current stream, and its result may be used on that stream.
 """
 
 from __future__ import annotations
@@ -29,33 +29,32 @@ _VERSIONED = b"dltensor_versioned"
 
 
 def is_on_gpu(tensor: Any) -> bool:
-    """Whether `tensor` is an array on an NVIDIA GPU. Cheap, and imports nothing.
+    """Return whether `tensor` is an array on an NVIDIA GPU. This is cheap and imports nothing.
 
-    TensorFlow's tensors do not count: they tell nothing of their streams, and are copied to the host by
-    `numpy.asarray`.
+    TensorFlow's tensors do not count: they do not expose their streams, and `numpy.asarray` copies them to the host.
     """
     if isinstance(tensor, np.ndarray):
         return False
     if not hasattr(tensor, "__dlpack_device__"):
         return hasattr(tensor, "__cuda_array_interface__")
-    # A CPU tensor of torch: its __dlpack_device__ would initialise CUDA, to find out whether the memory is page-locked.
+    # For a CPU tensor of torch, __dlpack_device__ would initialise CUDA to find out whether the memory is page-locked.
     if getattr(getattr(tensor, "device", None), "type", None) == "cpu":
         return False
     try:
         kind, _ = tensor.__dlpack_device__()
-    except Exception:  # an array on several devices, say, which numpy may be able to convert
+    except Exception:  # for example of an array on several devices, which numpy may be able to convert
         return False
     return bool(kind == _CUDA) and not type(tensor).__module__.startswith("tensorflow.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GpuArray:
-    """An array on this rank's GPU: the object that the caller gave, and its memory as a cupy array."""
+    """An array on this rank's GPU: the object that the caller passed, and its memory as a cupy array."""
 
     given: Any
     array: Any
     stream: int | None = None
-    """The stream on which the owner of a foreign array uses it, if the owner tells."""
+    """The stream of a foreign array, if its owner exposes it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,7 +68,7 @@ class GpuArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of the elements; bfloat16 is that of ml_dtypes."""
+        """The dtype of the elements. bfloat16 is the type of ml_dtypes."""
         dtype: np.dtype[Any] = self.array.dtype
         return dtype
 
@@ -79,8 +78,9 @@ class GpuArray:
         return self.given is not self.array
 
     def flat(self) -> tuple[DeviceBuffer, str]:
-        """Return the elements as a buffer, and the name of their type. The buffer is the array's own memory if that is
-        contiguous, else a copy.
+        """Return the elements as a buffer, and the name of their type.
+
+        The buffer is the array's own memory if that is contiguous, else a copy.
 
         Raises:
             UsageError: distrun cannot move elements of this type.
@@ -99,12 +99,14 @@ class GpuArray:
             array[...] = buffer.owner
 
     def _stored(self) -> Any:
-        """Return the array with elements of a storage type."""
+        """Return the array viewed as its storage type."""
         return self.array.view(np.uint16) if dtypes.name_of(self.dtype) == dtypes.BFLOAT16 else self.array
 
     def hand_back(self, driver: Driver, event: Event) -> None:
-        """Make the owner of a foreign array that was written wait for `event`: its stream if it is known, else the
-        host."""
+        """Make the owner of a foreign array wait for `event`, after which it is written.
+
+        Its stream waits if it is known, else the host.
+        """
         if self.stream is None:
             driver.synchronize(event)
         else:
@@ -112,7 +114,7 @@ class GpuArray:
 
 
 def gpu_array(tensor: Any, driver: Driver, in_place: bool = False) -> GpuArray:
-    """Return an array on the GPU that may be used on cupy's current stream.
+    """Return `tensor` as an array that may be used on cupy's current stream.
 
     Raises:
         UsageError: the array lies on another GPU, cannot be shared, or is read-only although `in_place` is set.
@@ -151,7 +153,7 @@ def _unshared(tensor: Any, error: Exception) -> UsageError:
 
 
 class _DLPackExporter:
-    """An object that exports by DLPack, wrapped to learn from the capsule whether its memory is read-only."""
+    """Wraps an object that exports by DLPack, to find out from its capsule whether the memory is read-only."""
 
     is_read_only = False
 
@@ -168,8 +170,10 @@ class _DLPackExporter:
 
 
 def _from_dlpack(tensor: Any, driver: Driver) -> tuple[Any, bool]:
-    """Return a cupy array over the memory, and whether it is read-only. cupy makes its current stream wait for the
-    owner's."""
+    """Return a cupy array over the memory of `tensor`, and whether it is read-only.
+
+    cupy makes its current stream wait for the owner's stream.
+    """
     _check_index(tensor, tensor.__dlpack_device__()[1], driver)
     exported = _DLPackExporter(tensor)
     try:
@@ -183,12 +187,12 @@ def _from_dlpack(tensor: Any, driver: Driver) -> tuple[Any, bool]:
         ValueError,
     ) as error:  # torch refuses tensors that require grad, for example
         raise _unshared(tensor, error) from None
-    jax = sys.modules.get("jax")  # its arrays are immutable, which their capsules do not say
+    jax = sys.modules.get("jax")  # JAX's arrays are immutable, but their capsules are not flagged
     return array, exported.is_read_only or (jax is not None and isinstance(tensor, jax.Array))
 
 
 def _is_read_only(capsule: Any) -> bool:
-    """Whether a DLPack 1 capsule is flagged as read-only; older capsules have no flags."""
+    """Return whether a DLPack 1 capsule is flagged as read-only. Older capsules have no flags."""
     api = ctypes.pythonapi
     name, pointer = api.PyCapsule_GetName, api.PyCapsule_GetPointer
     name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
@@ -199,7 +203,7 @@ def _is_read_only(capsule: Any) -> bool:
 
 
 class _WithoutStream:
-    """An object with a `__cuda_array_interface__`, without its stream: cupy would block the host until that is done."""
+    """Wraps an object with a `__cuda_array_interface__` without its stream, for which cupy would block the host."""
 
     def __init__(self, tensor: Any, interface: dict[str, Any]) -> None:
         self._tensor = tensor  # keeps the memory alive
@@ -207,8 +211,10 @@ class _WithoutStream:
 
 
 def _from_interface(tensor: Any, driver: Driver) -> tuple[Any, bool, int | None]:
-    """Return a cupy array over the memory, whether it is read-only, and the owner's stream, for which cupy's current
-    one waits."""
+    """Return a cupy array over the memory of `tensor`, whether it is read-only, and the owner's stream.
+
+    cupy's current stream is made to wait for the owner's.
+    """
     interface = tensor.__cuda_array_interface__
     try:
         array = driver.cupy.asarray(_WithoutStream(tensor, interface))
@@ -227,15 +233,15 @@ class CupyArena:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        # Streams that have been current, kept alive for the operations that wait for them: cupy destroys one that
-        # nobody keeps.
+        # Streams that have been current, kept alive for operations that wait for them: cupy destroys a stream with its
+        # last reference.
         self._streams: dict[int, Any] = {}
 
     def current_stream(self) -> int:
-        """Return cupy's current stream of the calling thread, on this rank's GPU.
+        """Return cupy's current stream on this rank's GPU in this thread.
 
         Raises:
-            UsageError: that is the per-thread default stream, whose address means another stream in every thread.
+            UsageError: it is the per-thread default stream, whose address means another stream in every thread.
         """
         stream = self._driver.cupy.cuda.get_current_stream(self._driver.index)
         pointer = int(stream.ptr)
@@ -254,7 +260,7 @@ class CupyArena:
 
 
 def cupy_array(driver: Driver, buffer: DeviceBuffer, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-    """Return a buffer as a cupy array of this shape and type, which keeps the memory alive."""
+    """Return `buffer` as a cupy array of this shape and dtype, which keeps the memory alive."""
     cuda = driver.cupy.cuda
     memory = cuda.UnownedMemory(buffer.pointer, buffer.nbytes, buffer, driver.index)
     return driver.cupy.ndarray(tuple(shape), dtype, cuda.MemoryPointer(memory, 0))

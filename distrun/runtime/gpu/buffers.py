@@ -1,5 +1,4 @@
-"""Buffers in a GPU's memory, where new ones come from, and how much communication holds, noted by the allocating code
-it."""
+"""Buffers in GPU memory, the arenas that allocate them, and a record of the memory that communication holds."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ class DeviceBuffer:
     size: int
     """The number of elements."""
     dtype: np.dtype[Any]
-    """The elements' storage type; bfloat16 is stored as uint16."""
+    """The elements' storage type. bfloat16 is stored as uint16."""
     owner: Any = None
     """The object that keeps the memory alive: a torch tensor, a cupy array."""
 
@@ -41,20 +40,20 @@ class DeviceBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """An owner whose memory does not come from the arena: it may be reused without regard to the arena's streams."""
+    """An owner whose memory is not from the arena, so it may be reused without regard to the arena's streams."""
 
     owner: Any
 
 
 class Arena(Protocol):
-    """A framework's GPU memory and streams. A stream is its address in CUDA; 0 is the legacy default stream."""
+    """A framework's GPU memory and streams. A stream is its address in CUDA. 0 is the legacy default stream."""
 
     def current_stream(self) -> int:
-        """Return the stream on which the framework queues the work of the calling thread."""
+        """Return the stream where the framework queues the work of this thread."""
         ...
 
     def empty(self, count: int, dtype: np.dtype[Any], stream: int) -> DeviceBuffer:
-        """Return uninitialised memory from the framework's pool, for use on `stream`. Any thread may call."""
+        """Return uninitialised memory from the framework's pool, for use on `stream`. Any thread may call it."""
         ...
 
 
@@ -70,8 +69,9 @@ _notes: dict[tuple[int, str], tuple[weakref.ref[Any], int]] = {}
 
 
 def note_held(kind: str, nbytes: int, owner: Any) -> None:
-    """Note that `owner` holds `nbytes` bytes from now on, until it is garbage-collected; replaces its previous note of
-    this kind.
+    """Record that `owner` holds `nbytes` bytes until it is garbage-collected.
+
+    This replaces its previous record of this kind.
 
     Raises:
         TypeError: `owner` does not support weak references.
@@ -87,7 +87,7 @@ def note_held(kind: str, nbytes: int, owner: Any) -> None:
 
 
 def held_bytes() -> dict[str, int]:
-    """Return the bytes that are held now, by kind; kinds of which nothing is held are left out."""
+    """Return the bytes that are held now, by kind. Kinds without any are left out."""
     totals: defaultdict[str, int] = defaultdict(int)
     for (_, kind), (_, nbytes) in list(_notes.items()):
         totals[kind] += nbytes

@@ -9,7 +9,7 @@ from distrun.runtime.operations.timeouts import FOREVER, Timeouts
 
 @dataclass(frozen=True)
 class GpuConfig:
-    """Which GPU a rank uses, and what it needs to know of the job."""
+    """The GPU that a rank uses, and the facts about the job that it needs."""
 
     index: int
     """The GPU's number, as this process counts them."""
@@ -20,7 +20,8 @@ class GpuConfig:
     """Whether several ranks of this host were given this GPU."""
     timeouts: Timeouts = FOREVER
     transport: str = "auto"
-    """How tensors are to travel between GPUs: auto, nccl or staged; that of a group's first rank counts."""
+    """The transport between GPUs: auto, nccl or staged. The value of a group's first rank counts."""
     is_elastic: bool = False
-    """Whether the rank may survive the end of its world. Then a thread that waits for an operation waits for the device
-    too, so that a step which has failed there does not go on here, and change the weights."""
+    """Whether the rank may survive the end of its world. If so, a thread that waits for an operation waits for the
+    device, too, so that a training step that fails on the device does not continue on the host and change the
+    weights."""

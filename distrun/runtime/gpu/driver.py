@@ -1,5 +1,4 @@
-"""The driver: everything distrun uses of CUDA for one GPU, through cupy. Streams are given by their addresses, as in
-CUDA."""
+"""The driver: the CUDA functions that distrun uses on one GPU, through cupy. Streams are addresses, as in CUDA."""
 
 from __future__ import annotations
 
@@ -23,11 +22,12 @@ _LIBCUDA = "libcuda.so.1"
 
 
 class DeviceError(CollectiveError):
-    """Something that was queued on the GPU has failed. CUDA lets this process do nothing more with it."""
+    """Work that was queued on the GPU has failed. This process cannot use the GPU afterwards."""
 
 
 class Driver:
-    """One GPU. Any thread may call; a call that touches the device makes it the thread's current one for that time."""
+    """One GPU. Any thread may call. A call that touches the device makes it the thread's current one for its
+    duration."""
 
     def __init__(self, index: int) -> None:
         """
@@ -48,10 +48,10 @@ class Driver:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Make this the current GPU of the calling thread, and restore the previous one afterwards.
+        """Make this the current GPU of this thread, and restore the previous one afterwards.
 
-        A previous one without a context is not restored: since CUDA 12, making it current would create a context there,
-        which takes some hundred MB of its memory.
+        A previous GPU without a context is not restored: since CUDA 12, making it current would create a context, which
+        takes some hundred MB of its memory.
 
         Raises:
             DeviceError: in place of any error that CUDA reports inside the `with` block.
@@ -83,12 +83,12 @@ class Driver:
     # Streams and events ----------------------------------------------------------------------------------------------
 
     def new_stream(self) -> Any:
-        """Return a stream that runs concurrently with the default stream; it is destroyed with the object."""
+        """Return a stream that runs concurrently with the default stream. It is destroyed with the object."""
         with self.use():
             return self.cupy.cuda.Stream(non_blocking=True)
 
     def record(self, stream: int) -> Event:
-        """Return a new event behind everything that is queued on `stream` now."""
+        """Return a new event after everything that is now queued on `stream`."""
         with self.use():
             # `block`: a host thread that synchronises with the event sleeps instead of spinning.
             event = self.cupy.cuda.Event(block=True, disable_timing=True)
@@ -96,18 +96,18 @@ class Driver:
         return event
 
     def wait(self, stream: int, event: Event) -> None:
-        """Make what is queued on `stream` from now on start after `event`. The host does not wait."""
+        """Make work that is queued on `stream` later start after `event`. The host does not wait."""
         with self.use():
             self._runtime.streamWaitEvent(stream, event.ptr)
 
     def is_done(self, event: Event) -> bool:
-        """Whether the device has passed `event`.
+        """Return whether the device has passed `event`.
 
         Raises:
             DeviceError: the device has failed.
         """
         with self.use():
-            status = self._runtime.eventQuery(event.ptr)  # not `event.done`, for which an error is "not yet"
+            status = self._runtime.eventQuery(event.ptr)  # `event.done` would report an error as "not yet"
         if status not in (_DONE, _NOT_READY):
             raise DeviceError(f"GPU {self.index} has failed: {self._runtime.CUDARuntimeError(status)}")
         return bool(status == _DONE)
@@ -122,20 +122,20 @@ class Driver:
             self._runtime.eventSynchronize(event.ptr)
 
     def is_capturing(self, stream: int) -> bool:
-        """Whether what is queued on `stream` is captured into a CUDA graph."""
-        if not stream:  # the legacy default stream: never captured; to ask is an error while a blocking stream is
+        """Return whether work queued on `stream` is captured into a CUDA graph."""
+        if not stream:  # the legacy default stream is never captured, and asking fails while a blocking stream is
             return False
         with self.use():
             return bool(self._runtime.streamIsCapturing(stream))
 
     def relax_capture(self) -> None:
-        """Allow the calling thread to query events while another thread captures a CUDA graph, which that would
-        otherwise spoil."""
+        """Let this thread query events while another thread captures a CUDA graph, which would otherwise be
+        invalidated."""
         _exchange_capture_mode(_RELAXED)
 
     @contextmanager
     def relaxed_capture(self) -> Iterator[None]:
-        """Do as `relax_capture` inside the `with` block only."""
+        """Apply `relax_capture` inside the `with` block only."""
         before = _exchange_capture_mode(_RELAXED)
         try:
             yield
@@ -154,19 +154,19 @@ class Driver:
         owner = self.cupy.cuda.Stream.from_external(_ForeignStream(stream))
         with self.use(), owner:
             memory = self.cupy.cuda.alloc(max(1, count * dtype.itemsize))
-        # The owner is kept alive with the memory: cupy's asynchronous pool frees memory on the stream object it was
-        # allocated with if that still exists, else on whichever stream is current.
+        # The stream object is kept alive with the memory: cupy's asynchronous pool frees memory on the stream object it
+        # was allocated with if that still exists, else on the current stream.
         return DeviceBuffer(memory.ptr, count, dtype, (owner, memory))
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return a flat array in page-locked host memory, which the GPU reads and writes by itself."""
+        """Return a flat array in page-locked host memory, which the GPU accesses directly."""
         with self.use():
             memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
         return np.frombuffer(memory, dtype, count)
 
 
 class _ForeignStream:
-    """A stream that cupy did not make, in the form of CUDA's stream protocol."""
+    """A stream that cupy did not make, as an object of CUDA's stream protocol."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -176,7 +176,7 @@ class _ForeignStream:
 
 
 def _exchange_capture_mode(mode: int) -> int:
-    """Set what the calling thread may do while streams are captured; return the previous mode."""
+    """Set this thread's mode of stream capture, and return the previous one."""
     exchanged = ctypes.c_int(mode)
     with suppress(OSError, AttributeError):
         ctypes.CDLL(_LIBCUDA).cuThreadExchangeStreamCaptureMode(ctypes.byref(exchanged))
@@ -184,7 +184,7 @@ def _exchange_capture_mode(mode: int) -> int:
 
 
 def _has_context(index: int) -> bool:
-    """Whether this process has a context on GPU `index`."""
+    """Return whether this process has a context on GPU `index`."""
     flags, active = ctypes.c_uint(), ctypes.c_int()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(_LIBCUDA).cuDevicePrimaryCtxGetState(index, ctypes.byref(flags), ctypes.byref(active))

@@ -1,4 +1,4 @@
-"""Fusion memory: where tensors on the GPU are packed, so that they are reduced as one."""
+"""Fusion memory: GPU memory where tensors are packed, so that they are reduced as one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from distrun.errors import UsageError
 from distrun.runtime.gpu.buffers import FUSION_BUFFERS, DeviceBuffer, note_held
 from distrun.runtime.gpu.driver import Driver
 
-_GROWTH = 2 << 20  # bytes; the memory's size is a multiple of it
+_GROWTH = 2 << 20  # bytes: the memory's size is a multiple of this
 
 
 class FusionMemory:
-    """GPU memory in which tensors are packed: one allocation, which grows and is used by one operation after the other.
+    """GPU memory to pack tensors in: one allocation, which grows, and which operations use one after the other.
 
-    Memory that a CUDA graph was captured with belongs to the graph, which uses it whenever it is replayed: it is never
-    freed, and from then on used by graphs only.
+    Memory that a CUDA graph was captured with belongs to the graph, which uses it at every replay. So it is never
+    freed, and only used by graphs afterwards.
     """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._memory: tuple[int, DeviceBuffer] | None = None  # with the stream for which it was allocated
+        self._memory: tuple[int, DeviceBuffer] | None = None  # with the stream it was allocated for
         self._captured: list[tuple[int, DeviceBuffer]] = []
 
     @property
@@ -30,11 +30,10 @@ class FusionMemory:
         return sum(buffer.nbytes for _, buffer in held)
 
     def pointer(self, nbytes: int, stream: int) -> int:
-        """Return the address of `nbytes` bytes for what is queued on `stream` next, with any contents; 0 if `nbytes` is
-        0.
+        """Return the address of `nbytes` uninitialised bytes for the next operation on `stream`, or 0 if `nbytes` is 0.
 
         Raises:
-            UsageError: a CUDA graph is being captured, and CUDA allocates no memory meanwhile.
+            UsageError: a CUDA graph is being captured, when CUDA cannot allocate memory.
         """
         if not nbytes:
             return 0
@@ -43,8 +42,8 @@ class FusionMemory:
             return self._captured[-1][1].pointer
         if self._memory is None or not _serves(self._memory, nbytes, stream):
             if not is_captured:
-                # Freed before the larger one is allocated. It returns to its stream's pool, which hands it out again
-                # only behind what is queued on that stream now.
+                # Freed before the larger one is allocated. It returns to its stream's pool, which reuses it only after
+                # the work that is now queued on that stream.
                 self._memory = None
             memory = stream, self._allocate(-(-nbytes // _GROWTH) * _GROWTH, stream, is_captured)
         else:

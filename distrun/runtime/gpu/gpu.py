@@ -1,8 +1,8 @@
-"""This rank's GPU: executes the operations on GPU buffers, in the order in which the ranks have agreed.
+"""This rank's GPU: executes operations on GPU buffers, in the order that the ranks have agreed on.
 
-Operations are queued on a communication stream. It waits for the event behind each operation's inputs, and the stream
-of the thread that waits for an operation waits for the event behind that: the host waits for neither. In a world of
-one, operations are queued on the stream from which they were submitted.
+Operations are queued on a communication stream. It waits for the event after each operation's inputs. The stream of the
+thread that waits for an operation waits for the event after the operation. The host waits for neither. In a world of
+one, operations are queued on the stream where they were submitted.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 log = logging.getLogger("distrun")
 
 SHUTDOWN_DRAIN_TIMEOUT = 10.0
-"""Seconds that `shutdown` waits for operations in flight while none of them ends."""
+"""Seconds without the end of any operation in flight after which `shutdown` stops waiting for them."""
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 1e-3  # seconds between two looks at whether the device is done
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 2e-5, 1e-3  # seconds between two checks of the device
 
 _ABORT_TIMEOUT = 1.0
-"""Seconds in which the device ends operations that were aborted."""
+"""Seconds that the device has to end aborted operations."""
 _never_ended: list[InFlightOperation] = []
 
 CAPTURED_CLOSE_TIMEOUTS = Timeouts(0.0, 1.0)
-"""How long to wait for the end of a communicator whose calls CUDA graphs contain, which may live as long as the
-process."""
+"""How long to wait for the end of a communicator that CUDA graphs use, since these may exist until the process ends."""
 
 
 class Gpu:
-    """One rank's GPU and what is in flight on it. One thread at a time executes; another may check, abort and close."""
+    """One rank's GPU and its operations in flight. One thread at a time executes. Another may check, abort and
+    close."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class Gpu:
     ) -> None:
         """
         Args:
-            groups: move arrays between the ranks' host memories; used in the agreed order, from within `execute`.
-            peer_failure: returns why a rank will not come any more, or None.
-            alert: called when something is in flight and nothing was before.
+            groups: move arrays between the ranks' host memories. Only `execute` uses them, in the agreed order.
+            peer_failure: returns why a rank is gone, or None.
+            alert: called when an operation is in flight and none was before.
 
         Raises:
             UsageError: cupy is missing, or CUDA does not have the GPU.
         """
         if config.is_shared:
-            set_environment()  # a process set whose ranks do not share may be the first to use NCCL
+            set_environment()  # now, since a process set without shared GPUs may use NCCL first
         self.driver = Driver(config.index)
         self.packer = Packer(self.driver)
         self._config = config
@@ -81,13 +81,13 @@ class Gpu:
         self._in_flight = InFlight(self.driver.is_done, config.timeouts)
         self._communicators = Communicators(self.driver, groups.backends, config.timeouts, peer_failure)
         self._fusion = FusionMemory(self.driver)
-        # By process set; None where NCCL cannot be used.
+        # By process set. None if NCCL cannot be used.
         self._nccl: dict[int, NcclBackend | None] = {}
         self._staged = StagedBackend(self.driver, 0, groups)
         groups.before_removal.append(self._remove)
-        # Set while NCCL queues an operation, in which it may wait for other ranks.
+        # Set while NCCL queues an operation, since it may wait for other ranks there.
         self._wait_timer: WaitTimer | None = None
-        # A CUDA graph that contains operations executes them, when it is replayed, without our knowledge.
+        # Whether a CUDA graph contains operations. It executes them at each replay without a call of this class.
         self._is_captured = False
         self._given_up: list[InFlightOperation] = []
 
@@ -97,15 +97,15 @@ class Gpu:
         """Queue `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
 
         Raises:
-            UsageError: the operation is impossible, which all ranks find out together.
-            CollectiveError: the operation failed, and nothing can be completed any more.
+            UsageError: the operation is impossible. It is raised on all ranks.
+            CollectiveError: the operation failed, and no other can complete.
         """
         what = describe(handles)
         try:
             self._execute(handles, what)
         except (CollectiveError, UsageError):
             raise
-        except Exception as error:  # of the framework, say, which allocates the results
+        except Exception as error:  # for example of the framework, which allocates the results
             rank = self._host_backend.rank
             raise CollectiveError(
                 f"{what} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
@@ -131,8 +131,8 @@ class Gpu:
 
     @contextmanager
     def _watched(self, what: str, backend: NcclBackend | StagedBackend) -> Iterator[None]:
-        """Have the monitor watch the queueing: NCCL connects GPUs when they are first needed, and waits for all ranks
-        there."""
+        """Let the monitor watch the queueing in the body: NCCL connects GPUs on first use, which waits for all
+        ranks."""
         is_first = not self.is_busy
         if backend is not self._staged:
             self._wait_timer = WaitTimer(
@@ -144,7 +144,8 @@ class Gpu:
             yield
         finally:
             self._wait_timer = None
-        # Staging has waited for the device. What was in flight before may have ended meanwhile, and with it the checks.
+        # Staging waits for the device. Operations that were in flight before may have ended in the meantime, which ends
+        # the checks, so they must start again.
         if backend is self._staged:
             self._alert()
 
@@ -157,7 +158,7 @@ class Gpu:
 
     def _backend_for(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
         request = handle.request
-        if handle.taking_part:  # the ranks that have joined take part with arrays on their hosts: see `stand_in`
+        if handle.taking_part:  # ranks that have joined take part with arrays in host memory: see `stand_in`
             self._staged.stream = stream
             return self._staged
         if request.process_set not in self._nccl:
@@ -168,7 +169,7 @@ class Gpu:
         return backend
 
     def _make_backend(self, process_set: int, stream: int) -> NcclBackend | None:
-        """Choose the transport together with the set's other ranks, which all come here with their first operation."""
+        """Choose the transport together with the set's other ranks, which all call this in their first operation."""
         config, host_backend, ranks = self._config, self._groups.backends[process_set], self._groups.ranks[process_set]
         info = transport_choice.gpu_info(
             *(config.hostname, self.driver.bus_id, config.may_share, can_share_gpus(), config.transport)
@@ -182,7 +183,7 @@ class Gpu:
         return None
 
     def _remove(self, process_set: int) -> None:
-        """Release what a process set has used; all its ranks come here together."""
+        """Release what a process set has used. All its ranks call this together."""
         if self._nccl.pop(process_set, None) is not None:
             reason = self._drain(float("inf"))
             if reason is not None:
@@ -190,18 +191,19 @@ class Gpu:
             self._communicators.remove(process_set, CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
 
     def _allocate(self, handle: DeviceHandle, count: int, dtype: np.dtype[Any]) -> DeviceBuffer:
-        """Allocate a result from the submitter's arena and for its stream; the communication stream may write it at
-        once."""
+        """Return a new result from the arena of `handle` and for its stream, which the communication stream may
+        write."""
         buffer = handle.arena.empty(count, dtype, handle.stream)
         if self._own_stream is not None:
-            # The pool hands out memory that is free in the order of the submitter's stream: kernels that were queued
-            # there may still be using it.
+            # The pool returns memory that is free in the order of the handle's stream: kernels that were queued there
+            # may still use it.
             self.driver.wait(self._own_stream.ptr, self.driver.record(handle.stream))
         return buffer
 
     def await_end(self, handle: DeviceHandle) -> None:
-        """In an elastic job: wait until the device has carried out an operation, or it was given up, which
-        `handle.error` says then. What is captured into a CUDA graph is not waited for.
+        """In an elastic job, wait until the device has executed the operation of `handle`, or it was aborted.
+
+        In the second case, set `handle.error`. Operations that are captured into a CUDA graph are not waited for.
 
         Raises:
             CollectiveError: the device has failed.
@@ -212,9 +214,9 @@ class Gpu:
         assert finished is not None
         pause = _SHORTEST_PAUSE
         while self._communicators.aborted is None and not self.driver.is_done(finished):
-            time.sleep(pause)  # an event that is blocked for could not be given up
+            time.sleep(pause)  # a blocking wait for the event could not be aborted
             pause = min(_LONGEST_PAUSE, 1.2 * pause)
-        reason = self._communicators.aborted  # set before the abort that lets the device pass the event
+        reason = self._communicators.aborted  # it is set before the abort that lets the device pass the event
         if reason is not None and handle.error is None:
             handle.error = JobAbortedError(reason)
 
@@ -226,10 +228,10 @@ class Gpu:
         return bool(self._in_flight) or self._is_captured or self._wait_timer is not None
 
     def check(self, now: float) -> None:
-        """Check that what is in flight ends in time and without errors.
+        """Check that operations in flight end in time and without errors.
 
         Raises:
-            CollectiveError: it does not; everything should be aborted.
+            CollectiveError: they do not, so everything should be aborted.
         """
         self._communicators.check()
         wait_timer = self._wait_timer
@@ -238,10 +240,10 @@ class Gpu:
         self._in_flight.check(now)
 
     def abort(self, reason: str) -> bool:
-        """End what runs on the device, so that nobody waits for it: nothing can be completed any more.
+        """End all operations on the device, so that no thread waits for them. No operation can complete afterwards.
 
         Returns:
-            Whether anything was in flight, whose results are lost.
+            Whether operations were in flight. Their results are lost.
         """
         self._communicators.abort(reason)
         lost = self._in_flight.take_all()
@@ -253,10 +255,10 @@ class Gpu:
         return bool(lost) or was_captured
 
     def close(self, drain_timeout: float = SHUTDOWN_DRAIN_TIMEOUT) -> str | None:
-        """Wait for what is in flight, and release everything.
+        """Wait for operations in flight, and release everything.
 
         Args:
-            drain_timeout: seconds in which no operation ends, after which those that are left are aborted.
+            drain_timeout: seconds without the end of any operation after which the remaining ones are aborted.
 
         Returns:
             Why results are lost, or None if none are.
@@ -265,9 +267,9 @@ class Gpu:
         if reason is not None:
             self.abort(reason)
         else:
-            with suppress(CollectiveError):  # the device has failed, which has been reported
+            with suppress(CollectiveError):  # the device has failed, which was reported before
                 self._staged.close()
-        if self.is_elastic:  # the others may leave one by one: nobody waits for them
+        if self.is_elastic:  # the others may leave one by one, so do not wait for them
             self._communicators.abort("the world was left")
         self._communicators.close(CAPTURED_CLOSE_TIMEOUTS if self._is_captured else None)
         self._nccl.clear()
@@ -276,13 +278,15 @@ class Gpu:
         return reason
 
     def _let_go(self) -> None:
-        """Let go of the memory of operations that were given up, when the device has done with them: it ends what NCCL
-        has aborted. What it does not end keeps its memory as long as the process lives."""
+        """Release the memory of aborted operations after the device has ended them.
+
+        Operations that it does not end keep their memory until the process ends.
+        """
         deadline = time.monotonic() + _ABORT_TIMEOUT
         with suppress(CollectiveError):  # the device has failed
             while self._given_up:
                 if self.driver.is_done(self._given_up[-1].finished):
-                    self._given_up.pop().handles = ()  # which refer to it
+                    self._given_up.pop().handles = ()  # breaks a reference cycle
                 elif time.monotonic() > deadline:
                     break
                 else:
@@ -290,7 +294,7 @@ class Gpu:
         _never_ended.extend(self._given_up)
 
     def _drain(self, drain_timeout: float) -> str | None:
-        """Wait until nothing is in flight; return why that will never be, or None."""
+        """Wait until no operation is in flight. Return why this will never be the case, or None."""
         left, deadline = len(self._in_flight), time.monotonic() + drain_timeout
         while self._in_flight:
             reason = self._peer_failure()
@@ -307,7 +311,7 @@ class Gpu:
                 return (
                     f"distrun.shutdown() was called, and operations on the GPU have not ended for {drain_timeout:g} s"
                 )
-            # Nothing wakes the host when the device passes an event, unless it blocks for it, which an abort could not
-            # end.
+            # The host is not woken when the device passes an event, unless it blocks for the event, and an abort could
+            # not end that.
             time.sleep(0.001)
         return None

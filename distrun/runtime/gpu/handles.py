@@ -1,5 +1,4 @@
-"""Handles of operations on GPU buffers: done, for the host, as soon as they are queued; the device follows by
-itself."""
+"""Handles of operations on GPU buffers. For the host, they are done as soon as the operation is queued."""
 
 from __future__ import annotations
 
@@ -20,28 +19,28 @@ if TYPE_CHECKING:
 
 
 class GpuEngine(Engine, Protocol):
-    """An engine as operations on GPU buffers see it."""
+    """The interface of an engine that operations on GPU buffers use."""
 
     def gpu(self) -> Gpu:
         """The GPU of this rank.
 
         Raises:
-            UsageError: it has none, or it cannot be used.
+            UsageError: the rank has no GPU, or it cannot be used.
         """
 
 
 class DeviceHandle(Handle):
     """One submitted operation on GPU buffers.
 
-    It must be made by the thread, and on the current stream, that has queued the work which produces the inputs: the
-    operation starts on the device when that work is done.
+    It must be made by the thread that has queued the work that produces the inputs, with the same current stream: the
+    operation starts on the device after this work.
     """
 
     engine: GpuEngine
     inputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     outputs: Sequence[DeviceBuffer]  # type: ignore[assignment]
     finished: Event | None = None
-    """The event behind the operation on the communication stream; None until it is queued."""
+    """The event after the operation on the communication stream. None until the operation is queued."""
     operation: InFlightOperation | None = None
     """The in-flight operation, which keeps this handle alive until the device has passed `finished`."""
 
@@ -56,7 +55,7 @@ class DeviceHandle(Handle):
         *,
         arena: Arena,
     ) -> None:
-        """As in `Handle`. `arena` is where inputs and outputs lie, and where further outputs are allocated."""
+        """For the arguments see `Handle`. `arena` owns the inputs and outputs, and allocates further outputs."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
         self._gpu = engine.gpu()
@@ -66,16 +65,16 @@ class DeviceHandle(Handle):
         self.ready = self._driver.record(self.stream)
 
     def poll(self) -> bool:
-        """Whether the operation is done on the device, or has failed; never waits."""
+        """Return whether the operation is done on the device, or has failed, without waiting."""
         if not super().poll():
             return False
         return self.finished is None or self._driver.is_done(self.finished)
 
     def wait(self) -> Any:
-        """Wait until the operation is queued; return its result, for use by what the calling thread queues from now on.
+        """Wait until the operation is queued. Return its result, for work that this thread queues later.
 
-        The host does not wait for the device, but in elastic jobs: to read the result on the host, synchronise as for
-        any other GPU computation. Raises as `Handle.wait` does.
+        The host does not wait for the device, except in elastic jobs: to read the result on the host, synchronise as
+        for any other GPU computation. Raises what `Handle.wait` raises.
         """
         if not self.done:
             self.engine.wait(self)
@@ -90,4 +89,4 @@ class DeviceHandle(Handle):
 
 
 Allocate = Callable[[DeviceHandle, int, np.dtype[Any]], DeviceBuffer]
-"""Allocates a result of a number of elements of a type, which the communication stream may write at once."""
+"""Allocates a result with the given number of elements and dtype, which the communication stream may write."""

@@ -1,8 +1,8 @@
 """Operations in flight: queued on the communication stream, and not known to be done.
 
-The host goes on as soon as an operation is queued, so somebody must keep its memory alive until the device is done with
-it, and report it when the device does not get that far. The events behind its inputs tell whether an operation waits
-for other ranks or just for this rank's own computation.
+The host continues as soon as an operation is queued. So this module keeps the operation's memory alive until the device
+is done with it, and reports the operation if the device never is. The events after its inputs show whether an operation
+waits for other ranks or only for this rank's own computation.
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ class InFlightOperation:
 
     what: str
     ready: Sequence[Event]
-    """The events behind the work that produces the inputs."""
+    """The events after the work that produces the inputs."""
     finished: Event
-    """The event behind the operation itself."""
+    """The event after the operation itself."""
     handles: Sequence[Any] = ()
     """The handles, kept alive with their memory until the device has passed `finished`, or until `release`."""
     kept_alive: Sequence[Any] = ()
     """Further objects that own memory in use, kept alive until the device has passed `finished`."""
     waiting_since: float | None = field(default=None, init=False)
-    """When a check first found that it waits for nothing of this rank's own."""
+    """The time when a check first found that the inputs are ready, so that it only waits for other ranks."""
 
     def release(self, handle: Any) -> None:
-        """Stop keeping a handle alive: its stream waits for `finished`, so its memory may be reused in the stream's
-        order.
+        """Stop keeping `handle` alive: its stream waits for `finished`, so its memory may be reused in stream order.
 
         Without this, a host that is far ahead of its device would hold the memory of many operations.
         """
@@ -47,10 +46,10 @@ class InFlightOperation:
 
 
 class InFlight:
-    """The operations in flight on one stream, oldest first. One thread adds, and any thread may check."""
+    """The operations in flight on one stream, oldest first. One thread adds operations, and any thread may check."""
 
     def __init__(self, is_done: Callable[[Event], bool], timeouts: Timeouts) -> None:
-        """`is_done` returns whether the device has passed an event, and raises when the device has failed."""
+        """`is_done` returns whether the device has passed an event, and raises if the device has failed."""
         self._is_done = is_done
         self._timeouts = timeouts
         self._operations: deque[InFlightOperation] = deque()
@@ -61,17 +60,17 @@ class InFlight:
         return len(self._operations)
 
     def add(self, operation: InFlightOperation) -> None:
-        """Note an operation that has just been queued."""
+        """Add an operation that has just been queued."""
         self._operations.append(operation)
 
     def check(self, now: float) -> None:
-        """Drop what is done; warn, or give up, if the oldest operation has been waiting for other ranks for long.
+        """Remove operations that are done. Warn, or raise, if the oldest one has waited for other ranks for too long.
 
         Args:
             now: the current `time.monotonic()`.
 
         Raises:
-            StallError: the stall timeout is over.
+            StallError: the stall timeout has passed.
             DeviceError: the device has failed.
         """
         with self._checking:
@@ -79,7 +78,7 @@ class InFlight:
 
     def _check(self, now: float) -> None:
         while self._operations and self._is_done(self._operations[0].finished):
-            self._operations.popleft().handles = ()  # which refer to it
+            self._operations.popleft().handles = ()  # breaks a reference cycle
         if not self._operations:
             return
         oldest = self._operations[0]
@@ -96,7 +95,7 @@ class InFlight:
             log.warning("waiting for %.0f s: %s", waited, _stall_text(oldest))
 
     def take_all(self) -> list[InFlightOperation]:
-        """Remove and return the operations that have not ended, which are given up."""
+        """Remove and return the operations that have not ended, for an abort."""
         with self._checking:
             operations = list(self._operations)
             self._operations.clear()

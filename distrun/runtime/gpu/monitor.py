@@ -1,4 +1,4 @@
-"""The GPU monitor: gives the engine of a rank its GPU, and watches what is in flight there."""
+"""The GPU monitor: provides the engine with this rank's GPU, and watches the operations in flight there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("distrun")
 
 CHECK_INTERVAL = 0.1
-"""Seconds between two checks of what is in flight."""
+"""Seconds between two checks of operations in flight."""
 DRAIN_TIMEOUT = 1.0
-"""Seconds in which what is in flight should end when the script has failed."""
+"""Seconds that operations in flight have to end after the script has failed."""
 
 
 class GpuMonitor:
-    """The engine's view of this rank's GPU. The `Gpu` is made on first use: a rank with arrays in host memory only
-    never touches CUDA."""
+    """The engine's view of this rank's GPU.
+
+    The `Gpu` is made on first use, so a rank that only has arrays in host memory never initialises CUDA.
+    """
 
     def __init__(
         self,
@@ -38,11 +40,11 @@ class GpuMonitor:
     ) -> None:
         """
         Args:
-            config: None on a rank that is bound to no GPU.
+            config: None on a rank without a GPU.
             groups: move arrays between the ranks' host memories.
-            peer_failure: returns which rank is gone, or None; called by any thread.
-            alert: called when there is something to check and nothing was before.
-            unreported_error: where lost results are noted until a call has raised that.
+            peer_failure: returns a sentence about a rank that is gone, or None. Any thread may call it.
+            alert: called when there is something to check and there was nothing before.
+            unreported_error: records that results are lost until a call has raised it.
         """
         self._config = config
         self._groups = groups
@@ -52,11 +54,11 @@ class GpuMonitor:
         self._gpu: Gpu | None = None
         self._is_capture_relaxed = False
         self.trouble: str | None = None
-        """Why nothing can be completed on the GPU any more."""
+        """Why no operation on the GPU can complete, or None."""
         self._unreported_error = unreported_error or UnreportedError()
 
     def gpu(self) -> Gpu:
-        """Return the GPU, made by the first call.
+        """Return the GPU, which the first call makes.
 
         Raises:
             UsageError: this rank has no GPU, or it cannot be used.
@@ -72,7 +74,7 @@ class GpuMonitor:
         return self._gpu
 
     def _make(self, config: GpuConfig) -> Gpu:
-        from distrun.runtime.gpu.gpu import Gpu  # only here: ranks without GPU tensors need none of it
+        from distrun.runtime.gpu.gpu import Gpu  # imported here, since ranks without GPU tensors do not need it
 
         return Gpu(config, self._groups, self._peer_failure, self._alert)
 
@@ -82,10 +84,10 @@ class GpuMonitor:
         return self._gpu is not None and self._gpu.is_busy
 
     def check(self) -> str | None:
-        """Check what is in flight, and abort it if it cannot end. For the engine's own thread.
+        """Check the operations in flight, and abort them if they cannot end. The engine's own thread calls it.
 
         Returns:
-            Why nothing can be completed any more, or None.
+            Why no operation can complete, or None.
         """
         if self._gpu is None or self.trouble is not None:
             return self.trouble
@@ -95,7 +97,7 @@ class GpuMonitor:
         return self._check(self._gpu)
 
     def check_from_waiter(self) -> None:
-        """Check from another thread than the engine's own, which may be stuck in NCCL, waiting for other ranks."""
+        """Check in another thread than the engine's own, which may be blocked in NCCL, waiting for other ranks."""
         if self._gpu is not None and self.trouble is None:
             with self._gpu.driver.relaxed_capture():
                 self._check(self._gpu)
@@ -114,17 +116,16 @@ class GpuMonitor:
         return reason
 
     def abort(self, reason: str) -> None:
-        """End what runs on the device."""
+        """Abort all operations on the device, and record `reason`."""
         if self._gpu is not None and self.trouble is None:
-            # Both are set before the abort: it frees a thread that waits for the device, which must find the reason at
-            # once.
+            # Both are set before the abort, which releases threads that wait for the device: they must find the reason.
             self.trouble, lost = reason, _lost(reason)
             self._unreported_error.note(lost)
             if not self._gpu.abort(reason):
                 self._unreported_error.retract(lost)
 
     def close(self, is_hurried: bool = False) -> None:
-        """Wait for what is in flight, for a short time only if nobody will need it, and release the GPU."""
+        """Wait for operations in flight, and release the GPU. If `is_hurried`, wait only for a short time."""
         if self._gpu is not None:
             reason = self._gpu.close(DRAIN_TIMEOUT) if is_hurried else self._gpu.close()
             if reason is not None:

@@ -1,8 +1,7 @@
 """Collectives on GPU buffers through NCCL, queued on a stream.
 
-Which calls of NCCL a rank makes, and with which counts, follows from what all ranks know alike: the shapes of the
-request and the sizes that the host backend has exchanged. Whether an array is copied first, each rank decides for
-itself.
+A rank's calls of NCCL, and their counts, depend only on what all ranks know: the shapes of the request and the sizes
+that the host backend has exchanged. Whether an array is copied first, each rank decides for itself.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ if TYPE_CHECKING:
     from distrun.runtime.gpu.quantised.exchange import QuantisedExchange
 
 PACKED_BELOW = 1 << 20
-"""Bytes below which tensors are packed together; larger ones are reduced where they lie."""
+"""Tensors of fewer bytes are packed together. Larger ones are reduced in place."""
 QUANTISABLE = "float32"
-"""The type of elements that may travel quantised."""
+"""The type of elements that may be quantised between hosts."""
 
 
 class NcclBackend:
-    """One rank's part in the collectives of a group. One thread at a time executes, with the driver's GPU current."""
+    """Executes the collectives of a group on one rank. One thread at a time calls it, with the driver's GPU current."""
 
     def __init__(
         self,
@@ -52,9 +51,9 @@ class NcclBackend:
     ) -> None:
         """
         Args:
-            fusion: where tensors are packed; may serve several groups, whose operations are queued one by one.
-            host_backend: exchanges the sizes in which ranks may differ.
-            ranks: the ranks of the group, as the job counts them.
+            fusion: the memory to pack tensors in. Several groups may share it, since operations are queued one by one.
+            host_backend: exchanges sizes that may differ between ranks.
+            ranks: the ranks of the group, by their numbers in the job.
         """
         self._communicator = communicator
         self._packer = packer
@@ -63,7 +62,7 @@ class NcclBackend:
         self._fusion = fusion
         self._exchange: QuantisedExchange | None = None
         self.stream = stream
-        """The stream on which operations are queued; may be changed between operations."""
+        """The stream that operations are queued on. It may be changed between operations."""
 
     def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate, what: str) -> None:
         """Queue `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
@@ -91,7 +90,7 @@ class NcclBackend:
             raise NcclError(f"{what}: {error}") from None
 
     def _group(self, calls: int) -> AbstractContextManager[None]:
-        """Return the context for this number of NCCL calls: several become one group, which costs one launch."""
+        """Return the context for `calls` calls of NCCL: several form one group, which costs one launch."""
         return self._communicator.group() if calls > 1 else nullcontext()
 
     # Reductions -----------------------------------------------------------------------------------------------------
@@ -110,12 +109,13 @@ class NcclBackend:
             self._allreduce_quantised(those)
 
     def _allreduce_quantised(self, handles: Sequence[DeviceHandle]) -> None:
-        """Reduce the large tensors quantised, if the operator allows that, and the others as they are."""
+        """Reduce large tensors quantised, if the operator allows it, and the others as they are."""
         shapes = tuple(shape for handle in handles for shape in handle.request.shapes)
         request = handles[0].request._replace(shapes=shapes)
         tensors, reduction = self._tensors(handles), self._reduction(request)
         wire, feedback = self._host_backend.wire_of(request), handles[0].feedback if len(handles) == 1 else None
-        # The losses of a graph's gradients would change hands whenever it is replayed, and the host knows of no replay.
+        # Residuals would have to be swapped at each replay of a CUDA graph, and the host does not notice a replay. So
+        # operations with error feedback are not quantised in a graph.
         if wire not in QUANTISED or (feedback is not None and self._packer.driver.is_capturing(self.stream)):
             self._reduce(reduction, tensors)
             return
@@ -136,7 +136,7 @@ class NcclBackend:
         return self._exchange
 
     def _tensors(self, handles: Sequence[DeviceHandle]) -> list[Tensor]:
-        """Return all tensors that have elements."""
+        """Return all tensors of `handles` that have elements."""
         sizes = [count for handle in handles for shape in handle.request.shapes if (count := math.prod(shape))]
         sources = spans([buffer for handle in handles for buffer in handle.inputs], sizes)
         targets = spans([buffer for handle in handles for buffer in handle.outputs], sizes)
@@ -156,12 +156,12 @@ class NcclBackend:
         self._copy(plan.unpacks(base), reduction.wire, reduction.dtype, reduction.postscale)
 
     def _plan(self, reduction: NcclReduction, tensors: Sequence[Tensor]) -> PackingPlan:
-        """Plan an allreduce of tensors."""
+        """Return the plan of an allreduce of `tensors`."""
         plan = PackingPlan(reduction)
         limit = PACKED_BELOW // (reduction.units * ITEMSIZES[reduction.dtype])
         small = [tensor for tensor in tensors if tensor.size < limit]
         large = [tensor for tensor in tensors if tensor.size >= limit]
-        if len(small) < 2 or self._communicator.size == 1:  # nothing to be saved
+        if len(small) < 2 or self._communicator.size == 1:  # packing would save nothing
             small, large = [], list(tensors)
         for tensor in small:
             plan.add_fused(*tensor)
@@ -198,7 +198,7 @@ class NcclBackend:
                 quantised.append(partial(scatter, buffer, counts, output, request, wire, self.stream))
                 continue
             source, target = Location(buffer.pointer), Location(output.pointer)
-            # Never in place: the input is the caller's, and stays as it is.
+            # Never in place: the input belongs to the caller and must not change.
             if reduction.is_cast or reduction.prescale != 1.0:
                 source = slots.add(sum(counts) * itemsize)
                 packs.append((buffer.pointer, source, sum(counts)))
@@ -228,14 +228,14 @@ class NcclBackend:
         handle.outputs = outputs
 
     def _scattered_as(self, request: Request) -> str:
-        """Return the type as which the elements of a reducescatter travel if they are quantised; else an empty text."""
+        """Return the wire type of a reducescatter whose elements are quantised, else ""."""
         wire = self._host_backend.wire_of(request) if request.dtype == QUANTISABLE else ""
         return wire if wire in QUANTISED and self._exchange_of_bytes().can_scatter else ""
 
     def _scatter_calls(
         self, source: int, target: int, counts: Sequence[int], reduction: NcclReduction
     ) -> Iterator[Callable[[], None]]:
-        """Yield the calls after which each rank has its reduced part of one array."""
+        """Yield the calls that give each rank its reduced part of one array."""
         communicator, stream = self._communicator, self.stream
         if len(set(counts)) == 1:
             count = counts[0]
@@ -243,8 +243,8 @@ class NcclBackend:
             return
 
         def reduce_part(start: int, count: int, root: int) -> Callable[[], None]:
-            # NCCL writes the root's target only, but checks every rank's: an output without elements has no valid
-            # address.
+            # NCCL writes the root's target only, but checks the targets of all ranks, and an output without elements
+            # has no valid address.
             part = source + start * ITEMSIZES[reduction.wire]
             mine = target if root == communicator.rank else part
             return lambda: communicator.reduce(part, mine, count, reduction.wire, reduction.op, root, stream)
@@ -312,7 +312,7 @@ class NcclBackend:
         )
         counts = received_counts.tolist()
         output = allocate(handle, sum(counts), buffer.dtype)
-        # In a group sends and receives proceed together; one by one they would wait for each other.
+        # In a group, sends and receives progress together. One by one, they would deadlock.
         with communicator.group():
             sent = received = 0
             for peer, (split, count) in enumerate(zip(splits, counts, strict=True)):

@@ -1,8 +1,8 @@
-"""Packing: the packer, which copies many pieces of GPU memory with one launch, and the plan of what to copy where.
+"""Packing: copies many pieces of GPU memory with one launch, and plans the copies of a reduction.
 
-The packer converts and scales elements on the way. A plan says what a reduction packs in the fusion memory, reduces
-there, and unpacks again. Its calls of NCCL, and their counts, are the same on all ranks; whether a tensor is copied for
-its call depends on where it lies, which each rank decides for itself.
+The packer converts and scales elements while it copies them. A plan lists what a reduction packs in the fusion memory,
+reduces there, and unpacks. Its calls of NCCL, and their counts, are the same on all ranks. Whether a tensor is copied
+for its call depends on its place in memory, so each rank decides it for itself.
 """
 
 from __future__ import annotations
@@ -18,31 +18,30 @@ from distrun.runtime.gpu.nccl.library import ITEMSIZES
 from distrun.runtime.gpu.nccl.reduction import NcclReduction
 from distrun.tensor_fusion.device_packing import KERNEL, THREADS, Piece, Variant, choose_variant, launches, read_code
 
-_SLOT = 16  # bytes; what is packed begins at multiples of it, as 16-byte loads and stores need
+_SLOT = 16  # bytes: slots begin at multiples of this, as 16-byte loads and stores require
 
 
 @dataclass(frozen=True)
 class StreamArgument:
-    """A stream in the form in which cupy's kernels take it."""
+    """A stream, as an argument of cupy's kernels."""
 
     ptr: int
 
 
 class Packer:
-    """Launches the kernel of packing.cu, whose variants are compiled when they are first used. Any thread may call."""
+    """Launches the kernel of packing.cu, whose variants are compiled on first use. Any thread may call it."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self._kernels: dict[tuple[str, str], Any] = {}
 
     def copy(self, pieces: Sequence[Piece], source: str, target: str, factor: float, stream: int) -> None:
-        """Queue on `stream`, for all `pieces`: target[i] = factor * source[i], converted from type `source` to
-        `target`.
+        """Queue target[i] = factor * source[i] for all `pieces`, converted from type `source` to type `target`.
 
-        Takes one launch for every 128 pieces, and no memory. The caller is inside `driver.use()`.
+        It takes one launch for every 128 pieces, and allocates nothing. The caller is inside `driver.use()`.
 
         Args:
-            pieces: counts are in elements; addresses must be multiples of the element's size unless elements are only
+            pieces: counts are in elements. Addresses must be multiples of the element's size unless elements are only
                 copied. A source of 0 stands for zeros. A piece's source may be its target if the types are equal.
             source: the name of the element type in the sources.
             target: the name of the element type in the targets.
@@ -81,7 +80,7 @@ class Span(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor to reduce: where its elements lie, where the results go, and their number."""
+    """A tensor to reduce: the places of its elements and of the results, and the number of elements."""
 
     sources: list[Span]
     targets: list[Span]
@@ -89,11 +88,11 @@ class Tensor(NamedTuple):
 
 
 def spans(buffers: Iterable[DeviceBuffer], sizes: Iterable[int]) -> Iterator[list[Span]]:
-    """Return where the elements of each tensor lie, in order.
+    """Yield the spans of each tensor's elements, in order.
 
     Args:
-        buffers: hold the tensors one after the other, if taken as one long array; they may be cut anywhere.
-        sizes: the elements of each tensor, all > 0.
+        buffers: hold the tensors one after the other, taken as one long array. They may be divided anywhere.
+        sizes: the number of elements of each tensor, all > 0.
     """
     rest = iter(buffers)
     pointer = left = itemsize = 0
@@ -121,48 +120,47 @@ class Location(NamedTuple):
     is_offset: bool = False
 
     def pointer(self, base: int) -> int:
-        """Return the address if the fusion memory begins at `base`."""
+        """Return the address, given the address `base` of the fusion memory."""
         return base + self.at if self.is_offset else self.at
 
 
 class FusionSlots:
-    """Slots in the fusion memory, allotted one after the other."""
+    """Allocates slots in the fusion memory, one after the other."""
 
     def __init__(self) -> None:
         self.nbytes = 0
 
     def add(self, nbytes: int) -> Location:
-        """Allot a slot of `nbytes` bytes."""
+        """Return a new slot of `nbytes` bytes."""
         location = Location(self.nbytes, True)
         self.nbytes += -(-nbytes // _SLOT) * _SLOT
         return location
 
 
 class PackingPlan:
-    """The steps of an allreduce, pack, reduce and unpack, before it is known where the fusion memory lies."""
+    """The steps of an allreduce, pack, reduce and unpack, made before the address of the fusion memory is known."""
 
     def __init__(self, reduction: NcclReduction) -> None:
         self.slots = FusionSlots()
         self.calls: list[tuple[Location, Location, int]] = []
-        """NCCL's calls: source, target, and the count in NCCL's elements."""
+        """The calls of NCCL: source, target, and the count in NCCL's elements."""
         self._reduction = reduction
         self._packs: list[tuple[list[Span], Location]] = []
         self._unpacks: list[tuple[Location, list[Span]]] = []
 
     def add_fused(self, sources: list[Span], targets: list[Span], size: int) -> None:
-        """Add a tensor that is packed; `add_fused_call` reduces it together with the others."""
+        """Add a tensor that is packed. `add_fused_call` reduces it together with the others."""
         slot = self.slots.add(size * self._reduction.units * ITEMSIZES[self._reduction.wire])
         self._packs.append((sources, slot))
         self._unpacks.append((slot, targets))
 
     def add_fused_call(self) -> None:
-        """Add the call that reduces everything packed so far. What lies between the slots is reduced as well, and not
+        """Add the call that reduces everything packed so far. The padding between slots is reduced as well, but not
         used."""
         self.calls.append((Location(0, True), Location(0, True), self.slots.nbytes // ITEMSIZES[self._reduction.wire]))
 
     def add_alone(self, sources: list[Span], targets: list[Span], size: int) -> None:
-        """Add a tensor with a call of its own: reduced where it lies, if that is one span and nothing is to be
-        converted."""
+        """Add a tensor with its own call. It is reduced in place if it is one span and needs no conversion."""
         reduction = self._reduction
         count = size * reduction.units
         if reduction.is_cast or len(targets) > 1:
@@ -177,7 +175,7 @@ class PackingPlan:
         self._unpacks.append((target, targets))
 
     def packs(self, base: int) -> list[Piece]:
-        """Return what is copied before the calls, if the fusion memory begins at `base`."""
+        """Return the copies before the calls, given the address `base` of the fusion memory."""
         return [
             Piece(pointer, packed, count)
             for sources, location in self._packs
@@ -185,7 +183,7 @@ class PackingPlan:
         ]
 
     def unpacks(self, base: int) -> list[Piece]:
-        """Return what is copied, or scaled where it lies, after the calls."""
+        """Return the copies, or scalings in place, after the calls, given the address `base` of the fusion memory."""
         return [
             Piece(packed, pointer, count)
             for location, targets in self._unpacks

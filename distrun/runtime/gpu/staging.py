@@ -1,5 +1,4 @@
-"""Collectives on GPU buffers staged through the hosts' memory: for what NCCL cannot compute, and where there is no
-NCCL.
+"""Collectives on GPU buffers through host memory, for what NCCL cannot compute, or if NCCL cannot be used.
 
 Here the host does wait: for the inputs, which are copied into page-locked memory, and for the other ranks. Only the
 copies of the results back to the GPU are queued.
@@ -23,25 +22,25 @@ from distrun.runtime.operations.handle import Handle
 
 Flat = NDArray[Any]
 
-_ALIGNMENT = 64  # bytes; every array in page-locked memory begins at a multiple of it
-_GROWTH = 1 << 20  # bytes; the page-locked memory's size is a multiple of it
+_ALIGNMENT = 64  # bytes: every array in page-locked memory begins at a multiple of this
+_GROWTH = 1 << 20  # bytes: the page-locked memory's size is a multiple of this
 
 
 class StagedBackend:
-    """One rank's part in the collectives of all groups. One thread at a time executes, with the driver's GPU current.
+    """Executes the collectives of all groups on one rank. One thread at a time calls it, with the driver's GPU current.
 
-    One allocation of page-locked memory serves all operations, and grows. Page-locked, because only then does the
-    device copy by itself while the host goes on. Invariant: before the host writes to this memory, or replaces it by a
-    larger one, the device has finished the copies from and to it.
+    One allocation of page-locked memory, which grows, serves all operations. Only with page-locked memory does the
+    device copy while the host continues. Invariant: before the host writes to this memory, or replaces it by a larger
+    one, the device has finished all copies from and to it.
     """
 
     def __init__(self, driver: Driver, stream: int, groups: Groups) -> None:
         self._driver = driver
         self._groups = groups
         self._pinned: Flat = np.empty(0, np.uint8)
-        self._last: Event | None = None  # behind the last copies out of it
+        self._last: Event | None = None  # after the last copies from it
         self.stream = stream
-        """The stream on which copies are queued; may be changed between operations."""
+        """The stream that copies are queued on. It may be changed between operations."""
 
     @property
     def pinned_bytes(self) -> int:
@@ -54,7 +53,7 @@ class StagedBackend:
         `what` names them in error messages.
 
         Raises:
-            UsageError: a CUDA graph is being captured, which cannot contain this.
+            UsageError: a CUDA graph is being captured, which cannot contain staged operations.
         """
         request = handles[0].request
         if self._driver.is_capturing(self.stream):
@@ -88,9 +87,10 @@ class StagedBackend:
             self._last = None
 
     def _fetch(self, handles: Sequence[DeviceHandle]) -> list[list[Flat]]:
-        """Copy each handle's inputs into page-locked memory, an array for each of `_sets`, and wait for the copies.
+        """Return each handle's inputs in page-locked memory, an array for each of `_sets`, after waiting for the
+        copies.
 
-        Of a broadcast, only the root's are copied: the other ranks' arrays are written by the host backend.
+        For a broadcast, only the root's inputs are copied: the host backend writes the other ranks' arrays.
         """
         if self._last is not None:
             self._driver.synchronize(self._last)
@@ -114,7 +114,7 @@ class StagedBackend:
         return arrays
 
     def _copy_back(self, array: Flat, buffers: Iterable[DeviceBuffer]) -> None:
-        """Queue the copy of an array in page-locked memory into buffers, which have as many elements together."""
+        """Queue the copy of `array`, in page-locked memory, into `buffers`, which together have the same size."""
         at = array.ctypes.data
         for buffer in buffers:
             self._driver.copy(buffer.pointer, at, buffer.nbytes, self.stream)
@@ -123,8 +123,7 @@ class StagedBackend:
     def _copy_results(
         self, handles: Sequence[DeviceHandle], host_handles: Sequence[Handle], allocate: Allocate
     ) -> None:
-        """Queue the copies of results that the host backend has put into memory of its own, which is not
-        page-locked."""
+        """Queue the copies of results from the host backend's memory, which is not page-locked, to the GPU."""
         results = [output for handle in host_handles for output in handle.outputs]
         pinned = iter(self._arrays([(result.size, result.dtype) for result in results]))
         for handle, host_handle in zip(handles, host_handles, strict=True):
@@ -137,7 +136,7 @@ class StagedBackend:
             handle.outputs, handle.received = outputs, host_handle.received
 
     def _arrays(self, counts: Sequence[tuple[int, np.dtype[Any]]]) -> list[Flat]:
-        """Return arrays in the page-locked memory, in place of those that were there."""
+        """Return arrays of these sizes and dtypes in the page-locked memory. They overwrite the previous ones."""
         starts, total = [], 0
         for count, dtype in counts:
             starts.append(total)
@@ -154,8 +153,8 @@ class StagedBackend:
 def _sets(handle: DeviceHandle) -> list[Sequence[DeviceBuffer]]:
     """Return the sets of buffers that become one array each on the host.
 
-    An allreduce takes all its tensors as one long array, other kinds take an array per tensor. Where an operation works
-    in place, these are its outputs.
+    An allreduce takes all its tensors as one long array. Other kinds take an array per tensor. For an operation in
+    place, these are its outputs.
     """
     if handle.request.kind == "allreduce":
         return [handle.outputs] if handle.outputs else []

@@ -1,4 +1,4 @@
-"""The transport between the ranks' GPUs: NCCL, or staging through the hosts' memory.
+"""The choice of the transport between the ranks' GPUs: NCCL, or staging through host memory.
 
 Each rank describes its GPU and its NCCL (`gpu_info`), the descriptions are gathered (`agree`), and every rank draws the
 same conclusion from them (`choose`, which is pure).
@@ -29,17 +29,17 @@ class GpuInfo:
 
     hostname: str
     bus_id: str
-    """The PCI address of its GPU."""
+    """The PCI address of the GPU."""
     may_share: bool
     """Whether the user allowed ranks to share a GPU (DISTRUN_SHARE_GPUS)."""
     version: int
-    """NCCL's version code, such as 23203; 0 if NCCL cannot be used."""
+    """NCCL's version code, such as 23203, or 0 if NCCL cannot be used."""
     missing: str
-    """Why NCCL cannot be used; empty if it can."""
+    """Why NCCL cannot be used. Empty if it can."""
     can_share: bool
     """Whether the NCCL of this process would accept ranks that share a GPU, if it is new enough."""
     wanted: str
-    """The value of DISTRUN_GPU_BACKEND; that of the first rank counts."""
+    """The value of DISTRUN_GPU_BACKEND. The value of the first rank counts."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,17 @@ class TransportChoice:
     shares_gpus: bool
     """Whether some ranks share a GPU."""
     reason: str = ""
-    """Why data is staged; empty for NCCL."""
+    """Why data is staged. Empty for NCCL."""
 
 
 def gpu_info(hostname: str, bus_id: str, may_share: bool, can_share: bool = True, wanted: str = AUTO) -> GpuInfo:
-    """Describe this rank's GPU, whose PCI address is `bus_id`, and its NCCL."""
+    """Return the facts about this rank's GPU, whose PCI address is `bus_id`, and its NCCL."""
     version, missing = nccl_version()
     return GpuInfo(hostname, bus_id, may_share, version, missing, can_share, wanted)
 
 
 def nccl_version() -> tuple[int, str]:
-    """Return the version code of the NCCL that cupy uses, such as 23203, and ""; or 0 and the reason why there is
-    none."""
+    """Return (version code of cupy's NCCL, such as 23203, ""), or (0, the reason why NCCL cannot be used)."""
     try:
         from cupy.cuda import nccl
     except ImportError as error:
@@ -75,10 +74,10 @@ def nccl_version() -> tuple[int, str]:
 def agree(own_info: GpuInfo, host_backend: Backend, ranks: Sequence[int]) -> TransportChoice:
     """Choose the transport together with the other ranks of a group. Collective.
 
-    `ranks` are those of the group, as the job counts them.
+    `ranks` are the ranks of the group, by their numbers in the job.
 
     Raises:
-        UsageError: as in `choose`, on all ranks.
+        UsageError: see `choose`. It is raised on all ranks.
     """
     message = np.frombuffer(json.dumps(asdict(own_info)).encode(), np.uint8)
     flat, counts = host_backend.allgather(message, "the choice of how data travels between GPUs")
@@ -129,7 +128,7 @@ def _obstacle(infos: Mapping[int, GpuInfo], shared: Sequence[Sequence[int]]) -> 
     versions = defaultdict(list)
     for rank, info in infos.items():
         versions[info.version].append(rank)
-    if len(versions) > 1:  # NCCL connects only equal versions, patch level included
+    if len(versions) > 1:  # NCCL only connects equal versions, including the patch level
         those = ", ".join(
             f"{_format_version(version)} on {_format_ranks(ranks)}" for version, ranks in versions.items()
         )

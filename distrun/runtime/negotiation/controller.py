@@ -1,20 +1,20 @@
-"""The controller: which operations are ready, in which order they run, and what the ranks disagree about.
+"""The controller: which operations are ready, in what order they run, and what the ranks disagree about.
 
-Pure policy: no clock, no memory, no messages of its own; the coordinator (rank 0) feeds it what the ranks have
-submitted and carries its decisions to them. An operation of a process set is ready when every rank of the set has
-submitted it under the same name, in whatever order each of them did, or has joined. One controller orders the
-operations of all process sets, so that no two ranks that share two sets ever meet them in different orders.
+Pure policy: no clock, no memory, no messages of its own. The coordinator (rank 0) gives it the ranks' submissions, and
+sends its decisions to them. An operation of a process set is ready when every rank of the set has submitted it under
+the same name, in any order, or has joined. One controller orders the operations of all process sets, so two ranks that
+share two sets never execute their operations in different orders.
 
-A rank sends a request in full once. The decision that first executes it gives it a cache id; from then on a rank
-submits the cache id alone (the response cache). A cache id stands for exactly one request, so a rank that changes its
-mind about a name (another shape, say) simply sends the new request in full, and comparing it with the others' needs no
-invalidation.
+A rank sends a request in full once. The decision that first executes it gives it a cache id. Later, a rank submits only
+the cache id (the response cache). A cache id stands for exactly one request. So a rank that changes the meaning of a
+name (another shape, for example) sends the new request in full, and comparing it with the other ranks' requests needs
+no invalidation.
 
-Unnamed operations are matched by the order in which each rank submitted them to the process set.
+Unnamed operations are matched by the order of each rank's submissions to the process set.
 
-What a submission costs does not depend on the number of ranks, apart from decisions that fail.
+The cost of a submission does not depend on the number of ranks, except for decisions that fail.
 
-Ranks submit for themselves, or many as one *source*, where they all submit the same (see `tree`).
+A rank submits for itself, or a *source* submits for many ranks that all submit the same (see `tree`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from distrun.runtime.negotiation.matching.matching import Formation, Matching, S
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
 
 CACHE_CAPACITY = 1 << 16
-"""Requests that get a cache id. The ones after that are sent in full every time, which is slower and as right."""
+"""The number of requests that get a cache id. Later ones are sent in full every time: slower, but as correct."""
 
 
 @dataclass(frozen=True)
 class Stall:
-    """An operation that some ranks wait for, as the report shows it."""
+    """An operation that some ranks wait for, as a report shows it."""
 
     key: Key
     title: str
@@ -48,7 +48,7 @@ class Stall:
 
 
 class Controller:
-    """The state of the negotiation, as rank 0 keeps it."""
+    """The state of the negotiation on rank 0."""
 
     def __init__(
         self,
@@ -59,10 +59,10 @@ class Controller:
     ) -> None:
         """
         Args:
-            members: maps a process set's id to its ranks; 0 is the world.
+            members: maps a process set's id to its ranks. 0 is the world.
             capacity: requests that get a cache id.
-            sources: those that submit to the world as long as all submit the same; None: its ranks.
-            ranks_of: returns the ranks of a source, which may be another than these.
+            sources: the sources that submit to the world while all submit the same. None: the ranks themselves.
+            ranks_of: returns the ranks of a source, also of one that is not in `sources`.
         """
         self._matchings = {
             process_set: Matching(ranks, None if process_set else sources) for process_set, ranks in members.items()
@@ -77,16 +77,16 @@ class Controller:
         self._odd_sites: dict[tuple[int, int], str] = {}  # (rank, cache id) -> call site, where that differs
         self._queue = DecisionQueue()
         self.questions = self._queue.questions
-        """Ranks to be asked where they submitted what: see `site_told`. The code that asks them empties the list."""
+        """Ranks to be asked where they submitted an operation, see `site_told`. The asking code empties the list."""
 
     # Process sets ---------------------------------------------------------------------------------------------------
 
     def add_process_set(self, process_set: int, ranks: Iterable[int]) -> None:
-        """Negotiate for another process set from now on."""
+        """Negotiate for another process set, too."""
         self._matchings[process_set] = Matching(ranks)
 
     def remove_process_set(self, process_set: int) -> None:
-        """Forget a process set, of which no rank submits anything any more."""
+        """Remove a process set. No rank submits anything to it any longer."""
         del self._matchings[process_set]
 
     def members(self, process_set: int) -> tuple[int, ...]:
@@ -94,13 +94,13 @@ class Controller:
         return self._matchings[process_set].ranks
 
     def request(self, cache_id: int) -> Request:
-        """Return the request that a cache id stands for."""
+        """Return the request for a cache id."""
         return self._requests[cache_id]
 
     # Events ---------------------------------------------------------------------------------------------------------
 
     def submit(self, source: int, request: Request, site: str, now: float) -> None:
-        """A source submitted a request in full."""
+        """Handle a request that a source submitted in full."""
         if request.kind == FORM_PROCESS_SET:
             self._form(source, request, site, now)
             return
@@ -119,7 +119,7 @@ class Controller:
         self._submit(matching, source, cache_id, request, site, now)
 
     def submit_ids(self, source: int, cache_ids: list[int], now: float) -> None:
-        """A source submitted requests by their cache ids."""
+        """Handle requests that a source submitted by their cache ids."""
         if len(self._matchings) == 1:
             self._submit_ids(0, source, cache_ids, now)
             return
@@ -141,7 +141,7 @@ class Controller:
             self._submit(matching, source, cache_id, self._requests[cache_id], None, now)
 
     def _drain_streams(self, matching: Matching) -> None:
-        """Move the operations that wait in the streams into slots."""
+        """Move the operations that wait in the streams into slots, where each is matched by itself."""
         if matching.streams.oldest is not None:
             for source, cache_id, since in matching.streams.drain():
                 self._submit(matching, source, cache_id, self._requests[cache_id], None, since)
@@ -178,7 +178,7 @@ class Controller:
             self._complete(matching, slot)
 
     def _in_time(self, matching: Matching, key: Key, ranks: Sequence[int]) -> list[int]:
-        """Tell ranks that come late to an operation that it was given up; return the others."""
+        """Fail an operation that was given up on the `ranks` that submit it only now. Returns the other ranks."""
         others = []
         for rank in ranks:
             given_up = matching.told_late(key, rank)
@@ -189,7 +189,7 @@ class Controller:
         return others
 
     def _form(self, rank: int, request: Request, site: str, now: float) -> None:
-        """`rank` is ready for a process set that its own ranks form."""
+        """Handle a rank's request for a process set that its own ranks form."""
         formation = self._formation
         key: Key = (0, request.name or "")
         given_up = formation.told_late(key, rank)
@@ -198,7 +198,7 @@ class Controller:
             return
         slot = formation.slot(key, (rank,), -1, request, now)
         slot.sites[rank] = site
-        if slot.disagreement:  # who else is to come is part of it, so nobody waits for that
+        if slot.disagreement:  # the ranks disagree about the members, so nobody knows who else would have to come
             text = describe_disagreement(slot, lambda rank: slot.sites[rank])
             formation.give_up(slot, text, is_stall=False)
             self._queue.add(Fail(key, text, tuple(sorted(slot.present))))
@@ -220,7 +220,7 @@ class Controller:
     # Decisions ------------------------------------------------------------------------------------------------------
 
     def _complete(self, matching: Matching, slot: Slot) -> None:
-        """Decide about an operation that every rank has submitted, unless it has joined."""
+        """Decide about an operation that every rank has submitted, except the ranks that have joined."""
         matching.close(slot)
         taking_part = ranks_that_count(slot)
         if slot.disagreement:
@@ -243,7 +243,7 @@ class Controller:
         if len(self._requests) >= self._capacity:
             return -1
         cache_id = len(self._requests)
-        # Unnamed requests share a cache id by what they ask for; their place in the order tells them apart.
+        # Unnamed requests for the same thing share a cache id. Their place in the order distinguishes them.
         self._requests.append(slot.request)
         self._cache_ids[slot.request] = cache_id
         if slot.request.name is None:
@@ -253,9 +253,9 @@ class Controller:
         return cache_id
 
     def decisions(self) -> list[Decision]:
-        """The decisions since the last call, in the order in which every rank must execute them.
+        """Return the decisions since the last call, in the order that every rank must execute them in.
 
-        Those behind a disagreement wait until the ranks that were asked about it have answered.
+        Decisions behind a disagreement wait until the ranks that were asked about it have answered.
         """
         return self._queue.take(self._site)
 
@@ -270,7 +270,7 @@ class Controller:
             self._odd_sites[rank, cache_id] = site
 
     def _site(self, slot: Slot, rank: int) -> str:
-        """Where `rank` submitted the operation, as far as we know: a cache id does not say."""
+        """The call site of `rank`, as far as it is known. A cache id comes without one, so it may be an earlier one."""
         site = slot.sites.get(rank, "")
         if site:
             return site
@@ -279,7 +279,7 @@ class Controller:
         return f"{site}, when first seen" if site else site
 
     def stalls(self, now: float, after: float) -> list[Stall]:
-        """The operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""
+        """Return the operations that some but not all ranks submitted at least `after` seconds ago, oldest first."""
         stalls = [
             Stall(
                 key=slot.key,
@@ -295,14 +295,14 @@ class Controller:
         return sorted(stalls, key=lambda stall: -stall.waited)
 
     def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
-        """Fail every operation that stalls this long; `why` maps its title to the text, also for late ranks."""
+        """Fail every operation that has stalled for `after` seconds. `why` maps titles to texts, also of late ranks."""
         for matching, slot in self._stalled(now, after):
             text = why.get(slot_title(slot), f"{slot_title(slot)}: not all ranks submitted it in time")
             matching.give_up(slot, text)
             self._queue.add(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall=True))
 
     def give_up_one(self, key: Key, text: str) -> None:
-        """Fail an operation that waits for ranks, with this text, also for those when they come."""
+        """Fail an operation that waits for ranks, with this text, which these ranks get, too, when they submit it."""
         matching = self._matchings.get(key[0])
         if matching is not None:
             self._drain_streams(matching)
@@ -319,7 +319,7 @@ class Controller:
         return stalled
 
     def backdate(self, rank: int, since: float) -> None:
-        """The operations that `rank` has submitted wait since then, if that is longer than we know."""
+        """Note that the operations of `rank` have waited since `since`, if that is longer than known so far."""
         for matching in (*self._matchings.values(), self._formation):
             self._drain_streams(matching)
             for slot in matching.slots.values():
@@ -328,6 +328,6 @@ class Controller:
 
     @property
     def oldest(self) -> float | None:
-        """The time at which the operation that has waited longest was first submitted; None when none waits."""
+        """When the operation that has waited longest was first submitted, or None if none waits."""
         times = [matching.oldest for matching in (*self._matchings.values(), self._formation)]
         return min([time for time in times if time is not None], default=None)

@@ -1,4 +1,4 @@
-"""The coordinator's decisions: what the ranks do, and in which order."""
+"""The coordinator's decisions: what the ranks do, and in what order."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 from distrun.runtime.operations.request import Request
 
 LONGEST_LIST = 1 << 14
-"""Cache ids in one message."""
+"""The most cache ids in one message."""
 
 Key = tuple[int, str | int]
-"""An operation among those under way: the process set, then the name or, unnamed, the place in the order."""
+"""The key of an operation under way: the process set, then the name or, if unnamed, the place in the order."""
 
 
-@dataclass(slots=True)  # made for every operation, and frozen it would take thrice the time
+@dataclass(slots=True)  # not frozen: one is made for every operation, and freezing takes three times as long
 class Execute:
-    """Execute the requests with these cache ids, in this order; small ones may be fused."""
+    """Execute the requests with these cache ids, in this order. Small ones may be fused."""
 
     cache_ids: list[int]
     process_set: int = 0
     taking_part: int = 0
-    """The number of ranks whose elements count, if some have joined (see `distrun.join`); 0: none has."""
+    """The number of ranks whose elements count, if some have joined (see `distrun.join`). 0: none has."""
 
 
 @dataclass(frozen=True)
 class Define:
-    """Execute this request and, unless it is -1, remember the cache id that it has from now on."""
+    """Execute this request, and remember its new cache id, unless that is -1."""
 
     cache_id: int
     request: Request
@@ -35,7 +35,7 @@ class Define:
 
 @dataclass(frozen=True)
 class Fail:
-    """Give up the operation under this key, with this text, on these ranks, which have all submitted it."""
+    """Fail the operation with this key, with this text, on `ranks`, which have all submitted it."""
 
     key: Key
     text: str
@@ -49,14 +49,14 @@ class AllJoined:
 
     process_set: int
     last: int
-    """The rank that was the last to join."""
+    """The rank that joined last."""
     unnamed: int
-    """The number of unnamed operations that the set has had."""
+    """The number of unnamed operations so far in the set."""
 
 
 @dataclass(frozen=True)
 class Retune:
-    """Fuse what is decided from here on up to so many bytes."""
+    """Fuse up to `threshold` bytes in the operations that are decided after this."""
 
     threshold: int
     process_set: int = 0

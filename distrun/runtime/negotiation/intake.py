@@ -1,4 +1,4 @@
-"""Intake: what a rank does with a message of the coordinator, which is most often a decision."""
+"""Intake: what a rank does with a message from the coordinator, which is a decision in most cases."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from distrun.runtime.transport.network_causes import NetworkCauses
 
 
 class Intake:
-    """Turns messages into batches to execute and into operations that are finished; see `PendingOperations`.
+    """Turns messages into batches to execute and into finished operations. See `PendingOperations`.
 
-    The coordinator takes in its own decisions as every rank does.
+    The coordinator takes in its own decisions as every other rank does.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Intake:
     ) -> None:
         """
         Args:
-            control_plane: carries answers.
-            operations: what is under way here.
-            inquiries: what the coordinator has been asked.
-            piggyback: where there are several hosts.
-            causes: there, too.
+            control_plane: sends answers.
+            operations: the operations under way on this rank.
+            inquiries: the questions that this rank has asked the coordinator.
+            piggyback: given where there are several hosts.
+            causes: given there, too.
         """
         self._control_plane = control_plane
         self._operations = operations
@@ -48,12 +48,12 @@ class Intake:
         self._causes = causes
 
     def take_in(self, message: bytes) -> None:
-        """Do what a message says, or answer its question."""
+        """Do what a message asks for, or answer its question."""
         letter = message[:1]
         if letter == messages.EXECUTE:
             if self._piggyback is not None:
                 for cache_id in messages.unpack_ids(message):
-                    self._piggyback.take(cache_id)  # what came along was not enough
+                    self._piggyback.take(cache_id)  # not all ranks sent a payload, so it goes the ordinary way
             self._operations.decide(message)
         elif letter == messages.RESULT:
             self._finish_with(message)
@@ -86,14 +86,14 @@ class Intake:
             self._control_plane.send(0, messages.ANSWER + (whereabouts() + causes).encode())
 
     def finish_piggybacked(self, piggyback: Piggyback, handle: Handle, payloads: Mapping[int, bytes]) -> Flat:
-        """Finish an operation for which the payloads of all other ranks have come; its result."""
+        """Finish an operation when the payloads of all other ranks have come, and return its result."""
         with np.errstate(all="ignore"):
             result = piggyback.finish(handle, payloads)
         self._operations.finish(handle)
         return result
 
     def _finish_with(self, message: bytes) -> None:
-        """The coordinator has sent the result."""
+        """Finish an operation with the result that the coordinator has sent."""
         cache_id = cache_id_of(message)
         handle = self._operations.named(cache_id)
         if self._piggyback is not None:
@@ -103,8 +103,7 @@ class Intake:
 
     def _fail(self, key: Key, error: CollectiveError) -> None:
         if self._piggyback is not None:
-            # Payloads may have come for every request that the name has stood for: that may be what the ranks disagree
-            # about.
+            # Drop the payloads of every request that ever had this name: the ranks may disagree about which one it is.
             for cache_id in self._operations.cache_ids_of(key):
                 self._piggyback.take(cache_id)
         handle = self._operations.pending_under(key)

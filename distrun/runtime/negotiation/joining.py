@@ -1,8 +1,10 @@
-"""Joining: what operations mean when some ranks have no more data, and the neutral elements by which they take part.
+"""Joining: what operations mean when some ranks have reached the end of their data, and the neutral elements that let
+these take part.
 
-A rank that has joined takes part in whatever the other ranks submit: with the neutral element of a reduction, with no
-rows in an allgather, with nothing of its own in a broadcast. The idea and the name are Horovod's. In Horovod's mode
-its elements are zeros, which count: an average is divided by all ranks, and a minimum is at most 0.
+A rank that has joined takes part in all operations that the other ranks submit: with the neutral element of a
+reduction, with no rows in an allgather, with nothing of its own in a broadcast. The idea and the name are Horovod's. In
+Horovod mode the elements of such a rank are zeros, which count: an average is divided by the number of all ranks, and a
+minimum is at most 0.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
 
 
 def ranks_that_count(slot: Slot) -> int:
-    """Return the number of ranks whose elements an operation reduces, if some have joined; 0 if none has."""
+    """Return the number of ranks whose elements an operation reduces, if some have joined. 0 if none has."""
     if not slot.excused:
         return 0
     return slot.count + slot.excused if horovod.is_on(os.environ) else slot.count
 
 
 def objection(slot: Slot, joined: Sequence[int]) -> str:
-    """Return why an operation has no meaning while these ranks have joined; empty if it has one."""
+    """Return why an operation is undefined while the ranks `joined` have joined. Empty if it is defined."""
     request = slot.request
     have = f"{list_ranks(joined)} {'has' if len(joined) == 1 else 'have'} joined"
     if request.kind == "alltoall":
@@ -50,7 +52,7 @@ def objection(slot: Slot, joined: Sequence[int]) -> str:
 
 
 def neutral(op: ReduceOp, dtype: str, count: int) -> NDArray[Any]:
-    """Return elements, in storage form, that change nothing in a reduction: zeros, limits or ones."""
+    """Return elements, in storage form, that do not change the result of a reduction: zeros, limits or ones."""
     element = ELEMENT_TYPES[dtype]
     values = np.zeros(count, element.storage)
     if op in (Min, Max, Product) and count:
@@ -70,10 +72,10 @@ def _neutral_value(op: ReduceOp, dtype: np.dtype[Any]) -> Any:
 
 
 def stand_in(request: Request) -> Handle:
-    """Return the operation by which a rank that has joined takes part in what the others have submitted.
+    """Return the operation that a rank that has joined executes for a request of the other ranks.
 
-    Nobody waits for it, and its results are dropped. The others stage in host memory then what they have on
-    their GPUs.
+    No caller waits for it, and its results are dropped. While a rank stands in, the others stage tensors on their GPUs
+    through host memory.
     """
     counts = [math.prod(shape) for shape in request.shapes]
     if request.device == CUDA and request.kind == "allreduce":
@@ -95,7 +97,7 @@ def stand_in(request: Request) -> Handle:
 
 
 def _as_they_travel(request: Request, counts: list[int]) -> list[int]:
-    """Return the elements of each tensor; rows without elements travel as one element each where rows are moved."""
+    """Return the elements sent for each tensor. Where rows are moved, a row without elements is sent as one element."""
     if request.kind == "allreduce":
         return counts
     return [count or shape[0] for count, shape in zip(counts, request.shapes, strict=True)]

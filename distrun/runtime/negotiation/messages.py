@@ -1,4 +1,4 @@
-"""The messages of the control plane: a letter that says what follows, then the body."""
+"""The messages of the control plane: a letter that names the kind of message, then the body."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, E
 from distrun.runtime.operations.request import Request
 from distrun.runtime.transport.control.control_plane import LARGEST_MESSAGE
 
-# To the coordinator: requests by their cache ids, one request in full, the answers to two questions (where the main
-# thread is, and where an operation was submitted), for how long we have waited, the question who has not submitted an
-# operation, and that an operation is to be given up. And one request by its cache id with its arrays (see `piggyback`),
+# To the coordinator: requests by cache ids, one request in full, and the answers to two questions (where the main
+# thread is, and where an operation was submitted). Also: how long this rank has waited, the question which ranks are
+# missing, and the request to give an operation up. And one request by its cache id with its arrays (see `piggyback`),
 # which rank 0 may send as well.
 CACHE_IDS, FULL_REQUEST, ANSWER, SITE = b"N", b"R", b"A", b"C"
 REMINDER, INQUIRY, GIVE_UP, PIGGYBACK = b"W", b"I", b"G", b"S"
 QUESTIONS = (REMINDER, INQUIRY, GIVE_UP)
-"""Letters of questions that the coordinator answers by what it knows of all ranks."""
-# From the coordinator: its decisions (to execute with all ranks, or with those that have not joined; RETUNE tells the
-# fusion threshold), the two questions, the answer who is missing, and the decision to execute with its result. Another
-# one, DEPARTURE, is the control plane's own.
+"""Letters of questions that the coordinator answers from what it knows about all ranks."""
+# From the coordinator: its decisions (EXECUTE is for all ranks, EXECUTE_SOME for the ranks that have not joined, RETUNE
+# sets the fusion threshold), the two questions, the answer about missing ranks, and the decision to execute together
+# with the result. Another one, DEPARTURE, belongs to the control plane itself.
 EXECUTE, EXECUTE_SOME, DEFINE, FAIL, ALL_JOINED, RETUNE, QUESTION, SITE_QUESTION, MISSING, RESULT = (
     *(b"X", b"J", b"D", b"F", b"L", b"T", b"Q", b"P", b"M", b"E"),
 )
 
 LARGEST_REQUEST = LARGEST_MESSAGE - 9
-"""Bytes of the largest full request: it has to fit a message with its letter and, in a decision, two numbers."""
+"""Bytes of the largest full request, which has to fit a message with a letter and, in a decision, two numbers."""
 
 _CACHE_ID = "i"
 _DEFINE = struct.Struct("<iI")  # cache id, ranks that take part
@@ -37,30 +37,30 @@ _LONGEST_TEXT = 20_000
 
 
 def pack_ids(letter: bytes, cache_ids: Sequence[int]) -> bytes:
-    """A message of cache ids."""
+    """Return a message of cache ids."""
     return letter + array.array(_CACHE_ID, cache_ids).tobytes()
 
 
 def unpack_ids(message: bytes) -> list[int]:
-    """The cache ids in a message made by `pack_ids`."""
+    """Return the cache ids in a message made by `pack_ids`."""
     cache_ids = array.array(_CACHE_ID)
     cache_ids.frombytes(message[1:])
     return cache_ids.tolist()
 
 
 def pack_reminder(waited: float) -> bytes:
-    """A message that says for how many seconds the sender has waited."""
+    """Return a message about the number of seconds that this rank has waited."""
     return REMINDER + struct.pack("<d", waited)
 
 
 def unpack_reminder(message: bytes) -> float:
-    """The seconds in a message made by `pack_reminder`."""
+    """Return the seconds in a message made by `pack_reminder`."""
     (waited,) = struct.unpack("<d", message[1:])
     return float(waited)
 
 
 def pack_decision(decision: Decision) -> bytes:
-    """A decision as a message."""
+    """Return a decision as a message."""
     if isinstance(decision, Execute):
         if not decision.taking_part:
             return pack_ids(EXECUTE, decision.cache_ids)
@@ -75,41 +75,41 @@ def pack_decision(decision: Decision) -> bytes:
 
 
 def unpack_some(message: bytes) -> tuple[int, list[int]]:
-    """The number of ranks that take part, and the cache ids, in a message that begins with `EXECUTE_SOME`."""
+    """Return the number of ranks that take part, and the cache ids, in an `EXECUTE_SOME` message."""
     taking_part, *cache_ids = unpack_ids(message)
     return taking_part, cache_ids
 
 
 def unpack_define(message: bytes) -> Define:
-    """The decision in a message that begins with `DEFINE`."""
+    """Return the decision in a `DEFINE` message."""
     cache_id, taking_part = _DEFINE.unpack_from(message, 1)
     request, _ = Request.decode(message[1 + _DEFINE.size :])
     return Define(cache_id, request, taking_part)
 
 
 def unpack_fail(message: bytes) -> Fail:
-    """The decision in a message that begins with `FAIL`, which does not say which ranks it is for."""
+    """Return the decision in a `FAIL` message, which does not contain the ranks that it is for."""
     process_set, name, text, is_stall = json.loads(message[1:])
     return Fail((process_set, name), text, (), is_stall)
 
 
 def unpack_all_joined(message: bytes) -> AllJoined:
-    """The decision in a message that begins with `ALL_JOINED`."""
+    """Return the decision in an `ALL_JOINED` message."""
     return AllJoined(*_ALL_JOINED.unpack_from(message, 1))
 
 
 def unpack_retune(message: bytes) -> int:
-    """The fusion threshold in a message that begins with `RETUNE`."""
+    """Return the fusion threshold in a `RETUNE` message."""
     (threshold,) = _RETUNE.unpack_from(message, 1)
     return int(threshold)
 
 
 def pack_key(letter: bytes, key: Key, text: str = "") -> bytes:
-    """A message about an operation: a question, or the answer."""
+    """Return a message about an operation: a question, or the answer."""
     return letter + json.dumps([*key, text[:_LONGEST_TEXT]]).encode()
 
 
 def unpack_key(message: bytes) -> tuple[Key, str]:
-    """The operation and the text in a message made by `pack_key`."""
+    """Return the operation's key and the text in a message made by `pack_key`."""
     process_set, name, text = json.loads(message[1:])
     return (process_set, name), text

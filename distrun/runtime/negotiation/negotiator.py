@@ -1,8 +1,8 @@
 """The coordinator protocol: submissions go up to rank 0, decisions come down to all ranks, in one order.
 
-Every rank tells rank 0, the coordinator, what it has submitted, in order; a request goes in full once, from then on by
-its cache id. There a `Controller` decides what is ready, and what is wrong. The decisions go to all ranks, which turn
-them into batches to execute, in the order in which they were made. Small operations between hosts may travel with the
+Every rank tells rank 0, the coordinator, what it has submitted, in order. A request is sent in full once, and later by
+its cache id. On rank 0 a `Controller` decides what is ready, and what is wrong. The decisions go to all ranks, which
+make batches of them and execute these in the order of the decisions. Small operations between hosts may travel with the
 messages (see `Piggyback`).
 """
 
@@ -33,13 +33,13 @@ from distrun.runtime.transport.control.control_plane import ControlPlane
 from distrun.runtime.transport.network_causes import NetworkCauses
 
 RETRY = 0.001
-"""Seconds between two tries to write into a mailbox that was full."""
+"""Seconds between two attempts to write into a full mailbox."""
 PUSH_INTERVAL = 0.02
-"""Seconds between two looks at a connection that did not take all of a message."""
+"""Seconds between two attempts to send the rest of a message over a connection."""
 
 
 _decoded = lru_cache(maxsize=64)(Request.decode)
-"""Most ranks send the same text."""
+"""Most ranks send identical requests, which are then decoded once."""
 
 
 class Negotiator:
@@ -62,15 +62,15 @@ class Negotiator:
         """
         Args:
             size: the number of ranks of the job.
-            control_plane: carries the messages; nobody else uses it.
-            operations: what is under way here.
-            controller: on the coordinator, and on no other rank.
-            piggyback: where there are several hosts.
+            control_plane: carries the messages. Only this object uses it.
+            operations: the operations under way on this rank.
+            controller: given on the coordinator only.
+            piggyback: given where there are several hosts.
             timeouts: when a stall is reported and given up.
             describe_rank: names a rank for people.
-            process_sets: the ranks of each set by its number, rising, as it is at any time.
-            clock: the time in seconds.
-            amend: on the coordinator, if the fusion threshold is tuned: adds such decisions to others, given the time.
+            process_sets: the ranks of each set in rising order, by the set's number. A view that stays current.
+            clock: returns the time in seconds.
+            amend: given on the coordinator if the fusion threshold is tuned. Inserts such decisions, given the time.
         """
         self.rank = rank
         self.is_follower = controller is None
@@ -84,8 +84,8 @@ class Negotiator:
         self._clock = clock
         self._amend = amend
         self._pending: deque[Decision | bytes] = deque()
-        """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message: it is
-        sent, apart from what a mailbox did not take, and not taken in here yet."""
+        """The coordinator's decisions that wait for room in a mailbox, in order. The first may be a message instead: it
+        has been sent, except to the mailboxes that were full, and this rank has not taken it in yet."""
         self.inquiries = Inquiries()
         causes = NetworkCauses(control_plane, describe_rank) if control_plane.is_across_hosts else None
         self._intake = Intake(control_plane, operations, self.inquiries, piggyback, causes)
@@ -102,7 +102,7 @@ class Negotiator:
             self._stall_monitor = FollowerStallMonitor(timeouts, describe_rank, self._remind, causes)
 
     def progress(self) -> None:
-        """Tell what is new here, and take in what has been decided: see `PendingOperations.decided` and `.finished`."""
+        """Submit what is new here, and take in what has been decided: see `PendingOperations.decided`, `.finished`."""
         if self._operations.outbox:
             self._tell_submitted()
         if self._controller is not None:
@@ -112,11 +112,13 @@ class Negotiator:
         if self.inquiries.new:
             self.inquiries.send(self._inquire)
             if self._controller is not None:
-                self._coordinate(self._controller)  # which tells what was given up
+                self._coordinate(self._controller)  # sends the decisions to give operations up
 
     def cross(self, handle: Awaited) -> bool:
-        """Submit what a caller waits for, if nothing else is under way, and see whether the only other rank submits it
-        at the same time: see `Eager.cross`."""
+        """Submit `handle` if it is the only operation under way, and see whether the only other rank submits it, too.
+
+        Returns whether it did, so that no decision is needed. See `Eager.cross`.
+        """
         eager = self._eager
         if eager is None or not eager.is_alone(handle) or self._pending:
             return False
@@ -128,8 +130,7 @@ class Negotiator:
         return False
 
     def close(self) -> None:
-        """Let go of what points back here, so that the shared memory goes with its last user and waits for no garbage
-        collection."""
+        """Break reference cycles, so that shared memory is freed at once, not at the next garbage collection."""
         del self._stall_monitor, self._questions
 
     # Waiting ----------------------------------------------------------------------------------------------------------
@@ -142,18 +143,18 @@ class Negotiator:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing has to be sent or looked after, apart from the operations under way."""
+        """Whether nothing has to be sent or checked, apart from the operations under way."""
         is_asking = self._questions is not None and self._questions.is_waiting(self._clock())
         return not (self._stall_monitor.is_busy or self.is_sending or is_asking)
 
     @property
     def is_sending(self) -> bool:
-        """Whether there are messages that have not left."""
+        """Whether some messages are not sent completely."""
         control_plane = self._control_plane
         return control_plane.is_stuck or bool(self._pending) or (self.is_across_hosts and control_plane.is_sending)
 
     def next_look(self, now: float) -> float:
-        """The monotonic time by which to go on though nothing has come."""
+        """The monotonic time when `progress` has to be called again though nothing has come."""
         until = self._stall_monitor.next_look(now)
         if self._questions is not None:
             until = self._questions.next_look(until, now)
@@ -165,23 +166,23 @@ class Negotiator:
         return min(until, now + (RETRY if self._pending else PUSH_INTERVAL))
 
     def hear_alarms(self) -> bool:
-        """Whether another host has called since the last time; by the progress thread, whoever has the turn."""
+        """Whether another host has sent an alarm since the last call. The progress thread calls it in any state."""
         return self.is_across_hosts and self._control_plane.hear_alarms()
 
     def look_after_host(self) -> None:
-        """Let the other hosts know which ranks of this one are gone, if they hear it from us alone.
+        """Report to the other hosts which ranks of this host are gone, if this rank speaks for the host.
 
         Raises:
-            JobAbortedError: one has failed or ended.
+            JobAbortedError: a rank has failed or ended.
         """
         if (trouble := self._control_plane.report_lost_ranks()) is not None:
             raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if self._operations.pending else trouble)
 
     def check_hosts(self) -> None:
-        """See whether what is under way can still be decided.
+        """Check that the operations under way can still be decided.
 
         Raises:
-            JobAbortedError: a rank of another host has failed, or has left while something is still to be decided.
+            JobAbortedError: a rank of another host has failed, or has left while an operation here is undecided.
         """
         if self.is_across_hosts:
             if self.speaks_for_host:
@@ -192,13 +193,13 @@ class Negotiator:
                 raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if is_undecided else trouble)
 
     def check_stalls(self) -> None:
-        """Report or give up what has waited too long.
+        """Report or give up operations that have waited too long.
 
         Raises:
             StallError: the coordinator does not answer.
         """
         if self.is_follower and self._operations.has_joined_only:
-            self._stall_monitor.heard()  # the others may take as long as they like
+            self._stall_monitor.heard()  # a rank that has only joined waits for the others without a time limit
             return
         monitor = self._stall_monitor if self._questions is None else self._questions
         monitor.look(self._clock())
@@ -206,7 +207,7 @@ class Negotiator:
     # Submissions up ---------------------------------------------------------------------------------------------------
 
     def _tell_submitted(self) -> None:
-        """Tell the coordinator (perhaps ourselves) about newly submitted operations, in order."""
+        """Submit new operations to the coordinator, which may be this rank, in order."""
         outbox = self._operations.outbox
         now = time.monotonic_ns()
         if self._eager is not None and len(outbox) == 1:
@@ -225,7 +226,7 @@ class Negotiator:
                 self._operations.place(handle)
             if request.process_set or request.kind == FORM_PROCESS_SET:
                 is_busy_elsewhere |= not self._is_of_coordinator(request)
-            outbox.popleft()  # only now: if we are interrupted, it is in a queue all the same
+            outbox.popleft()  # only now: at an interrupt, the operation is in one of the queues
             if handle.cache_id >= 0:
                 cache_ids.append(handle.cache_id)
             else:
@@ -234,10 +235,11 @@ class Negotiator:
                 self._submit_request(handle.full_request)
         self._submit_ids(cache_ids)
         if is_busy_elsewhere:
+            # Rank 0 may be computing, and takes part in no operation that would make it look for this submission.
             self._control_plane.alarm(0)
 
     def _is_of_coordinator(self, request: Request) -> bool:
-        """Whether the coordinator takes part in an operation, and so will come to hear of it by itself."""
+        """Whether the coordinator takes part in an operation, and so will look for this submission anyway."""
         members = request.shapes[0] if request.kind == FORM_PROCESS_SET else self._process_sets[request.process_set]
         return members[0] == 0
 
@@ -260,7 +262,7 @@ class Negotiator:
     # Decisions, on the coordinator ------------------------------------------------------------------------------------
 
     def _coordinate(self, controller: Controller) -> None:
-        """Hear the ranks, decide, and tell the ranks."""
+        """Take in the ranks' messages, decide, and send the decisions to the ranks."""
         now = self._clock()
         for source, message in self._control_plane.messages():
             letter = message[:1]
@@ -293,7 +295,7 @@ class Negotiator:
                 self._carry_down(decision)
 
     def _ask_sites(self, controller: Controller) -> None:
-        """Ask ranks where in user code they have submitted an operation about which the ranks disagree."""
+        """Ask ranks for the call sites of an operation that the ranks disagree about."""
         for rank, key in controller.questions:
             if rank == self.rank:
                 controller.site_told(rank, key, self._operations.site_of(key))
@@ -303,10 +305,11 @@ class Negotiator:
         controller.questions.clear()
 
     def _carry_down_pending(self) -> None:
-        """Go on with the decisions for which there was no room.
+        """Continue with the decisions that found no room in a mailbox.
 
-        Each is executed here before those behind it have to fit: a rank that waits for us in an operation does not
-        empty its mailbox, so we must never wait for room while it has heard of one that we have not executed.
+        Each decision is executed here before the next one has to fit. A rank that waits for this rank inside an
+        operation does not empty its mailbox, so this rank must never wait for room there while that rank knows of a
+        decision that this rank has not executed: both would wait for ever.
         """
         pending, control_plane = self._pending, self._control_plane
         control_plane.push()
@@ -318,7 +321,7 @@ class Negotiator:
                 self._carry_down(first)
 
     def _carry_down(self, decision: Decision) -> None:
-        """Tell the ranks that a decision concerns, ourselves among them."""
+        """Send a decision to the ranks that it concerns, this one included."""
         if self._eager is not None and isinstance(decision, Execute) and not decision.taking_part:
             left = self._eager.begin(decision.cache_ids)
             if not left:
@@ -328,17 +331,17 @@ class Negotiator:
         message = messages.pack_decision(decision)
         self._control_plane.send_all(ranks, message)
         if isinstance(decision, Define) and decision.request.kind == FORM_PROCESS_SET:
-            self._wake(ranks)  # some have submitted nothing, and may be about other things
+            self._wake(ranks)  # some have submitted nothing, and may be computing
         if self.rank in ranks:
             if self._control_plane.is_stuck:
-                # What is taken in is executed next, where we wait for the others: they must have heard of it by then.
+                # What is taken in is executed next, and waits for the other ranks there. All must have it by then.
                 self._pending.appendleft(message)
             else:
                 self._intake.take_in(message)
 
     def _ranks_of(self, decision: Decision) -> Sequence[int]:
         """Return the ranks that a decision concerns."""
-        if type(decision) is Execute and not decision.process_set:  # nearly always
+        if type(decision) is Execute and not decision.process_set:  # the usual case
             return self._ranks
         if isinstance(decision, Fail):
             return decision.ranks
@@ -355,7 +358,7 @@ class Negotiator:
     # Decisions, on the followers --------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Take in what the coordinator has sent."""
+        """Take in the messages from the coordinator."""
         for _, message in self._control_plane.messages():
             self._stall_monitor.heard()
             if message[:1] == messages.PIGGYBACK and self._eager is not None:
@@ -366,7 +369,7 @@ class Negotiator:
     # Stalls -----------------------------------------------------------------------------------------------------------
 
     def _ask(self, rank: int) -> None:
-        """Coordinator: ask a rank where its main thread is."""
+        """On the coordinator: ask a rank where its main thread is."""
         if rank == self.rank:
             self._stall_monitor.answered(rank, whereabouts(), self._clock())
             return
@@ -374,7 +377,7 @@ class Negotiator:
         self._control_plane.alarm(rank)
 
     def _inquire(self, key: Key, why: str) -> None:
-        """Ask the coordinator, perhaps ourselves, who has not submitted an operation; with a reason, give it up."""
+        """Ask the coordinator, which may be this rank, who has not submitted an operation. Given `why`, give it up."""
         question = messages.pack_key(messages.GIVE_UP if why else messages.INQUIRY, key, why)
         if self._questions is not None:
             self._questions.ask(self.rank, question)
@@ -384,6 +387,6 @@ class Negotiator:
             self._control_plane.alarm(0)
 
     def _remind(self, waited: float) -> None:
-        """Follower: wake the coordinator's engine, whose rank may be busy with other things, to look for stalls."""
+        """On a follower: wake the coordinator's engine, as its rank may be busy elsewhere, to look for stalls."""
         self._control_plane.send(0, messages.pack_reminder(waited))
         self._control_plane.alarm(0)

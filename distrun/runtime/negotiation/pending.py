@@ -26,7 +26,7 @@ _KNOWN_PLANS = 1000
 
 
 class PendingOperations:
-    """The one owner of a rank's operations that are under way.
+    """The owner of a rank's operations under way.
 
     ::
 
@@ -34,7 +34,7 @@ class PendingOperations:
                               |
                               '-----> finish -> finished -> (done)
 
-    Any thread enters an operation; named ones are pending at once, since a name is under way once at a time.
+    Any thread may enter an operation. Named operations are pending at once, since a name may be under way only once.
     Everything else is called by the thread that has the turn to make progress. An operation that it does not complete
     stays in a queue, where `take_all` finds it.
     """
@@ -42,20 +42,20 @@ class PendingOperations:
     def __init__(self, fusion_threshold: int, stand_in: Callable[[Request], Handle] = stand_in) -> None:
         """
         Args:
-            fusion_threshold: bytes that may be fused.
-            stand_in: makes the operation by which a rank that has joined takes part in what the others have submitted.
+            fusion_threshold: the most bytes to fuse.
+            stand_in: makes the operation that a rank that has joined executes for a request of the other ranks.
         """
         self.outbox: deque[Handle] = deque()
-        """Operations that the coordinator has not been told about yet, in order."""
+        """Operations that the coordinator does not know yet, in order."""
         self.decided: deque[list[Handle]] = deque()
-        """Batches to execute, in the order in which the coordinator decided them; each is fused into one operation.
-        One is taken out when it is done."""
+        """Batches to execute, in the order of the coordinator's decisions. Each is fused into one operation, and is
+        removed when it is done."""
         self.finished: list[Handle] = []
-        """Operations whose results or errors came with a message, to be cleared when they are done."""
+        """Operations whose results or errors came in a message, to be removed when they are done."""
         self.pending: dict[Key, Handle] = {}
-        """Operations that wait for the coordinator's decision; named ones from the moment they are entered."""
-        self._unnamed: dict[int, deque[Key]] = {}  # process set -> unnamed operations that are pending, oldest first
-        self._places: dict[int, int] = {}  # process set -> unnamed operations so far
+        """Operations that wait for the coordinator's decision. Named ones are here as soon as they are entered."""
+        self._unnamed: dict[int, deque[Key]] = {}  # by process set: unnamed operations that are pending, oldest first
+        self._places: dict[int, int] = {}  # by process set: the number of unnamed operations so far
         self._cache = ResponseCache()
         self._threshold = fusion_threshold
         self._stand_in = stand_in
@@ -64,13 +64,13 @@ class PendingOperations:
     # By any thread ----------------------------------------------------------------------------------------------------
 
     def enter(self, handle: Handle) -> None:
-        """Note an operation that is now under way. A signal handler may interrupt this and enter one itself.
+        """Add an operation. A signal handler may interrupt this and enter an operation itself.
 
         Raises:
-            UsageError: its name is under way already, or the request is too large.
+            UsageError: an operation of its name is under way already, or the request is too large.
         """
         request = handle.request
-        if request.name is None:  # its place in the order is its place in the outbox
+        if request.name is None:  # it is numbered when it leaves the outbox, which keeps the order across threads
             handle.cache_id = self._cache.id_of(request)
             if handle.cache_id < 0:
                 _write_full_request(handle)
@@ -78,15 +78,17 @@ class PendingOperations:
             return
         handle.key = key = (request.process_set, request.name)
         known = self._cache.latest.get(key)
+        # Equal to the last request of this name, as in nearly every step: comparing is faster than hashing.
         if known is not None and known[0] == request:
             handle.cache_id = known[1]
         else:
             handle.cache_id = self._cache.id_under(key, request)
         if handle.cache_id < 0:
             _write_full_request(handle)
-        if request.kind == DISSOLVE_PROCESS_SET:  # told, and not waited for
+        if request.kind == DISSOLVE_PROCESS_SET:  # submitted, but not waited for
             self.outbox.append(handle)
             return
+        # `setdefault` is atomic, so of two threads, or a thread and its signal handler, only one enters the name.
         if self.pending.setdefault(key, handle) is not handle:
             raise UsageError(
                 f"{title(request.kind, request.name)} is under way already: "
@@ -101,12 +103,12 @@ class PendingOperations:
 
     @property
     def has_joined_only(self) -> bool:
-        """Whether nothing waits for a decision but joins, for which the others may let us wait."""
-        keys = list(self.pending)  # at once: other threads enter some meanwhile
+        """Whether only joins wait for a decision. The other ranks may take any time until they join."""
+        keys = list(self.pending)  # a copy made at once, since other threads may add keys meanwhile
         return bool(keys) and all(name == JOIN_NAME for _, name in keys)
 
     def describe(self) -> str:
-        """The operations that wait for a decision, as messages call them."""
+        """The names in messages of the operations that wait for a decision."""
         handles = list(self.pending.values())
         if not handles:
             return "the engine"
@@ -115,7 +117,7 @@ class PendingOperations:
     # By the thread that has the turn ----------------------------------------------------------------------------------
 
     def place(self, handle: Handle) -> None:
-        """Give the first operation in the outbox, which has no name, its place in the order; it is pending now."""
+        """Number the first operation in the outbox, which has no name. It is pending from here on."""
         process_set = handle.request.process_set
         place = self._places.get(process_set, 0)
         self._places[process_set] = place + 1
@@ -124,7 +126,7 @@ class PendingOperations:
         self._unnamed.setdefault(process_set, deque()).append(handle.key)
 
     def decide(self, message: bytes) -> None:
-        """Have the operations executed whose cache ids are in an "execute" message, in its order."""
+        """Queue the operations whose cache ids are in an "execute" message for execution, in its order."""
         keys, handles = self._cache.keys, []
         cache_ids, plan = self._plans.get(message) or self._new_plan(message)
         for cache_id in cache_ids:
@@ -137,15 +139,15 @@ class PendingOperations:
         else:
             self.decided.extend([handles[place] for place in places] for places in plan)
         for handle in handles:
-            del self.pending[handle.key]  # only now: if we are interrupted, it is in a queue all the same
+            del self.pending[handle.key]  # only now: at an interrupt, it is in one of the queues
 
     def retune(self, threshold: int) -> None:
-        """Fuse up to so many bytes what is decided from now on."""
+        """Fuse up to `threshold` bytes in operations that are decided later."""
         self._threshold = threshold
         self._plans.clear()
 
     def decide_new(self, request: Request, cache_id: int, taking_part: int = 0) -> None:
-        """Have the operation executed that asked for `request`, which has `cache_id` (unless -1) from now on.
+        """Queue the operation for execution that asked for `request`, which now has `cache_id` (unless it is -1).
 
         `taking_part` is the number of ranks whose elements count, if some have joined.
         """
@@ -160,7 +162,7 @@ class PendingOperations:
         del self.pending[key]
 
     def decide_some(self, cache_ids: Sequence[int], taking_part: int) -> None:
-        """Have operations executed, one by one, in which the elements of so many ranks count: some have joined."""
+        """Queue operations for execution one by one, with elements of `taking_part` ranks, since some have joined."""
         for cache_id in cache_ids:
             self._decide_with_some(self._cache.request(cache_id), self._cache.keys.get(cache_id), taking_part)
 
@@ -170,8 +172,8 @@ class PendingOperations:
             key = unnamed.popleft()
         handle = self.pending.get(key) if key is not None else None
         if handle is not None and request.kind == FORM_PROCESS_SET and handle.request != request:
-            handle = key = None  # others form a set of the name that ours has
-        if handle is None:  # we have joined, or do not belong to it
+            handle = key = None  # other ranks form a set of the same name as the pending one
+        if handle is None:  # this rank has joined, or is not a member
             handle = self._stand_in(request)
         handle.taking_part = taking_part
         self.decided.append([handle])
@@ -179,7 +181,7 @@ class PendingOperations:
             self.pending.pop(key, None)
 
     def all_joined(self, process_set: int, last: int, unnamed: int) -> None:
-        """All ranks of a process set have joined, `last` as the last; it has had so many unnamed operations."""
+        """Finish a set's join: all its ranks have joined, `last` as the last, after `unnamed` unnamed operations."""
         self._places[process_set] = unnamed
         handle = self.pending.get((process_set, JOIN_NAME))
         if handle is not None:
@@ -187,45 +189,45 @@ class PendingOperations:
             self.finish(handle)
 
     def named(self, cache_id: int) -> Handle:
-        """The pending operation that asked for a named request."""
+        """The pending operation of a named request."""
         return self.pending[self._cache.keys[cache_id]]
 
     def pending_under(self, key: Key) -> Handle | None:
-        """The pending operation under a key, if there is one."""
+        """The pending operation with this key, or None."""
         return self.pending.get(key)
 
     def finish(self, handle: Handle) -> None:
-        """A pending operation has its results or its error."""
+        """Move a pending operation that has its results or its error to `finished`."""
         self.finished.append(handle)
         del self.pending[handle.key]
         if handle.request.name is None:
             self._unnamed[handle.request.process_set].remove(handle.key)
 
     def take_all(self) -> list[Handle]:
-        """Take out everything that is not done: nothing can complete any more."""
+        """Remove and return everything that is not done, since nothing can complete any longer."""
         handles = [handle for batch in self.decided for handle in batch]
         self.decided.clear()
-        # One by one: what other threads enter meanwhile is taken as well, or stays, but is not lost.
+        # One by one: an operation that another thread enters meanwhile is taken as well or stays, but is never lost.
         while self.outbox:
             handles.append(self.outbox.popleft())
         while self.pending:
             handles.append(self.pending.popitem()[1])
         self._unnamed.clear()
-        return [handle for handle in dict.fromkeys(handles) if not handle.done]  # named ones are in two queues
+        return [handle for handle in dict.fromkeys(handles) if not handle.done]  # a named one can be in two queues
 
     def site_of(self, key: Key) -> str:
-        """Where in user code a pending operation comes from; empty if that is not known."""
+        """The call site of a pending operation in user code, or "" if it is not known."""
         handle = self.pending.get(key)
         return "" if handle is None else handle.site or waiting_site(handle, handle.caller)
 
     def cache_ids_of(self, key: Key) -> list[int]:
-        """The cache ids of all requests that a name has stood for."""
+        """The cache ids of all requests that ever had this name."""
         return self._cache.ids_under(key)
 
     def _new_plan(self, message: bytes) -> tuple[list[int], list[list[int]]]:
-        """Return the cache ids in an "execute" message, and which operations travel together, by their places in it.
+        """Return the cache ids in an "execute" message, and the batches to fuse, as indices into these.
 
-        Training repeats itself: most messages are known.
+        The plan is kept: training repeats itself, so most messages come again.
         """
         cache_ids = unpack_ids(message)
         requests = [self._cache.request(cache_id) for cache_id in cache_ids]
@@ -242,7 +244,7 @@ class PendingOperations:
 
 
 def _write_full_request(handle: Handle) -> None:
-    """Write down a request that has no cache id yet, with the place in user code that asks for it."""
+    """Encode a request that has no cache id yet, with its call site in user code, into `handle.full_request`."""
     handle.full_request = handle.request.encode(handle.site or call_site(handle.caller))
     if len(handle.full_request) > LARGEST_REQUEST:
         raise UsageError(

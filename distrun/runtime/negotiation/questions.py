@@ -1,7 +1,7 @@
-"""Questions to the coordinator about ranks that are missing, and the stalls that it reports by itself.
+"""Questions to the coordinator about missing ranks, and the stalls that it reports by itself.
 
-Both need to know what all ranks have submitted. Where leaders of hosts pass that on, they may hold some of it, so a
-survey comes first (see `tree`).
+Both need to know what all ranks have submitted. Where leaders of hosts forward submissions, the leaders may still hold
+some of them back, so a survey comes first (see `tree`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from distrun.runtime.transport.control.control_plane import ControlPlane
 
 
 class Questions:
-    """The coordinator's side."""
+    """The coordinator's side of inquiries and reminders."""
 
     def __init__(
         self, rank: int, control_plane: ControlPlane, monitor: CoordinatorStallMonitor, inquiries: Inquiries
     ) -> None:
         """
         Args:
-            rank: the coordinator's own.
-            control_plane: carries the answers.
-            monitor: knows who is missing.
-            inquiries: those of the coordinator itself, which are answered here, too.
+            rank: the coordinator's rank.
+            control_plane: sends the answers.
+            monitor: knows which ranks are missing.
+            inquiries: the coordinator's own inquiries, which are answered here, too.
         """
         self._rank = rank
         self._control_plane = control_plane
@@ -32,14 +32,14 @@ class Questions:
         self._inquiries = inquiries
         self._survey = control_plane.survey
         self.unanswered: list[tuple[int, bytes]] = []
-        """Ranks, and what they have asked."""
+        """Pairs of a rank and its question."""
 
     def ask(self, rank: int, question: bytes) -> None:
-        """Note a question of a rank, one of `messages.QUESTIONS`."""
+        """Note a question from a rank, one of `messages.QUESTIONS`."""
         self.unanswered.append((rank, question))
 
     def answer(self, now: float) -> None:
-        """Answer what was asked, if it is known what all ranks have submitted; else see to that."""
+        """Answer the questions if all submissions are known here. If not, begin a survey."""
         if not self._is_known(now):
             return
         unanswered, self.unanswered = self.unanswered, []
@@ -54,16 +54,16 @@ class Questions:
                 self._tell(rank, key, "")
 
     def look(self, now: float) -> None:
-        """Report or give up what has waited too long, likewise."""
+        """Report or give up what has waited too long, if all submissions are known here. If not, begin a survey."""
         if not self._monitor.is_due(now) or self._is_known(now):
             self._monitor.look(now)
 
     def is_waiting(self, now: float) -> bool:
-        """Whether a survey is under way."""
+        """Whether a survey is in progress."""
         return self._survey is not None and self._survey.is_under_way(now)
 
     def next_look(self, until: float, now: float) -> float:
-        """Return when to look again, if nothing else is to be looked at before `until`."""
+        """Return the time of the next check, given that nothing else has to be checked before `until`."""
         if self._survey is None or not self._survey.is_under_way(now):
             return until
         return max(until, self._survey.deadline)

@@ -1,9 +1,8 @@
 """Stalls: operations that some ranks wait for and others do not submit.
 
-The coordinator alone can see which ranks are missing, but it may itself be busy elsewhere, with no thread of its own
-waiting. So ranks that have heard nothing for the warning time wake the coordinator's progress thread, which then
-looks, asks the missing ranks where their main thread is, and reports; after the stall timeout it gives the operation
-up.
+Only the coordinator can see which ranks are missing, but it may itself be computing, without a thread that waits. So a
+rank that has heard nothing for the warning time wakes the coordinator's progress thread, which then checks, asks the
+missing ranks where their main thread is, and reports the answers. After the stall timeout it gives the operation up.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ UNEQUAL_STEPS = (
     "where ranks have unequal numbers of steps, give each as many (distrun.data divides data evenly), or call "
     "distrun.join() on each at the end of its data"
 )
-"""The remedy for the most common mistake of all."""
+"""The remedy for the most common mistake."""
 
 log = logging.getLogger("distrun")
 
 NEVER = float("inf")
 ANSWER_TIME = 2.0
-"""Seconds a missing rank has for telling its stack."""
+"""Seconds that a missing rank has to answer with its stack."""
 COORDINATOR_GRACE = 5.0
 """Seconds beyond the stall timeout after which a rank gives up on a coordinator that does not decide."""
 
 
 def warning_time(timeouts: Timeouts) -> float:
-    """The seconds after which a stall is reported: before it is given up, so that there is something to say."""
+    """The seconds after which a stall is reported: before it is given up, so that the error can say more."""
     times = [time for time in (timeouts.warning, timeouts.timeout / 2) if time > 0]
     return min(times, default=NEVER)
 
@@ -53,7 +52,7 @@ class _Inquiry:
 
 
 class CoordinatorStallMonitor:
-    """The coordinator's side: finds stalls, asks, reports, gives up."""
+    """The coordinator's side: finds stalls, asks the missing ranks, reports, and gives up."""
 
     def __init__(
         self,
@@ -63,8 +62,14 @@ class CoordinatorStallMonitor:
         ask: Callable[[int], None],
         causes: NetworkCauses | None = None,
     ) -> None:
-        """`describe` names a rank for people; `ask` makes it call `answered` with its stack, now or later; `causes` is
-        given where there are several hosts."""
+        """
+        Args:
+            controller: knows what the ranks have submitted.
+            timeouts: when a stall is reported and given up.
+            describe: names a rank for people.
+            ask: makes a rank call `answered` with its stack, now or later.
+            causes: given where there are several hosts.
+        """
         self._causes = causes
         self._controller = controller
         self._warning = warning_time(timeouts)
@@ -77,20 +82,20 @@ class CoordinatorStallMonitor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether `look` must be called again though nothing is under way here: answers are due, or a stall lasts."""
+        """Whether `look` must be called again though nothing is under way: answers are missing, or a stall lasts."""
         return self._inquiry is not None or self._is_stalled
 
     def reminded(self, rank: int, waited: float, now: float) -> None:
-        """A rank says that it has waited for so many seconds; we may have taken note of its operations only now."""
+        """Handle a message that `rank` has waited for `waited` seconds. Its operations may have been read only now."""
         self._controller.backdate(rank, now - waited)
         if self._causes is not None and self._controller.oldest is None and (trouble := self._causes.of(rank)):
             log.warning("%s has waited for %.1f s, and nobody else waits: %s", self._describe(rank), waited, trouble)
 
     def heard(self) -> None:
-        """Nothing to remember: the controller knows since when each operation waits."""
+        """Do nothing: the controller knows since when each operation has waited."""
 
     def next_look(self, now: float) -> float:
-        """The monotonic time by which `look` should be called again."""
+        """The monotonic time when `look` should be called again."""
         if self._inquiry is not None:
             return self._inquiry.deadline
         oldest = self._controller.oldest
@@ -104,7 +109,7 @@ class CoordinatorStallMonitor:
         return self._inquiry is None and oldest is not None and now >= self.next_look(now)
 
     def look(self, now: float) -> None:
-        """Report or give up what has waited too long."""
+        """Report or give up operations that have waited too long."""
         if self._inquiry is not None:
             if now < self._inquiry.deadline and len(self._inquiry.answers) < len(self._inquiry.asked):
                 return
@@ -124,7 +129,7 @@ class CoordinatorStallMonitor:
             why = {stall.title: "; ".join([self._sentence(stall), *causes]) for stall in stalls}
             self._controller.give_up(now, self._timeout, why)
         elif now >= max(oldest + self._warning, self._next_report):
-            self._next_report = now + (now - oldest)  # each report comes after twice the time of the one before
+            self._next_report = now + (now - oldest)  # the time between reports doubles
             self._open(self._controller.stalls(now, self._warning), now)
 
     def _open(self, stalls: list[Stall], now: float) -> None:
@@ -135,18 +140,18 @@ class CoordinatorStallMonitor:
             self._ask(rank)
 
     def answered(self, rank: int, stack: str, now: float) -> None:
-        """A rank told where its main thread is."""
+        """Handle the answer of a rank that was asked where its main thread is."""
         if self._inquiry is not None:
             self._inquiry.answers[rank] = stack
             self.look(now)
 
     def who_is_missing(self, key: Key, now: float) -> str:
-        """Return which ranks have submitted an operation and which have not; empty if none is missing."""
+        """Return which ranks have submitted an operation and which have not. Empty if none is missing."""
         stall = self._waiting(key, now)
         return "" if stall is None else self._who(stall)
 
     def give_up(self, key: Key, why: str, now: float) -> str:
-        """Give up an operation if ranks are missing: see `Inquiry`. Returns what `who_is_missing` returns before."""
+        """Give up an operation if ranks are missing, see `Inquiry`. Returns `who_is_missing` as it was before."""
         stall = self._waiting(key, now)
         if stall is None:
             return ""
@@ -155,7 +160,7 @@ class CoordinatorStallMonitor:
         return who
 
     def _waiting(self, key: Key, now: float) -> Stall | None:
-        """Return an operation that waits for ranks."""
+        """Return the stall of an operation that waits for ranks, or None."""
         stalls = self._controller.stalls(now, 0.0)
         return next((stall for stall in stalls if stall.key == key and stall.missing), None)
 
@@ -184,7 +189,7 @@ class CoordinatorStallMonitor:
 
 
 def describe_deadlock(stalls: Sequence[Stall]) -> list[str]:
-    """Return a sentence about ranks that wait for each other in different operations; none if there are no such."""
+    """Return a list of one sentence about ranks that wait for each other in different operations, or of none."""
     for one in stalls:
         for other in stalls:
             ours, theirs = _common(one.present, other.missing), _common(one.missing, other.present)
@@ -210,7 +215,7 @@ def _at(stall: Stall) -> str:
 
 
 class FollowerStallMonitor:
-    """The other ranks' side: reminds the coordinator, and gives up when it never answers."""
+    """The other ranks' side: reminds the coordinator, and gives up if it never answers."""
 
     def __init__(
         self,
@@ -219,8 +224,13 @@ class FollowerStallMonitor:
         remind: Callable[[float], None],
         causes: NetworkCauses | None = None,
     ) -> None:
-        """`describe` names a rank for people; `remind` wakes the coordinator and says how long we have waited; `causes`
-        is given where there are several hosts."""
+        """
+        Args:
+            timeouts: when the coordinator is reminded, and given up.
+            describe: names a rank for people.
+            remind: wakes the coordinator, and sends it the seconds that this rank has waited.
+            causes: given where there are several hosts.
+        """
         self._causes = causes
         self._warning = warning_time(timeouts)
         self._timeout = timeouts.timeout or NEVER
@@ -232,7 +242,7 @@ class FollowerStallMonitor:
     is_busy = False
 
     def heard(self) -> None:
-        """The coordinator decided something: whatever is waited for now is waited for again."""
+        """The coordinator has decided something, so the wait for its next decision begins again."""
         self._quiet_since = None
 
     def _times(self, since: float) -> list[float]:
@@ -243,13 +253,13 @@ class FollowerStallMonitor:
         ]
 
     def next_look(self, now: float) -> float:
-        """The monotonic time by which `look` should be called again."""
+        """The monotonic time when `look` should be called again."""
         if self._quiet_since is None:
             self._quiet_since, self._reminders = now, 0
         return min((time for time in self._times(self._quiet_since) if time > now), default=now)
 
     def look(self, now: float) -> None:
-        """Remind the coordinator when it is time.
+        """Remind the coordinator if it is time for that.
 
         Raises:
             StallError: the coordinator has not decided anything for the stall timeout and its grace.

@@ -1,4 +1,4 @@
-"""The answer of a rank that is asked where it is."""
+"""The answer of a rank that is asked where its main thread is."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SEPARATOR = "\0"
 
 
 def whereabouts() -> str:
-    """Return what this rank has been doing, for how long, and where its main thread is; see `describe_stack`."""
+    """Return what this rank is doing, for how long, and the stack of its main thread. See `describe_stack`."""
     return f"{recording.own_activity()}{SEPARATOR}{main_stack()}"
 
 
 def describe_stack(rank: int, answer: str) -> str:
-    """Return the answer of a rank as text for people."""
+    """Format a rank's answer for people."""
     activity, _, stack = answer.rpartition(SEPARATOR)
     if activity:
         return f"rank {rank} {activity}; its main thread is at\n{stack}"

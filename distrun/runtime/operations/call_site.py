@@ -1,6 +1,7 @@
-"""Where in user code we are: the call site of an operation, and the stack of a thread that keeps others waiting.
+"""The call site of an operation in user code, and the stack of a thread that keeps other ranks waiting.
 
-User code is what is neither of this package, nor installed, nor of a framework wherever that lies.
+User code is code that does not belong to this package, is not installed, and is not part of a framework, wherever that
+is.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ def _paths_of(*kinds: str) -> list[str | None]:
 
 
 _INSTALLED = _folders(*_paths_of("purelib", "platlib", "scripts"), *site.getsitepackages(), site.getusersitepackages())
-_STANDARD = ("<frozen ", *_folders(*_paths_of("stdlib", "platstdlib")))  # may have the installed ones in it
+_STANDARD = ("<frozen ", *_folders(*_paths_of("stdlib", "platstdlib")))  # may contain the folders of `_INSTALLED`
 
 
 def call_site(frame: FrameType | None = None) -> str:
     """The innermost line of user code on the stack of `frame`, or of the caller: `train.py:12 in main`.
 
-    A thread in which is none, such as one of autograd, works for the main thread, and it is that one's line. Where all
-    is installed, it is the innermost line of what is neither ours nor a framework's.
+    A thread without user code, such as one of autograd, works for the main thread, so the main thread's line is
+    returned. Where all code is installed, it is the innermost line outside this package and the frameworks.
     """
     main = threading.main_thread().ident or 0
     return _line(frame or sys._getframe(1)) or _line(sys._current_frames().get(main))
 
 
 def raising_site(error: BaseException) -> str:
-    """Return the innermost line of user code in the traceback of an exception: `train.py:12 in main`; empty: none."""
+    """Return the innermost line of user code in the traceback of an exception, `train.py:12 in main`, or ""."""
     site = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_user_code(frame.f_code.co_filename):
@@ -50,7 +51,7 @@ def raising_site(error: BaseException) -> str:
 
 
 def is_user_code(filename: str) -> bool:
-    """Whether a source file is neither ours nor installed."""
+    """Whether a source file belongs neither to this package nor to an installed one."""
     return not filename.startswith((_PACKAGE, *_INSTALLED, *_STANDARD))
 
 
@@ -76,9 +77,9 @@ def _describe(frame: FrameType) -> str:
 
 
 def waiting_site(handle: object, caller: FrameType | None = None) -> str:
-    """The user's line that waits for an operation, in whichever thread; empty if none does.
+    """The line of user code that waits for `handle`, in any thread, or "" if none does.
 
-    `caller` is the frame for which it does, if that is known.
+    `caller` is the frame that waits, if another thread waits for it.
     """
     for frame in sys._current_frames().values():
         at: FrameType | None = frame

@@ -1,8 +1,8 @@
-"""The element types distrun can move and reduce, by name.
+"""The element types that distrun can move and reduce, by name.
 
-A type has a *storage* dtype, the numpy dtype its elements lie in memory as, and an *accumulator* dtype, in which sums
-are formed. They differ for the half-precision types: float16 and bfloat16 are summed in float32. bfloat16 has no numpy
-dtype of its own (ml_dtypes adds one, torch has one), so its elements travel as uint16 and are converted by shifting
+A type has a *storage* dtype, the numpy dtype of its elements in memory, and an *accumulator* dtype, which sums are
+formed in. They differ for the half-precision types: float16 and bfloat16 are summed in float32. numpy itself has no
+bfloat16 dtype (ml_dtypes adds one, torch has one), so bfloat16 elements are stored as uint16 and converted by shifting
 bits.
 """
 
@@ -21,7 +21,7 @@ BFLOAT16 = "bfloat16"
 
 @dataclass(frozen=True)
 class ElementType:
-    """One supported element type."""
+    """A supported element type."""
 
     name: str
     storage: np.dtype[Any]
@@ -29,7 +29,7 @@ class ElementType:
 
     @property
     def is_converted(self) -> bool:
-        """Whether elements are widened before they are combined."""
+        """Whether elements are converted to another type before they are combined."""
         return self.storage != self.accumulator
 
     def decode(self, source: NDArray[Any], out: NDArray[Any]) -> None:
@@ -40,15 +40,16 @@ class ElementType:
         np.left_shift(source, 16, out=out.view(np.uint32), dtype=np.uint32, casting="unsafe")
 
     def encode(self, source: NDArray[Any], out: NDArray[Any]) -> None:
-        """Convert accumulator elements to storage elements, rounding to nearest even; destroys nothing but `out`."""
+        """Convert accumulator elements to storage elements, rounding to nearest even. `source` stays as it is."""
         if self.name != BFLOAT16:
             out[:] = source
             return
         bits = source.view(np.uint32)
+        # Add just under half of the last bit that stays, plus that bit: a tie then rounds up only to an even result.
         rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
         rounded >>= np.uint32(16)
         out[:] = rounded
-        # Rounding carries a NaN with a low mantissa over into infinity; a NaN must stay one.
+        # Rounding can carry a NaN with a low mantissa into infinity, but a NaN must stay one.
         nan = np.isnan(source)
         if nan.any():
             out[nan] = 0x7FC0
@@ -75,7 +76,7 @@ _BY_DTYPE: dict[np.dtype[Any], str] = {
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The name of the element type of a numpy (or ml_dtypes) dtype.
+    """The name of the element type for a numpy (or ml_dtypes) dtype.
 
     Raises:
         UsageError: distrun cannot move elements of this dtype.

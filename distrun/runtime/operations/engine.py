@@ -1,4 +1,4 @@
-"""The engine as operations see it: what starts them and makes them progress."""
+"""The engine as operations see it: the protocol of what starts them and makes them progress."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Awaited(Protocol):
-    """Something an engine waits for: an operation, or the first of several to be done."""
+    """Something that a thread waits for: an operation, or the first of several to complete."""
 
     @property
     def done(self) -> bool:
@@ -17,18 +17,18 @@ class Awaited(Protocol):
 
     @property
     def deadline(self) -> float:
-        """When it is over though nothing is done, by the waking clock."""
+        """When the wait ends even if nothing is done, by the waking clock."""
 
     @property
     def title(self) -> str:
-        """Its name in messages."""
+        """The name in messages."""
 
 
 class Engine(Protocol):
-    """The communication of one rank; the implementations are in `distrun.runtime.engine`."""
+    """The communication of one rank. The implementations are in `distrun.runtime.engine`."""
 
     def submit(self, handle: Handle) -> Handle:
-        """Start an operation; it progresses while the caller does other things.
+        """Start an operation, which progresses while the caller does other things.
 
         Raises:
             UsageError: an operation of this name is under way already.
@@ -43,22 +43,28 @@ class Engine(Protocol):
 
     @property
     def is_served_at_once(self) -> bool:
-        """Whether another thread sets to work on what is submitted, without being asked."""
+        """Whether another thread starts on a submission at once, without being asked."""
 
     def ensure_progress(self) -> None:
-        """See to it that the operations under way will be done although nobody waits for them."""
+        """Make sure that the operations under way complete although no thread waits for them."""
 
     def who_is_missing(self, handle: Handle) -> str:
-        """Return who has submitted an operation that is not done and who has not, as the coordinator knows; empty if
-        nobody is missing, or the coordinator does not answer. It may be done afterwards."""
+        """Return which ranks have submitted `handle` and which have not, as the coordinator knows.
+
+        Empty if no rank is missing, or the coordinator does not answer. The operation may be done afterwards.
+        """
 
     def give_up(self, handle: Handle, why: str) -> None:
-        """Have an operation given up for all ranks, with `StallError`, unless all of them have submitted it.
+        """Give up an operation on all ranks, with `StallError`, unless all of them have submitted it.
 
-        It is done afterwards, unless they have and it takes its time, or the coordinator does not answer. `why` is what
-        the error says of it, also to those that submit it later; `{who}` in it stands for who has submitted it and who
-        has not.
+        It is done afterwards, unless all ranks have submitted it and it is still running, or the coordinator does not
+        answer.
+
+        Args:
+            handle: the operation.
+            why: the rest of the error's sentence about the operation. Ranks that submit it later get the same error.
+                `{who}` in it is replaced by the ranks that have submitted it and the ranks that have not.
         """
 
     def error_reported(self) -> None:
-        """Note that a call raises, so that the caller knows what has gone wrong."""
+        """Note that a call raises, so that the caller learns of the error."""

@@ -1,9 +1,10 @@
-"""Error feedback: what quantisation takes from an operation's elements is added to them the next time.
+"""Error feedback: the residuals that quantisation takes from an operation's elements are added to them the next time.
 
-So an operation that is repeated with gradients loses nothing in the long run: what a step rounds away, a later one
-sends. (S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi: Error Feedback Fixes SignSGD and other Gradient Compression
-Schemes, 2019.) It is kept where it arises, on the rank that quantised the elements: of the rail's share of an array,
-a host rounds its own share of the parts that others combine, and the result of the part that it combines itself.
+So an operation that is repeated with gradients loses nothing in the long run: a later step sends what an earlier one
+rounded away. (S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi: Error Feedback Fixes SignSGD and other Gradient
+Compression Schemes, 2019.) A residual is kept where it arises, on the rank that quantised the elements. Of the rail's
+share of an array, a host quantises its own contribution to the parts that other hosts combine, and the result of the
+part that it combines itself.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 Flat = NDArray[Any]
 
 Residuals = Any
-"""A flat array of float32, numpy's or one in a GPU's memory: it has `size`, slices of it are whatever those who write
-losses want, and `np.asarray` makes a numpy array of it."""
+"""A flat array of float32, in numpy's memory or a GPU's. It has `size` and slices, which are whatever the quantising
+code writes residuals into, and `np.asarray` makes a numpy array of it."""
 
 Spans = list[tuple[int, int]]
 
@@ -28,7 +29,7 @@ def _zeros(count: int) -> Residuals:
 
 
 class Feedback:
-    """The losses of one operation on this rank, in two buffers: those of the last time, and those of now."""
+    """The residuals of one operation on this rank, in two buffers: of the last time, and of this time."""
 
     def __init__(self) -> None:
         self._lost: Residuals = np.empty(0, np.float32)
@@ -41,7 +42,7 @@ class Feedback:
 
     @property
     def now(self) -> Residuals:
-        """Where the operation that has begun writes what its elements lose."""
+        """The buffer that the operation in progress writes its residuals into."""
         return self._now
 
     def begin(
@@ -52,16 +53,17 @@ class Feedback:
         units: tuple[float, float],
         zeros: Callable[[int], Residuals] = _zeros,
     ) -> None:
-        """Begin an operation of which this rank quantises `count` elements, from `first` on.
+        """Begin an operation in which this rank quantises `count` elements, starting with element `first`.
 
-        Whatever was lost at another `place` (the rail of an earlier generation of the job) or of other elements is
-        forgotten.
+        Residuals of other elements, or from another `place` (the rail of an earlier generation of the job), are
+        dropped.
 
         Args:
-            place: the thing that knows which elements are whose.
-            first, count: the elements.
-            units: by how much a loss has to be multiplied to be one of this rank's own elements, as they are given to
-                the operation: a loss of what is sent to be combined, and a loss of results.
+            place: the object that assigns elements to ranks.
+            first: the first element that this rank quantises.
+            count: the number of these elements.
+            units: the factors that turn a residual into one of this rank's own elements, as they are given to the
+                operation: for a residual of what is sent to be combined, and for a residual of results.
             zeros: makes a buffer of zeros.
         """
         if self._where != (place, first) or self._lost.size != count:
@@ -73,30 +75,35 @@ class Feedback:
         self._has_new = True
 
     def residuals(self, start: int, count: int, are_results: bool) -> tuple[Any, Any]:
-        """Return what `count` elements from the operation's element `start` on lost the last time, and where to write
-        what they lose now."""
+        """Return two views for `count` elements of the operation from `start` on: their last residuals, the new ones.
+
+        The caller reads the first and writes the second. `are_results` says that these elements are results, not a
+        contribution to what another host combines.
+        """
         first = start - self._where[1]
         if are_results:
             self._new_results.append((first, first + count))
         return self._lost[first : first + count], self._now[first : first + count]
 
     def keep(self) -> None:
-        """The results are used: what they have lost is to be added to the next ones. Without this call the next
-        operation makes up for what was lost before."""
+        """The results are used: keep the new residuals for the next operation.
+
+        Without this call the next operation adds the residuals of the last one that was kept.
+        """
         if self._has_new:
             self._lost, self._now = self._now, self._lost
             self._results = self._new_results
             self._has_new = False
 
     def discard(self) -> None:
-        """The results are of no use, or there are none, since the operation has failed."""
+        """The operation has failed, or its results are not used: drop the new residuals."""
         self._has_new = False
 
     def owed(self, count: int) -> Flat | None:
-        """Return what is still to be made up for, as elements that this rank would add to its own, `count` in all.
+        """Return the outstanding residuals as elements that this rank would add to its own `count` elements.
 
-        This does not depend on who combines what, as the losses themselves do: it can be given to another operation.
-        None if there is nothing.
+        Unlike the residuals themselves, this does not depend on which rank combines which elements, so it can be handed
+        over to another operation. None if there is nothing outstanding.
         """
         lost = np.asarray(self._lost)
         if not lost.any():

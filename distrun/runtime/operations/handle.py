@@ -1,4 +1,4 @@
-"""Handles: operations on their way, as the caller holds them."""
+"""Handles: operations under way, as the caller holds them."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ def outputs_of(handle: Handle) -> Any:
 
 
 class Handle:
-    """One submitted operation. `poll()` asks whether it is done, `wait()` returns its result or raises its error.
+    """One submitted operation. `poll()` says whether it is done, `wait()` returns its result or raises its error.
 
-    Horovod's torch handles are integers; `distrun.poll` and `distrun.synchronize` take these objects in the same
+    Horovod's torch handles are integers. `distrun.poll` and `distrun.synchronize` take these objects in the same
     places.
     """
 
-    # Defaults of what most handles never change: not setting them keeps making one cheap.
+    # Defaults of attributes that most handles never change: not setting them keeps the creation of a handle cheap.
     key: tuple[int, str | int] = (0, "")
-    """Process set, then the name or, unnamed, the place in the order."""
+    """The process set, then the name or, if unnamed, the place in the order."""
     submitted = 0
-    """When the coordinator was told of it, as `time.monotonic_ns()`."""
+    """When it was submitted to the coordinator, as `time.monotonic_ns()`."""
     cache_id = -1
-    """The request's in the response cache."""
+    """The request's id in the response cache, or -1."""
     full_request = b""
     """The request as a message, while it has no cache id."""
     done = False
     deadline = math.inf
-    """A caller waits for it as long as it takes."""
+    """A caller waits for an operation without a time limit."""
     error: DistrunError | None = None
     received: Sequence[list[int]] = ()
-    """Elements that came from each rank, per output, where they may differ."""
+    """The number of elements that came from each rank, per output, where ranks may differ."""
     splits: Sequence[int] = ()
     taking_part = 0
-    """The number of ranks whose elements count, if some have joined; 0: all have submitted it."""
+    """The number of ranks whose elements count, if some have joined. 0: all ranks have submitted the operation."""
     may_be_given_up = False
-    """Whether its caller may have it given up, see `Engine.give_up`; to be set before it is started."""
+    """Whether its caller may let it be given up, see `Engine.give_up`. To be set before it is started."""
     stands_in = False
-    """Whether this rank has joined, and takes part in what the others have submitted with arrays in host memory."""
+    """Whether this rank has joined, and takes part in the other ranks' operation with arrays in host memory."""
     site = ""
-    """Where in user code the operation comes from, if its submitter knows better than the stack does."""
+    """The call site in user code, if the submitting code knows it better than the stack does."""
     caller: FrameType | None = None
-    """The frame for which another thread submits the operation."""
+    """The frame that the operation is submitted for, if another thread submits it."""
     feedback: Feedback | None = None
-    """The losses by quantisation, if they are to be made up for the next time."""
+    """The residuals of quantisation, if error feedback is used."""
     when_done: Callable[[Handle], None] | None = None
-    """Called by the thread that has completed the operation, right after `done` was set; it must not raise, nor wait.
-    A caller that sets it on a handle that is under way looks at `done` afterwards, and may see the call made twice."""
+    """Called by the thread that has completed the operation, right after `done` was set. It must not raise or block.
+    A caller that sets it while the operation is under way must check `done` afterwards. It may then be called twice."""
     _is_collected = False
     _result: Any = None
 
@@ -72,8 +72,14 @@ class Handle:
         collect: Callable[[Handle], Any] = outputs_of,
         given: Any = None,
     ) -> None:
-        """`inputs` and `outputs` are flat storage arrays, each list taken as one long array; `collect` makes the
-        caller's result of a handle that is done, from these and from `given`, which the caller may use as it likes."""
+        """
+        Args:
+            engine: makes the operation progress.
+            request: what the ranks have to agree on.
+            inputs, outputs: flat storage arrays. Each list is treated as one long array.
+            collect: makes the caller's result of the handle when it is done, from its `outputs` and `given`.
+            given: any value, for `collect`.
+        """
         self.engine = engine
         self.request = request
         self.inputs = inputs
@@ -82,13 +88,13 @@ class Handle:
         self.given = given
 
     def poll(self) -> bool:
-        """Whether the operation is done, successfully or not; never waits."""
+        """Whether the operation is done, successfully or not. Never waits."""
         if not self.done:
             self.engine.ensure_progress()
         return self.done
 
     def wait(self) -> Any:
-        """Wait until the operation is done; its result.
+        """Wait until the operation is done, and return its result.
 
         Raises:
             MismatchError: the ranks disagreed about the operation.
@@ -107,13 +113,13 @@ class Handle:
 
     @property
     def title(self) -> str:
-        """The operation as messages call it."""
+        """The operation's name in messages."""
         place = self.key[1] if isinstance(self.key[1], int) else None
         return title(self.request.kind, self.request.name, place)
 
     @property
     def label(self) -> str:
-        """The operation as messages call it, without its place in the order: the same in every step."""
+        """The operation's name in messages without its place in the order, so the same in every step."""
         return title(self.request.kind, self.request.name)
 
     def __repr__(self) -> str:
@@ -122,18 +128,18 @@ class Handle:
 
 
 class HandleGroup:
-    """Several handles that the caller sees as one, each with its places in the list of results."""
+    """Several handles that the caller sees as one, whose results are merged into one list."""
 
     def __init__(self, parts: Sequence[tuple[AnyHandle, Sequence[int]]]) -> None:
-        """`parts`: handles whose results are lists, and at which index of the whole each element belongs."""
+        """`parts`: handles whose results are lists, each with the index that every element has in the merged list."""
         self._parts = parts
 
     def poll(self) -> bool:
-        """Whether all are done; never waits."""
+        """Whether all are done. Never waits."""
         return all(handle.poll() for handle, _ in self._parts)
 
     def wait(self) -> list[Any]:
-        """Wait for all; their results in the caller's order. Raises as `Handle.wait` does, for the first failure."""
+        """Wait for all, and return the results in the caller's order. Raises the first error, as `Handle.wait` does."""
         results: dict[int, Any] = {}
         for handle, places in self._parts:
             results.update(zip(places, handle.wait(), strict=True))
@@ -144,5 +150,5 @@ AnyHandle = Handle | HandleGroup
 
 
 def describe(handles: Sequence[Handle]) -> str:
-    """Operations that are executed together, as messages call them: `allreduce 'a' and 3 more`."""
+    """The name in messages of operations that are executed together: `allreduce 'a' and 3 more`."""
     return handles[0].title if len(handles) == 1 else f"{handles[0].title} and {len(handles) - 1} more"

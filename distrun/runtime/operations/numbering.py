@@ -1,10 +1,10 @@
-"""Numberings: what is counted per process and must be counted alike on all ranks, in each generation of the world.
+"""Numberings: counters of a process that must agree on all ranks, in each generation of the world.
 
-Operations are matched by name, and names of things that a script makes without naming them hold a number: the
-optimizer's, say. All ranks run the same script, so all count alike. When a new generation begins, a rank that was there
-before goes on inside `elastic.run`, while a newcomer has run the script up to there. So the survivors' counters go back
-to where they were when they came there: what was made before keeps its number, which is the one that the newcomer's has
-too, and what is made inside is numbered again on all of them.
+Operations are matched by name, and the names of things that a script creates without naming them contain a number: an
+optimizer's, for example. All ranks run the same script, so they count alike. When a new generation begins, a rank that
+survived continues inside `elastic.run`, while a new rank has run the script up to there. So the survivors' counters go
+back to their values at that point. Things created before keep their numbers, which match the new rank's, and things
+created inside are numbered again on all ranks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _all: list[Numbering] = []
 
 
 class Numbering:
-    """Counts things of one kind from 0. To be made once per kind, when its module is imported."""
+    """Counts things of one kind from 0. Created once per kind, when the module of the kind is imported."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -22,11 +22,11 @@ class Numbering:
 
     @property
     def count(self) -> int:
-        """The number that the next thing will have."""
+        """The number that the next thing will get."""
         return self._next
 
     def restart(self) -> None:
-        """Count from 0 again: all that was counted is gone."""
+        """Count from 0 again, because nothing that was counted exists any longer."""
         self._next = 0
 
     def next(self) -> int:
@@ -37,12 +37,12 @@ class Numbering:
 
 
 def mark() -> None:
-    """Remember where all numberings are. One that is made later goes back to 0."""
+    """Remember the state of all numberings. A numbering that is created later goes back to 0."""
     for numbering in _all:
         numbering._mark = numbering._next
 
 
 def rewind() -> None:
-    """Set all numberings back to where they were at the last `mark`."""
+    """Set all numberings back to their state at the last `mark`."""
     for numbering in _all:
         numbering._next = numbering._mark

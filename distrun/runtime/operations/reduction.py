@@ -1,7 +1,7 @@
-"""The arithmetic of a reduction: how the ranks' elements at one place become one element.
+"""The arithmetic of a reduction: how one element of each rank becomes one element of the result.
 
-A `Reduction` combines flat arrays, one per rank, in rank order. Every rank that computes a given element therefore
-computes the same bits: that is what makes the result identical on all ranks however the work is divided.
+A `Reduction` combines flat arrays, one per rank, in rank order. So all ranks that compute an element compute the same
+bits, which makes the result identical on all ranks however the work is divided among them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from distrun.runtime.operations.wire import AS_THEY_ARE, ENCODED_DTYPES, Wire
 Flat = NDArray[Any]
 
 CHUNK = 256 << 10
-"""Bytes combined at a time: chunks of two sources stay in a core's second-level cache, and each call does enough."""
+"""Bytes combined at a time: chunks of two sources fit a core's L2 cache, and each numpy call has enough to do."""
 
 
 class ReduceOp(enum.IntEnum):
@@ -51,7 +51,7 @@ Product = ReduceOp.PRODUCT
 """The product of the ranks' elements."""
 
 Adasum = ReduceOp.ADASUM
-"""A sum that adapts to how much the ranks' elements agree, between their sum and their average: for gradients."""
+"""A sum for gradients, between their sum and their average, depending on how much the ranks' elements agree."""
 
 _UFUNCS: dict[ReduceOp, np.ufunc] = {
     Average: np.add,
@@ -79,7 +79,7 @@ _MEANINGFUL = {
 
 
 def check_op(op: ReduceOp, dtype: str) -> None:
-    """Refuse an operator that has no meaning for the elements.
+    """Raise an error if `op` is not defined for elements of type `dtype`.
 
     Raises:
         UsageError: `op` is not a reduce op, or has no meaning for `dtype`.
@@ -94,7 +94,7 @@ def check_op(op: ReduceOp, dtype: str) -> None:
 
 
 def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
-    """Horovod's two ways of saying how to reduce; neither means Average.
+    """Return the operator for Horovod's two ways of specifying it. If neither is given, it is `Average`.
 
     Raises:
         UsageError: both are given.
@@ -107,11 +107,12 @@ def reduce_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
 
 
 class Reduction:
-    """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used often.
+    """One way of combining `size` arrays: element type, operator and scale factors, prepared once and used repeatedly.
 
-    The result is `postscale * op(prescale * x_0, prescale * x_1, ...)`, formed in the accumulator type of the elements.
-    Integers: an average is the exact sum (modulo 2**64) divided by `size`, rounded towards zero; other scale factors
-    are applied in float64 and rounded towards zero. Booleans: sum and average are `or`, product is `and`.
+    The result is `postscale * op(prescale * x_0, prescale * x_1, ...)`, computed in the elements' accumulator type. For
+    integers, an average is the exact sum (modulo 2**64) divided by `size` and rounded towards zero, and other scale
+    factors are applied in float64 and rounded towards zero. For booleans, sum and average are `or`, and product is
+    `and`.
     """
 
     def __init__(
@@ -124,9 +125,9 @@ class Reduction:
         divisor: float | None = None,
         wire: Wire = AS_THEY_ARE,
     ) -> None:
-        """`divisor` is what an average divides by, if not by `size`; `wire` how elements travel between hosts."""
+        """`divisor` is what an average divides by, if not `size`. `wire` is the elements' form between hosts."""
         if op is Average and element.accumulator.kind in "iu" and element.accumulator.itemsize < 8:
-            # Two 200s of uint8 average to 200, though their sum is no uint8.
+            # The average of 200 and 200 is 200, but their sum does not fit a uint8.
             element = replace(element, accumulator=np.dtype(f"{element.accumulator.kind}8"))
         self.element = element
         self.op = op
@@ -140,7 +141,7 @@ class Reduction:
         self._is_inexact = inexact = np.issubdtype(element.accumulator, np.inexact)
         self.divisor = divisor = (size if divisor is None else divisor) if op is Average else 1
         number = np.longdouble if element.name in (np.dtype("longdouble").name, np.dtype("clongdouble").name) else float
-        # A long double keeps its precision: 1/3 as a Python float would have no more than a double's.
+        # Divide in long double: 1/3 as a Python float would have only a double's precision.
         self._postscale = number(postscale) / divisor if divisor != 1 and inexact else postscale
         self._divisor = int(divisor) if np.issubdtype(element.accumulator, np.integer) else 1
         self._accumulator, self._operand = _scratch(element.accumulator)
@@ -148,16 +149,16 @@ class Reduction:
 
     @property
     def is_accumulated(self) -> bool:
-        """Whether small integers are averaged: their sums are wider than they are."""
+        """Whether small integers are averaged, whose sums need a wider type."""
         return self.element.is_converted and self.element.accumulator.kind in "iu"
 
     @property
     def is_identity(self) -> bool:
-        """Whether the reduction of a world of one is the input itself."""
+        """Whether the result is the input itself, in a world of one."""
         return self.size == 1 and self.prescale == 1.0 and self._postscale == 1.0
 
     def combine(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
-        """Combine `sources` (flat, of equal length, in rank order) and write the result to each of `targets`.
+        """Combine `sources`, flat arrays of equal length in rank order, and write the result to each of `targets`.
 
         A target may be one of the sources.
         """
@@ -172,10 +173,11 @@ class Reduction:
 
     def _combine_chunk(self, sources: Sequence[Flat], targets: Sequence[Flat]) -> None:
         first = targets[0]
-        if len(sources) == 2 and self._direct:  # no accumulator needed, even where `first` is one of the sources
+        if len(sources) == 2 and self._direct:  # no accumulator is needed, even if `first` is one of the sources
             total = self._ufunc(sources[0], sources[1], out=first)
         else:
             total = self._accumulate(sources)
+
         if self._divisor != 1:
             _divide_towards_zero(total, self._divisor)
         if self._postscale != 1.0:
@@ -214,7 +216,7 @@ class Reduction:
 
 
 def _divide_towards_zero(values: Flat, divisor: int) -> None:
-    """Integer division as in C; numpy's rounds towards minus infinity."""
+    """Divide integers as C does. numpy rounds towards minus infinity instead."""
     remainder = np.remainder(values, divisor)
     quotient = np.floor_divide(values, divisor)
     np.add(quotient, (values < 0) & (remainder != 0), out=values, casting="unsafe")
@@ -222,7 +224,7 @@ def _divide_towards_zero(values: Flat, divisor: int) -> None:
 
 @functools.cache
 def _scratch(dtype: np.dtype[Any]) -> tuple[Flat, Flat]:
-    """Two chunks to compute in, shared by all reductions of an accumulator dtype: one is at work at a time."""
+    """Two chunks of scratch memory, shared by all reductions of an accumulator dtype, since one runs at a time."""
     return np.empty(CHUNK // dtype.itemsize, dtype), np.empty(CHUNK // dtype.itemsize, dtype)
 
 
@@ -236,7 +238,7 @@ def reduction(
     wire: Wire = AS_THEY_ARE,
     divisor: float | None = None,
 ) -> Reduction:
-    """The `Reduction` for these parameters, made once. Not safe for two threads at a time; the engine is one."""
+    """The `Reduction` for these parameters, made once. It is not thread-safe. Only the thread with the turn uses it."""
     return Reduction(
         ELEMENT_TYPES[dtype], op, size, prescale, postscale, divisor, wire if dtype in ENCODED_DTYPES else AS_THEY_ARE
     )

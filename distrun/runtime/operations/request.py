@@ -1,4 +1,4 @@
-"""A request: what one rank asks the others to do together, and how it is written into a message."""
+"""A request: what one rank asks all ranks to do together, and its encoding in a message."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from distrun.runtime.operations.reduction import Average, ReduceOp
 Shape = tuple[int, ...]
 
 CPU, CUDA = "cpu", "cuda"
-"""Where the tensors of a request lie: in host memory, or on the ranks' GPUs."""
+"""Where the tensors of a request are: in host memory, or on the ranks' GPUs."""
 
 
 ADD_PROCESS_SET, REMOVE_PROCESS_SET = "add_process_set", "remove_process_set"
-"""Kinds of operations. Their one shape is the ranks of a set to register, or the number of the one to remove."""
+"""Kinds of operations. The one shape is the ranks of a set to register, or the number of the set to remove."""
 
 
 FORM_PROCESS_SET, DISSOLVE_PROCESS_SET = "form_process_set", "dissolve_process_set"
-"""Kinds for sets that their own ranks form: those alone submit the request, and all ranks of the job execute it."""
+"""Kinds for sets that their own ranks form. These alone submit the request, and all ranks of the job execute it."""
 
 
 JOIN = "join"
-"""The kind of a request that says: this rank has no more data."""
+"""The kind of the request that announces that this rank has reached the end of its data."""
 JOIN_NAME = "join()"
-"""Its name: a rank joins a process set once at a time."""
+"""The name of that request: a rank can join a process set only once at a time."""
 
 
-_NAMELESS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET, JOIN)  # kinds of which one is under way at a time
+_NAMELESS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET, JOIN)  # only one operation of each kind is under way at a time
 
 
 class Request(NamedTuple):
     """Everything the ranks of a process set must agree on before an operation runs.
 
-    `shapes` holds one shape per tensor of a group (one in all for a single operation); a dimension in which ranks may
-    differ (the first one of allgather and alltoall) is written as -1.
+    `shapes` has one shape per tensor of a group, and just one for a single tensor. A dimension that may differ between
+    ranks (the first one of allgather and alltoall) is written as -1.
     """
 
     kind: str
@@ -51,26 +51,26 @@ class Request(NamedTuple):
     process_set: int = 0
     device: str = CPU
     wire: str = ""
-    """The type in which elements travel between hosts; empty: that of the job."""
+    """The type of elements on the way between hosts. Empty: the job's setting."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors; a dimension in which ranks may differ counts as one."""
+        """The bytes of the tensors. A dimension that may differ between ranks counts as one."""
         return sum(abs(math.prod(shape)) for shape in self.shapes) * ELEMENT_TYPES[self.dtype].storage.itemsize
 
     def encode(self, site: str) -> bytes:
-        """As a message; `site` says where in user code the operation was submitted."""
+        """Encode the request as a message. `site` is the call site in user code."""
         return json.dumps([site, *self]).encode()
 
     @classmethod
     def decode(cls, message: bytes) -> tuple[Request, str]:
-        """The request and the call site in a message made by `encode`."""
+        """Return the request and the call site from a message made by `encode`."""
         site, kind, name, dtype, shapes, op, *rest = json.loads(message)
         return cls(kind, name, dtype, tuple(tuple(shape) for shape in shapes), ReduceOp(op), *rest), site
 
 
 AGREED = ("kind", "device", "dtype", "shapes", "op", "root", "prescale", "postscale", "wire")
-"""The fields named in a mismatch, the most telling first."""
+"""The fields that a mismatch error names, the most useful first."""
 
 
 def describe_field(request: Request, field: str) -> str:
@@ -87,7 +87,7 @@ def _describe_shape(shape: Shape) -> str:
 
 
 def first_difference(requests: Sequence[Request]) -> int | None:
-    """The first tensor of a group whose shape the requests disagree about; None if the numbers of tensors differ."""
+    """The index of the first tensor of a group whose shapes differ. None if the numbers of tensors differ."""
     if len({len(request.shapes) for request in requests}) > 1:
         return None
     shapes = zip(*[request.shapes for request in requests], strict=True)
@@ -95,7 +95,7 @@ def first_difference(requests: Sequence[Request]) -> int | None:
 
 
 def title(kind: str, name: str | None, sequence: int | None = None) -> str:
-    """An operation as messages call it: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
+    """The name of an operation in messages: `allreduce 'grad.0'` or `unnamed allreduce (number 17)`."""
     if kind in _NAMELESS:
         return kind
     if name is not None:
@@ -107,19 +107,19 @@ _FROM_OP_ON = slice(Request._fields.index("op"), None)
 
 
 def fusion_key(request: Request) -> Hashable | None:
-    """The key that requests must share to be fused into one operation; None when the request must travel alone."""
+    """The key that requests must share to be fused into one operation. None if the request cannot be fused."""
     if request.kind != "allreduce":
         return None
     return (request.dtype, *tuple(request)[_FROM_OP_ON])
 
 
 def rows_of(shape: Shape, size: int) -> list[int]:
-    """The rows of dimension 0 that each rank keeps in a reducescatter: evenly, earlier ranks one more."""
+    """The rows of dimension 0 that each rank keeps in a reducescatter: split evenly, the first ranks get one more."""
     rows, over = divmod(shape[0], size)
     return [rows + (rank < over) for rank in range(size)]
 
 
 def counts_of(shape: Shape, size: int) -> list[int]:
-    """The elements that each rank keeps in a reducescatter. Rows without elements travel as one byte each."""
+    """The elements that each rank keeps in a reducescatter. A row without elements counts as one element."""
     row = math.prod(shape[1:]) or 1
     return [rows * row for rows in rows_of(shape, size)]

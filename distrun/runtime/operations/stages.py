@@ -12,30 +12,30 @@ from distrun.runtime.operations.reduction import Average, Reduction, Sum
 class Stages(NamedTuple):
     """How the arrays of all ranks of all hosts are combined.
 
-    Between two stages, elements are as wide as in memory or on the wire.
+    Between two stages, elements have their type in memory or on the wire, not the accumulator's.
     """
 
     within: Reduction | None
-    """Combines the arrays of a host's ranks; None where a host's only array goes between the hosts as it is."""
+    """Combines the arrays of a host's ranks. None where a host has only one array, which is sent as it is."""
     between: Reduction
-    """Combines the hosts' results, or what is left of them, into the final one."""
+    """Combines the hosts' results, or the partial results of several hosts, into the final result."""
     partial: Reduction
-    """Combines some of the hosts' results, where that is done step by step."""
+    """Combines the results of some hosts, where the hosts are combined step by step."""
 
 
 @functools.lru_cache(maxsize=1024)
 def stages(whole: Reduction, hosts: int, most: int, is_stepwise: bool = False) -> Stages:
     """Return the stages of a reduction.
 
-    An average of half-precision numbers is formed in both stages, so that a sum too large for them never occurs. The
-    results of hosts are divided by the number of ranks of the largest host; where sums of some hosts travel, by a
-    power of two, which rounds nothing, of at least the number of ranks. Other averages are divided at the end.
+    An average of half-precision numbers is divided in both stages, so that no intermediate sum overflows. Each host's
+    result is divided by the number of ranks of the largest host. Where sums of several hosts are sent, it is divided by
+    a power of two, which needs no rounding, of at least the number of all ranks. Other averages are divided at the end.
 
     Args:
         whole: the reduction over all ranks.
-        hosts: their number.
+        hosts: the number of hosts.
         most: the number of ranks of the largest host.
-        is_stepwise: whether the hosts' results are combined one after the other rather than at once.
+        is_stepwise: whether the hosts' results are combined one after the other instead of all at once.
     """
     element, op, weight, divisor = whole.element, whole.op, 1.0, whole.divisor
     within = Sum if op is Average else op

@@ -1,4 +1,4 @@
-"""Timeouts: how long a rank waits in silence, and the timer of one wait."""
+"""Timeouts: how long a rank waits before it warns or fails, and the timer of one wait."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from distrun.errors import StallError
 log = logging.getLogger("distrun")
 
 NUDGE_AFTER = 0.001
-"""Seconds of waiting, for each rank of a core, after which ranks that share their cores are nudged to make progress."""
+"""Seconds of waiting, times the ranks per core, after which peers that share cores are nudged to make progress."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a rank waits in silence; seconds, 0 for ever."""
+    """The time limits of a wait, in seconds. 0: none."""
 
     warning: float = 60.0
-    """After this a wait is reported, and again each time it has doubled."""
+    """The time after which a wait is reported. It is reported again each time it has doubled."""
     timeout: float = 0.0
-    """After this it fails."""
+    """The time after which a wait fails."""
 
 
 FOREVER = Timeouts(0.0, 0.0)
 
 
 class WaitTimer:
-    """The timer of one wait: it nudges, warns, and gives up."""
+    """The timer of one wait: it nudges, warns, and finally raises an error."""
 
     def __init__(
         self,
@@ -41,9 +41,11 @@ class WaitTimer:
     ) -> None:
         """
         Args:
-            what: says, for messages, what is waited for.
-            nudge: called once, after `nudge_after` seconds, if it is given.
-            clock: the time in seconds, read once: the wait begins now.
+            timeouts: the time limits.
+            what: returns what is waited for, for messages.
+            nudge: called once, after `nudge_after` seconds, if given.
+            clock: returns the time in seconds. The wait begins at the time of this call.
+            nudge_after: see `nudge`.
         """
         self._nudge_after = nudge_after
         self._started = clock()
@@ -53,10 +55,10 @@ class WaitTimer:
         self._nudge = nudge
 
     def look(self, now: float) -> float:
-        """Do what is due; the time at which something is due next.
+        """Do what is due at the time `now`. Returns when something is due next.
 
         Raises:
-            StallError: the stall timeout is over.
+            StallError: the wait has exceeded the stall timeout.
         """
         waited = now - self._started
         if waited >= self._limit:

@@ -1,4 +1,4 @@
-"""Process sets: some of a world's ranks, which have collectives of their own.
+"""Process sets: subsets of a world's ranks, which have collectives of their own.
 
-`process_set` is one, `process_sets` are all that there are, and `member_sets` those whose members alone make them.
+`process_set` has the class, `process_sets` registers sets, and `member_sets` makes sets that only their own ranks form.
 """

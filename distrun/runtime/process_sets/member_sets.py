@@ -1,7 +1,7 @@
-"""Process sets that their own ranks form, without a word from the others; torch.distributed makes its groups so.
+"""Process sets that only their own ranks form, as torch.distributed makes its groups.
 
-`add_process_set` is a call of all ranks of the job. Here the ranks that do not belong to the set call nothing: their
-engines take part when the coordinator says so.
+`add_process_set` is called by all ranks of the job. Here the ranks outside the set call nothing. Their engines take
+part when the coordinator decides so.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def form(ranks: Iterable[int], name: str) -> ProcessSet:
     """Form a process set. Returns when all its ranks have called this.
 
     Args:
-        ranks: its ranks in the world, this one among them, in any order. There may be other sets of the same ranks.
-        name: what the ranks call the set; no other set that is being formed has that name.
+        ranks: its ranks in the world, including this one, in any order. Other sets may have the same ranks.
+        name: the name by which the ranks match their calls. No other set that is being formed may have it.
 
     Returns:
-        The set, which can be used at once, until this rank dissolves it or leaves the world. It is not in the register:
-        `get_process_set_ids_and_ranks` does not know it, and graphs cannot use it.
+        The set, which can be used at once, until this rank dissolves it or leaves the world. It is not registered:
+        `get_process_set_ids_and_ranks` does not contain it, and graphs cannot use it.
 
     Raises:
         NotInitializedError: before `init`.
-        UsageError: a rank is none of the job's, or this rank is not among them; or there are too many sets.
+        UsageError: `ranks` has a rank that is not in the job, or lacks this rank, or there are too many sets.
         MismatchError: the ranks give different ranks under this name.
         StallError: a rank did not make the call within the stall timeout.
         JobAbortedError: a rank is gone.
@@ -50,16 +50,17 @@ def form(ranks: Iterable[int], name: str) -> ProcessSet:
         handle.engine.run(handle).wait()
         number = handle.given
     process_set.number = number
-    process_set.process_set_id = -1 - number  # no number of the register
+    process_set.process_set_id = -1 - number  # negative, so never the number of a registered set
     _formed.add(process_set)
     return process_set
 
 
 def dissolve(process_set: ProcessSet) -> None:
-    """Say that this rank has finished with a set that `form` has made; returns at once.
+    """Release a set that was made by `form`, as far as this rank is concerned. Returns at once.
 
-    Operations of the set must be complete here. What it holds is freed when all its ranks have said so and another set
-    is formed, or with the world. Does nothing if the world was left, or the set was dissolved here before.
+    Operations of the set must be complete on this rank. The set's resources are freed when all its ranks have called
+    this and another set is formed, or at the end of the world. Does nothing if the world was left, or this rank has
+    called it before.
 
     Raises:
         JobAbortedError: the job has failed.

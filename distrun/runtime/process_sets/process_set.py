@@ -1,8 +1,8 @@
 """Process sets: the ranks that take part in an operation.
 
-Every operation belongs to one. The set of all ranks is always there; further ones are registered by all ranks together,
-see `process_sets`. Their operations are decided in one order with those of the world, so ranks may use overlapping sets
-at once without waiting for each other in circles. The names and meanings are Horovod's.
+Every operation belongs to a process set. The set of all ranks always exists. Other sets are registered by all ranks
+together, see `process_sets`. The operations of all sets are decided in one order, so ranks may use overlapping sets at
+the same time without a deadlock. The names and meanings are Horovod's.
 """
 
 from __future__ import annotations
@@ -19,40 +19,39 @@ __all__ = ["ProcessSet", "global_process_set"]
 
 Rule = Callable[[int], Iterable[int]]
 """Returns the ranks of a set, given the number of ranks of the job: `lambda size: range(0, size, 2)`. In an elastic job
-it is asked in each generation; all ranks must give the same."""
+it is called in each generation. It must return the same on all ranks."""
 
 _NONE: Any = None
 
 
 class ProcessSet:
-    """A set of ranks, for the `process_set` argument of operations on the ranks that belong to it.
+    """A set of ranks, for the `process_set` argument of operations. Only its ranks call these operations.
 
-    It can be used once it is registered: given to `distrun.init(process_sets=[...])` or to `add_process_set`. Before,
-    and after it was removed or the job was left, `process_set_id` is None, and so is what the methods return.
+    It can be used once it is registered, by `distrun.init(process_sets=[...])` or `add_process_set`. Before that, and
+    after it was removed or the job was left, `process_set_id` is None, and the methods return None.
     """
 
     process_set_id: int | None = None
-    """The number of the set, the same in all generations of an elastic job; 0 is the world."""
+    """The number of the set, the same in all generations of an elastic job. 0 is the world."""
     number = 0
-    """The number by which its ranks know it in the present world; that of another set which has the same ranks, if
-    there is one."""
+    """The number in requests of the present world. Sets with the same ranks share it."""
     rule: Rule | None = None
-    """Its ranks by the size of the job, if it was made of a rule."""
+    """Returns its ranks for a size of the job, if the set was created from a rule."""
     is_absent = False
-    """Whether it has ranks that the present generation of an elastic job does not have."""
+    """Whether it contains ranks that the present generation of an elastic job does not have."""
     mpi_comm: Any = None
-    """The communicator that the set was made of, if it was."""
+    """The communicator that the set was created from, if any."""
 
     def __init__(self, ranks_or_comm: Iterable[int] | Rule | Any) -> None:
         """Describe a set.
 
         Args:
-            ranks_or_comm: the ranks, in any order; a function that returns them for a number of ranks, which elastic
-                jobs call in each generation; or a communicator of mpi4py, whose processes call `distrun.init` together
+            ranks_or_comm: the ranks, in any order. Or a function that returns them for a number of ranks, which elastic
+                jobs call in each generation. Or an mpi4py communicator, whose processes call `distrun.init` together
                 with this set.
 
         Raises:
-            UsageError: `ranks_or_comm` is none of these, or has a rank twice.
+            UsageError: `ranks_or_comm` is none of these, or contains a rank twice.
         """
         self._ranks: tuple[int, ...] = ()
         if callable(ranks_or_comm):
@@ -64,27 +63,27 @@ class ProcessSet:
 
     @property
     def ranks(self) -> list[int] | None:
-        """The ranks that belong to the set, rising; None while only a communicator or a rule knows them."""
+        """The ranks of the set in rising order. None while only a communicator or a rule defines them."""
         return list(self._ranks) or None
 
     def __repr__(self) -> str:
         which = "not registered" if self.process_set_id is None else f"number {self.process_set_id}"
         return f"ProcessSet({self.ranks or self.mpi_comm or self.rule}, {which})"
 
-    # The types of these are those of a registered set: what asks for another is about to go wrong anyway.
+    # The return types are the ones for a registered set. Code that gets None has a mistake that would show up anyway.
 
     def included(self) -> bool:
-        """Return whether this rank belongs to the set; None if the set is not registered."""
+        """Return whether this rank belongs to the set. None if the set is not registered."""
         if self.process_set_id is None:
             return _NONE  # type: ignore[no-any-return]
         self._check_present()
         return world.rank() in self._ranks
 
     def rank(self) -> int:
-        """Return this rank's position in the set; None if the set is not registered.
+        """Return this rank's position in the set. None if the set is not registered.
 
         Raises:
-            UsageError: this rank does not belong to it.
+            UsageError: this rank does not belong to the set.
         """
         if self.process_set_id is None:
             return _NONE  # type: ignore[no-any-return]
@@ -92,22 +91,24 @@ class ProcessSet:
         return self._ranks.index(world.rank())
 
     def size(self) -> int:
-        """Return the number of ranks in the set; None if the set is not registered."""
+        """Return the number of ranks in the set. None if the set is not registered."""
         if self.process_set_id is None:
             return _NONE  # type: ignore[no-any-return]
         self._check_present()
         return len(self._ranks)
 
     def stays_one(self) -> bool:
-        """Return whether this rank is the only one of the set, and no generation will change that: then what a program
-        is made of today may do without collectives."""
+        """Return whether this rank is the set's only one, and no later generation can change that.
+
+        Then a graph or compiled program may be built without collectives.
+        """
         return self.size() == 1 and not world.is_elastic()
 
     def ranks_of(self, size: int) -> tuple[int, ...]:
-        """Return the ranks of the set in a job with so many, rising.
+        """Return the ranks of the set in a job with `size` ranks, in rising order.
 
         Raises:
-            UsageError: its rule returns something else.
+            UsageError: its rule returns something that is not a set of these ranks.
         """
         if self.rule is None:
             return self._ranks
@@ -130,10 +131,10 @@ class ProcessSet:
     # For the operations -----------------------------------------------------------------------------------------------
 
     def check_included(self) -> None:
-        """Refuse an operation of a set that is not registered, or that this rank does not belong to.
+        """Raise an error unless the set is registered and this rank belongs to it.
 
         Raises:
-            UsageError: it is one of these.
+            UsageError: it is not, or this rank does not.
         """
         if self.process_set_id is None:
             raise UsageError(
@@ -162,7 +163,7 @@ class ProcessSet:
 
 
 class _World(ProcessSet):
-    """All ranks of the job. What it says is the world's, so there is nothing to register."""
+    """All ranks of the job. It is always registered, and takes its answers from the world."""
 
     process_set_id: int = 0
 
@@ -175,7 +176,7 @@ class _World(ProcessSet):
 
     @property
     def ranks(self) -> list[int] | None:
-        """All ranks; None before `init`."""
+        """All ranks, or None before `init`."""
         return list(range(world.size())) if world.is_initialized() else None
 
     def __repr__(self) -> str:
@@ -202,7 +203,7 @@ class _World(ProcessSet):
         return world.size()
 
     def check_included(self) -> None:
-        """Refuse nothing: every rank belongs to the world."""
+        """Do nothing: every rank belongs to the world."""
 
 
 global_process_set: ProcessSet = _World()

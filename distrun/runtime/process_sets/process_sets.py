@@ -1,9 +1,9 @@
-"""The register of process sets, which all ranks keep alike.
+"""The register of process sets, which has the same contents on all ranks.
 
 Sets are registered by all ranks together, when the world begins (`distrun.init(process_sets=[...])`) or later
-(`add_process_set`). When an elastic job begins a new generation, survivors do once more what their script has done up
-to `elastic.run`, as do the newcomers, whose script does it: so all have the same sets again, each with the ranks that
-its rule says for the new size. What was added inside of `elastic.run` is gone.
+(`add_process_set`). When an elastic job begins a new generation, new ranks run their script up to `elastic.run`, and
+survivors repeat what their script did up to there. So all have the same sets again, each with the ranks that its rule
+returns for the new size. Sets that were added inside `elastic.run` are gone.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from distrun.runtime.world import world
 __all__ = ["add_process_set", "get_process_set_ids_and_ranks", "remove_process_set"]
 
 _registered: dict[int, ProcessSet] = {0: global_process_set}
-_history: list[tuple[str, ProcessSet]] = []  # what was added and removed in this world, in this order
-_kept: list[tuple[str, ProcessSet]] = []  # what of the last world's history the next generation needs
-_places = Numbering()  # in the history
+_history: list[tuple[str, ProcessSet]] = []  # additions and removals in this world, in order
+_kept: list[tuple[str, ProcessSet]] = []  # the part of the last world's history that the next generation repeats
+_places = Numbering()  # counts the entries of the history
 _HOST = "host"  # the third kind of entry in a history
-_host_set = ProcessSet(lambda size: ())  # of this rank's host; its ranks are found when it is registered
+_host_set = ProcessSet(lambda size: ())  # the set of this rank's host, which gets its ranks when it is registered
 
 
 def by_id(process_set_id: int) -> ProcessSet:
     """Return the process set with this number.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such set.
     """
     process_set = _registered.get(process_set_id)
     if process_set is None:
@@ -46,20 +46,20 @@ def by_id(process_set_id: int) -> ProcessSet:
 def add_process_set(process_set: ProcessSet | Iterable[int] | Rule) -> ProcessSet:
     """Register a set of ranks, so that operations can be submitted to it. Returns when all ranks have called this.
 
-    Every rank of the job calls it, also those that do not belong to the set, with the same ranks and in the same order
-    with respect to other calls.
+    Every rank of the job has to call it, including the ranks outside the set, with the same ranks and in the same order
+    relative to other calls.
 
     Args:
-        process_set: a set that is not registered; or, to make one of, the ranks, or a function that returns them for a
+        process_set: a set that is not registered. Or, to create one, the ranks, or a function that returns them for a
             number of ranks.
 
     Returns:
-        The set, which has its `process_set_id` now.
+        The set, which now has its `process_set_id`.
 
     Raises:
         NotInitializedError: before `init`.
-        UsageError: the set is empty, has a rank that the job has not, or there is one of the same ranks already. (In
-            later generations of an elastic job a set may have such ranks; then it is an error to use it.)
+        UsageError: the set is empty, contains a rank that the job does not have, or has the same ranks as another set.
+            (In later generations of an elastic job a set may contain such ranks. Then it is an error to use it.)
         MismatchError: the ranks of the job disagree about the set.
     """
     if not isinstance(process_set, ProcessSet):
@@ -75,7 +75,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int] | Rule) -> ProcessSe
 
 
 def register(process_set: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
-    """Register a set as that of `ranks`, which rise; see `add_process_set`."""
+    """Register a set with these `ranks`, which are in rising order. See `add_process_set`."""
     is_absent = bool(ranks) and not 0 <= ranks[0] <= ranks[-1] < world.size()
     if is_absent and world.generation() == 1:
         raise UsageError(f"ProcessSet({list(ranks)}): the job has ranks 0 to {world.size() - 1}")
@@ -98,7 +98,7 @@ def _enter(kind: str, process_set: ProcessSet) -> None:
 
 
 def _number_of_equal(process_set: ProcessSet, ranks: tuple[int, ...]) -> int | None:
-    """Return the number of a set that has these ranks already; None if there is none.
+    """Return the number of a registered set that has these ranks, or None.
 
     Raises:
         UsageError: there is one, and neither it nor `process_set` depends on the number of ranks.
@@ -120,8 +120,8 @@ _GLOBAL = "distrun.global_process_set"
 def host_set() -> ProcessSet:
     """Return the set of the ranks of this rank's host. Returns when all ranks have called this.
 
-    Every rank of the job calls it, at the same place among the calls that register sets. Later calls return the same
-    set. In an elastic job it has the ranks that are on this host in each generation.
+    Every rank of the job has to call it, in the same order relative to other calls that register sets. Later calls
+    return the same set. In an elastic job it contains the ranks on this host in each generation.
 
     Raises:
         NotInitializedError: before `init`.
@@ -133,7 +133,7 @@ def host_set() -> ProcessSet:
 
 
 def _register_host_set() -> None:
-    """Register the set of each host. Its ranks form it without the others, which have another of this id."""
+    """Register the set of this host. Its ranks form it by themselves: other hosts have other sets of the same id."""
     place = world.topology()
     number = 0
     ranks: tuple[int, ...] = tuple(range(place.size))
@@ -151,13 +151,13 @@ def _register_host_set() -> None:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Remove a process set; it may be registered again. Returns when all ranks of the job have called this.
+    """Remove a process set. It may be registered again. Returns when all ranks of the job have called this.
 
     Args:
-        process_set: the set; operations that were submitted to it must be complete.
+        process_set: the set. Operations that were submitted to it must be complete.
 
     Returns:
-        Whether it was removed. The world is not, nor the set of a host, nor one that is not registered.
+        Whether it was removed. The world, the set of a host, and sets that are not registered cannot be.
 
     Raises:
         NotInitializedError: before `init`.
@@ -172,7 +172,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     ):
         return False
     number = process_set.number
-    if [known.number for known in _registered.values()].count(number) == 1:  # no other set goes by it
+    if [known.number for known in _registered.values()].count(number) == 1:  # no other set shares it
         handle = Handle(engine, Request(REMOVE_PROCESS_SET, REMOVE_PROCESS_SET, "int64", ((number,),)), ())
         engine.run(handle).wait()
     del _registered[process_set_id]
@@ -182,7 +182,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
-    """Return the ranks of every process set that is registered, by the set's number; the world is number 0."""
+    """Return the ranks of every registered process set by the set's number. The world has number 0."""
     world.current()
     return {process_set_id: process_set.ranks or [] for process_set_id, process_set in _registered.items()}
 
@@ -196,9 +196,9 @@ def _note(kind: str, process_set: ProcessSet) -> None:
 
 
 def _forget() -> None:
-    """The world was left: no set is registered any more."""
-    # Before a new generation the numberings have been rewound to `elastic.run`. If that generation ended before all was
-    # done again, there is less of it than there should be.
+    """Unregister all sets, because the world was left."""
+    # Before a new generation the numberings have been set back to `elastic.run`. If that generation ended before
+    # everything was repeated in it, its history is incomplete, and the older one is kept.
     if len(_history) >= _places.count:
         _kept[:] = _history[: _places.count]
     _history.clear()
@@ -209,8 +209,8 @@ def _forget() -> None:
             del _registered[process_set_id]
 
 
-def _make_anew() -> None:
-    """Do once more what newcomers do."""
+def _register_again() -> None:
+    """Repeat the registrations that new ranks make in their scripts."""
     for kind, process_set in _kept:
         if kind == ADD_PROCESS_SET:
             register(process_set, process_set.ranks_of(world.size()))
@@ -221,4 +221,4 @@ def _make_anew() -> None:
 
 
 world.on_leaving(_forget)
-world.on_joining(_make_anew)
+world.on_joining(_register_again)

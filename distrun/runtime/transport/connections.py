@@ -1,8 +1,8 @@
-"""TCP connections with ranks on other hosts, none of which ever blocks, and all of which are waited for as one.
+"""TCP connections with ranks on other hosts. They never block, and one epoll object waits for all of them.
 
-Two kinds of traffic travel on connections of their own. A `Channel` carries messages of any length. A `Stream` carries
-the bytes of arrays: both ends know what comes, so nothing but the bytes is sent, straight out of one array and into
-another. What does not fit into the kernel's buffer waits here and leaves with a later `ConnectionSet.progress`.
+There are two kinds. A `Channel` carries messages of any length. A `Stream` carries the bytes of arrays: both ends know
+which array comes next, so only the bytes are sent, straight from one array into another. Data that does not fit into
+the kernel's buffer waits here until a later `ConnectionSet.progress` sends it.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 _LENGTH = struct.Struct("<I")
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _CHUNK = 96 << 10
-"""Bytes of messages taken at a time. From 128 KiB on, the C library maps new memory for each read, which takes longer
-than the read."""
-_MAX_READS = 8  # of a stream before other connections are read
+"""The most bytes of messages that are read at a time. From 128 KiB on, the C library would map new memory for each
+read, which takes longer than the read."""
+_MAX_READS = 8  # reads of a stream before other connections get their turn
 LARGEST_FRAME = LARGEST + (16 << 10)
-"""Bytes of the largest message of a channel: leaders of hosts put envelopes around those that they pass on."""
+"""Bytes of the largest message of a channel: leaders of hosts wrap the messages that they pass on in envelopes."""
 
 SILENT = "nothing was heard from its host any more"
-"""Why a connection with a host that is gone has ended."""
+"""The reason of a connection that timed out."""
 
 OnClose = Callable[[str], None]
 """Called once, with the reason why a connection ended."""
 
 
 class ConnectionSet:
-    """All connections of this rank. All work is done in `progress`, which only one thread may call at a time."""
+    """All connections of this rank. `progress` does all work. Only one thread may call it at a time."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self.fd = self._epoll.fileno()
-        """Readable when there is something to do."""
+        """Readable when `progress` has something to do."""
 
     def progress(self) -> None:
-        """Read what has come, send what fits; never blocks."""
+        """Read what has arrived, and send what fits, without blocking."""
         for fd, mask in self._epoll.poll(0):
             connection = self._connections.get(fd)
             if connection is not None:
                 connection.handle_events(mask)
 
     def add(self, connection: Connection) -> None:
-        """Poll a connection from now on."""
+        """Add a connection to those that are polled."""
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, connection.mask)
 
     def update(self, connection: Connection) -> None:
-        """Poll for a connection's new mask."""
+        """Poll `connection` for its new mask."""
         self._epoll.modify(connection.fd, connection.mask)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is to be closed."""
+        """Remove a connection before it is closed."""
         if self._connections.pop(connection.fd, None) is not None and not connection.is_detached:
             self._epoll.unregister(connection.fd)
 
     def detach(self, connection: Connection) -> None:
-        """Poll a connection no longer. May be called once."""
+        """Stop polling a connection. May be called once."""
         self._epoll.unregister(connection.fd)
 
     def close(self) -> None:
@@ -87,26 +87,26 @@ class ConnectionSet:
 
 
 class Connection:
-    """One TCP connection, in whichever direction it was made."""
+    """One non-blocking TCP connection."""
 
     def __init__(self, connections: ConnectionSet, connection: socket.socket, on_close: OnClose) -> None:
-        """`on_close` is told why nothing will come any more."""
+        """`on_close` is called with the reason when the connection has ended."""
         connection.setblocking(False)
         self.socket = connection
         self.fd = connection.fileno()
         self.mask = _READ
         self.is_closed = False
         self.is_detached = False
-        """Whether it is polled no longer, because its other end is gone and only what has come is left to read."""
+        """Whether it is no longer polled, because its other end is gone and only received data is left to read."""
         self._reason = ""
-        # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
+        # With encryption, decrypted data may wait in this process, where no poll reports it.
         self._reads_ahead = hasattr(connection, "reads_ahead")
         self._connections = connections
         self._on_close = on_close
         connections.add(self)
 
     def handle_events(self, mask: int) -> None:
-        """Handle events."""
+        """Handle the events of a poll's `mask`."""
         try:
             if mask & _WRITE:
                 self._write()
@@ -116,20 +116,20 @@ class Connection:
             self._close(reason_of(error))
 
     def look(self) -> None:
-        """Read what has come, whether the poll tells of it or not."""
+        """Read what has arrived, even if no poll has reported it."""
         if not self.is_closed:
             self.handle_events(_READ)
 
     def _write(self) -> None:
-        """Send what has waited."""
+        """Send pending data."""
         raise NotImplementedError
 
     def _read(self) -> None:
-        """Read what has come."""
+        """Read what has arrived."""
         raise NotImplementedError
 
     def _detach(self) -> None:
-        """Poll this connection no longer; it may still be read from."""
+        """Stop polling this connection. It may still be read."""
         self._connections.detach(self)
         self.is_detached = True
 
@@ -147,12 +147,12 @@ class Connection:
             self._notify_closed()
 
     def _notify_closed(self) -> None:
-        """Tell why it is closed."""
+        """Call `on_close` with the reason."""
         self._on_close(self._reason)
 
 
 class Channel(Connection):
-    """Messages to and from one rank: each is its length in four bytes, then its bytes."""
+    """Messages to and from one rank. Each is sent as its length in four bytes, then its bytes."""
 
     def __init__(
         self,
@@ -161,14 +161,14 @@ class Channel(Connection):
         on_message: Callable[[bytes], None],
         on_close: OnClose,
     ) -> None:
-        """`on_message` is given each message that comes."""
+        """`on_message` is called with each received message."""
         self._on_message = on_message
         self._unsent = bytearray()
         self._received = b""
         super().__init__(connections, connection, on_close)
 
     def send(self, message: bytes) -> None:
-        """Send a message; never blocks, and never fails: see `OnClose`."""
+        """Send `message`. It neither blocks nor fails: for a broken connection see `OnClose`."""
         assert len(message) <= LARGEST_FRAME, len(message)
         if self.is_closed:
             return
@@ -181,7 +181,7 @@ class Channel(Connection):
         except BlockingIOError:
             sent = 0
         except OSError:
-            return  # the other side is gone; reading tells why, perhaps with its last message
+            return  # the other side is gone: reading finds the reason, perhaps in its last message
         if sent < len(frame):
             self._unsent += frame[sent:]
             self._want(_READ | _WRITE)
@@ -199,23 +199,22 @@ class Channel(Connection):
 
     @property
     def is_sending(self) -> bool:
-        """Whether messages wait here because the kernel's buffer is full."""
+        """Whether messages are pending because the kernel's buffer is full."""
         return bool(self._unsent) and not self.is_closed
 
     def shut_down(self) -> None:
-        """End a connection whose other side is known to be gone: what it has sent can still be read, then comes the
-        end."""
+        """Shut down a connection whose other side is gone. What it sent can still be read."""
         try:
             self.socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # its end has been noticed already
+            pass  # it has ended already
 
     def _read(self) -> None:
         while self._read_some() and self._reads_ahead and not self.is_closed:
             pass
 
     def _read_some(self) -> bool:
-        """Take what one read gives; whether there was anything."""
+        """Read once, handle the messages, and return whether there was any data."""
         try:
             data = self.socket.recv(_CHUNK)
         except BlockingIOError:
@@ -241,17 +240,17 @@ class Channel(Connection):
 
 
 class Transfer:
-    """The bytes that are still to come into one array, or to leave it."""
+    """The progress of one array that is being sent or received."""
 
     __slots__ = ("left",)
 
     def __init__(self, left: int) -> None:
         self.left = left
-        """Bytes."""
+        """The bytes that are still to be sent or received."""
 
 
 class Stream(Connection):
-    """The bytes of arrays, to and from one rank, in an order both ends know."""
+    """The bytes of arrays, to and from one rank, in an order that both ends know."""
 
     def __init__(self, connections: ConnectionSet, connection: socket.socket, on_close: OnClose) -> None:
         self._unsent: deque[tuple[memoryview, Transfer]] = deque()
@@ -260,16 +259,16 @@ class Stream(Connection):
 
     @property
     def is_sending(self) -> bool:
-        """Whether arrays that were given to `send` are still needed."""
+        """Whether data passed to `send` is still pending."""
         return bool(self._unsent)
 
     @property
     def is_receiving(self) -> bool:
-        """Whether something that was asked for has not come yet."""
+        """Whether data that was asked for has not arrived yet."""
         return bool(self._awaited)
 
     def send(self, data: memoryview) -> Transfer:
-        """Send bytes. Their memory must not change before all have left."""
+        """Send the bytes of `data`, which must not change until the transfer is complete."""
         transfer = Transfer(len(data))
         if not transfer.left:
             return transfer
@@ -284,7 +283,7 @@ class Stream(Connection):
         return transfer
 
     def receive(self, into: memoryview) -> Transfer:
-        """Receive bytes, after those that earlier calls asked for."""
+        """Receive the next bytes in `into`, after the bytes for earlier calls."""
         transfer = Transfer(len(into))
         if not transfer.left:
             return transfer
@@ -299,21 +298,20 @@ class Stream(Connection):
         return transfer
 
     def info(self) -> TcpInfo | None:
-        """Return what the kernel knows of it; None when it is closed."""
+        """Return the kernel's information about this connection, or None if it is closed."""
         try:
             return None if self.is_closed else TcpInfo.of(self.socket)
         except OSError:
             return None
 
     def give_up_if_silent(self, keepalive: float) -> None:
-        """Close it if what was sent has been unanswered for so many seconds."""
+        """Close the connection if sent data has not been acknowledged for `keepalive` seconds."""
         info = self.info()
         if info is not None and info.is_dead(keepalive):
             self._close(SILENT)
 
     def _notify_closed(self) -> None:
-        """Tell why it is closed if anything is still to be sent or received: a rank that has left after its part is not
-        missed."""
+        """Call `on_close` only if data is still to be sent or received: a rank may leave after it has done its part."""
         if self._unsent or self._awaited:
             super()._notify_closed()
 
@@ -358,14 +356,14 @@ class Stream(Connection):
         if self._awaited or not mask & ~_WRITE:
             super().handle_events(mask)
             return
-        # Nothing has been asked for yet. Either the peer is ahead of us, and what it sends stays in the kernel's buffer
-        # until it is asked for, or it is gone.
+        # No data has been asked for yet. Either the peer is ahead of this rank, and its data stays in the kernel's
+        # buffer until it is asked for, or the peer is gone.
         super().handle_events(mask & _WRITE)
         try:
             if not self.socket.recv(1, socket.MSG_PEEK):
                 self._close("its connection was closed")
             elif mask & (select.EPOLLHUP | select.EPOLLERR):
-                self._detach()  # a hang-up cannot be masked; what has come before it is still wanted
+                self._detach()  # a hang-up cannot be masked, and data that arrived before it is still needed
             else:
                 self._want(self.mask & ~_READ)
         except BlockingIOError:
@@ -375,7 +373,7 @@ class Stream(Connection):
 
 
 def reason_of(error: OSError) -> str:
-    """Return how a connection ended, for people."""
+    """Return a clause that tells users how a connection ended."""
     if isinstance(error, TimeoutError):
         return SILENT
     return f"its connection broke ({error.strerror or error})"

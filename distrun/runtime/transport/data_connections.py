@@ -1,7 +1,7 @@
-"""Data connections: those of a rank with ranks of other hosts that carry arrays.
+"""Data connections: the TCP connections of a rank with ranks of other hosts that carry arrays.
 
-There is one for each two ranks that have ever met on a rail. The sets of ranks whose rails join the same two share it:
-all ranks execute the operations that they have in common in the same order.
+There is one for each pair of ranks that share a rail. Process sets whose rails join the same two ranks share it,
+because both ranks execute the operations of these sets in the same order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.rendezvous.protocol import DATA, Member, Rendezvous
 
 CHECK_INTERVAL = 0.5
-"""Seconds after which a rank that waits for connections checks whether the job has failed meanwhile."""
+"""Seconds after which a rank that waits for connections checks whether the job has failed."""
 DIAL_INTERVAL = 5.0
-"""Seconds after which a rank that dials does: enough for a handshake over a slow network."""
+"""Seconds after which a rank that dials checks this: enough for a handshake over a slow network."""
 MANY_HOSTS = 32
-"""Hosts above which a rank does not connect with all of them at the start, but with those that it needs."""
+"""With more hosts than this, a rank does not connect with all of them at the start, only with those that it needs."""
 
 
 class DataConnections(LinkMaker):
@@ -50,11 +50,11 @@ class DataConnections(LinkMaker):
         Args:
             rendezvous: the members and the key.
             layout: which ranks share a host.
-            network: what the connections become part of.
+            network: takes over the connections.
             local_group: the ranks of this host.
-            timeout: seconds in which peers must have connected.
-            interruption: what ends the wait for them before.
-            early: connections that other ranks have made with this one already.
+            timeout: the seconds that peers have to connect.
+            interruption: may end the wait for peers earlier.
+            early: connections that other ranks have already made with this one.
         """
         self._early = early or {}
         self._members = rendezvous.members
@@ -78,12 +78,12 @@ class DataConnections(LinkMaker):
         return self.links(local_ranks, peers)
 
     def links(self, local_ranks: LocalRanks, peers: Peers) -> TcpLinks:
-        """Return links over connections that have been made, and those that will be."""
+        """Return the links with `peers`, over connections that exist already or are made when they are needed."""
         connect = self._complete if len(peers) >= MANY_HOSTS else None
         return TcpLinks(local_ranks, self._network, peers, self._streams, connect)
 
     def _complete(self, peers: Sequence[int], tell: Callable[[int], Mapping[int, int]]) -> None:
-        """Make the connections with some peers that are missing; see `links.Connect`."""
+        """Make the missing connections with `peers`. For `tell` see `links.Connect`."""
         missing = [rank for rank in peers if rank not in self._streams]
         is_dialed = any(not self._dials(rank) for rank in missing)
         with self._listening() if is_dialed else _not_listening() as listener:
@@ -95,18 +95,18 @@ class DataConnections(LinkMaker):
     def connect(
         self, peers: Iterable[int], ports: Mapping[int, int], listener: Listener | None, deadline: float
     ) -> None:
-        """Connect with peers: those of hosts with lower numbers are dialed, the others dial us.
+        """Connect with `peers`: this rank dials those on hosts with lower numbers, and the others dial this rank.
 
-        A rank accepts connections once it has made its own, and those of host 0 make none, so no rank waits for ever.
+        A rank first dials, then accepts connections. Ranks of host 0 do not dial, so there is no deadlock.
 
         Args:
-            peers: ranks of other hosts, which do the same.
-            ports: at which each rank listens, if anybody dials it.
-            listener: ours; None if nobody dials us.
-            deadline: the monotonic time until which to try.
+            peers: ranks of other hosts, which call this as well.
+            ports: the port that each rank listens on, if other ranks dial it.
+            listener: this rank's listener, or None if no rank dials it.
+            deadline: the monotonic time when to stop trying.
 
         Raises:
-            BootstrapError: a peer cannot be reached, has not connected in time, or the job has failed meanwhile.
+            BootstrapError: a peer cannot be reached, has not connected in time, or the job has failed in the meantime.
         """
         dialed = sorted(rank for rank in peers if self._dials(rank))
         for rank in dialed:
@@ -165,7 +165,7 @@ class DataConnections(LinkMaker):
                 )
 
     def _check(self) -> None:
-        """Raise if nobody may come any more."""
+        """Raise BootstrapError if the job has failed or is interrupted, so that peers may never connect."""
         check(self._interruption)
         self._network.progress()
         reason = self._local_group.lost_rank() or self._local_group.stop_reason
@@ -179,7 +179,7 @@ class DataConnections(LinkMaker):
 
     @contextmanager
     def _listening(self) -> Iterator[Listener]:
-        """Listen at the addresses where we were found at the start, all with one port."""
+        """Listen at the addresses that this rank used in the rendezvous, all with the same port."""
         try:
             sockets = listen_at(self._addresses)
         except OSError as error:
@@ -195,8 +195,8 @@ class DataConnections(LinkMaker):
 
 
 def way(ours: Member, theirs: Member, rail: int) -> tuple[str, str]:
-    """Return the addresses between which two ranks of a rail connect, ours first: rails are spread over the networks
-    that both hosts have."""
+    """Return the addresses, `ours` first, that two ranks of a rail connect. Rails are spread over the hosts' common
+    networks."""
     ways = [(ours.address, theirs.address)]
     for own in map(ip_interface, filter(None, ours.further.split(","))):
         for other in map(ip_interface, filter(None, theirs.further.split(","))):
@@ -206,8 +206,8 @@ def way(ours: Member, theirs: Member, rail: int) -> tuple[str, str]:
 
 
 def needed(peers: Peers, first: Iterable[int]) -> list[int]:
-    """Return the ranks with which one of a rail connects at the start: all `peers`, or, where they are many, those on
-    the hosts `first`."""
+    """Return the ranks to connect with at the start: all `peers`, or, if they are many, the peers on the hosts
+    `first`."""
     return list(peers.values()) if len(peers) < MANY_HOSTS else [peers[host] for host in first]
 
 

@@ -1,7 +1,7 @@
-"""Links: arrays travel between the ranks of a rail, which are on different hosts.
+"""Links: move arrays between the ranks of a rail, which are on different hosts.
 
-Sending and receiving are posted and then waited for, so that both directions of all links are busy at once. Between
-two ranks arrays arrive in the order in which they were sent, and both ends know what comes: there are no tags.
+Sends and receives are posted and then waited for, so that both directions of all links are busy at once. Between two
+ranks, arrays arrive in the order they were sent, and both ends know which array comes next. So there are no tags.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from distrun.runtime.transport.link_health import trouble_with
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.network import Network
 
-_MOST = 3  # ranks with whom the connections are looked at
+_MOST = 3  # ranks whose connections are checked for a report
 
 Flat = NDArray[Any]
 
 Peers = Mapping[int, int]
-"""The ranks of a rail, without our own, by the number of their host."""
+"""The other ranks of this rank's rail, by the number of their host."""
 
 
 class Ticket(Protocol):
@@ -32,7 +32,7 @@ class Ticket(Protocol):
 
     @property
     def left(self) -> int:
-        """The bytes or messages that are still to come or to leave; 0 when it is done."""
+        """The bytes or messages that are still to be received or sent. 0 when it is done."""
 
 
 class Links(ABC):
@@ -40,40 +40,41 @@ class Links(ABC):
 
     @abstractmethod
     def send(self, host: int, array: Flat) -> Ticket:
-        """Send a contiguous array.
+        """Send a contiguous `array` to `host`. Do not block.
 
-        It must not change before the ticket is done, `flush` has returned, or an answer to it has come.
+        It must not change until the ticket is done, `flush` has returned, or the receiver has answered it.
         """
 
     @abstractmethod
     def receive(self, host: int, into: Flat) -> Ticket:
-        """Receive into a contiguous array."""
+        """Receive the next array from `host` in the contiguous array `into`. Do not block."""
 
     @abstractmethod
     def wait(self, tickets: Sequence[Ticket], what: str) -> None:
-        """Return when all are done; `what` names the operation in warnings and errors.
+        """Return when all `tickets` are done. `what` names the operation in warnings and errors.
 
         Raises:
             JobAbortedError: a rank is gone.
-            StallError: the stall timeout is over.
+            StallError: the stall timeout has passed.
         """
 
     @abstractmethod
     def flush(self, what: str) -> None:
-        """Return when nothing that was sent is needed any more; raises as `wait` does."""
+        """Return when all arrays that were sent may be changed. Raises the errors of `wait`."""
 
     @property
     def are_complete(self) -> bool:
-        """Whether there are links with all ranks of the rail, without `connect`; the same on all of them."""
+        """Whether all ranks of the rail are linked from the start, without `connect`. It is the same on all ranks."""
         return True
 
     def connect(self, hosts: Iterable[int], tell: Callable[[int], Sequence[int]]) -> None:  # noqa: B027
-        """Make the links with some hosts that are not there yet; the ranks of the rail call this at the same time.
+        """Make the links with `hosts` that are still missing. All ranks of the rail call this together.
 
-        `tell` must be called once; it tells the ranks of the rail a number, and returns everybody's, by host.
+        `tell` must be called exactly once. It sends a number to all ranks of the rail, and returns the numbers of all,
+        by host.
 
         Raises:
-            JobAbortedError: a peer cannot be reached, has not connected in time, or the job has failed meanwhile.
+            JobAbortedError: a peer cannot be reached, has not connected in time, or the job has failed in the meantime.
         """
 
     def close(self) -> None:  # noqa: B027 - the network closes its own connections
@@ -81,12 +82,12 @@ class Links(ABC):
 
 
 Connect = Callable[[Sequence[int], Callable[[int], Mapping[int, int]]], None]
-"""Connects with ranks that are not connected yet. The second argument is to be called once: it tells the rail's ranks
-the port at which we listen, and returns everybody's, by rank."""
+"""Connects with the given ranks unless they are connected. Calls its second argument exactly once: this sends the port
+that this rank listens on to the ranks of the rail, and returns the ports of all, by rank."""
 
 
 class TcpLinks(Links):
-    """A TCP connection per host; where hosts are many, with those that are needed."""
+    """Links over one TCP connection for each host. With many hosts, only the needed ones are connected."""
 
     def __init__(
         self,
@@ -100,8 +101,8 @@ class TcpLinks(Links):
         Args:
             local_ranks: the ranks of this host that use links, for waiting.
             peers: the ranks at the other ends.
-            streams: the connections by rank.
-            connect: makes connections that are missing; None: there are none missing.
+            streams: the connections by rank. `connect` adds to them.
+            connect: makes missing connections. None if none is missing.
         """
         self._local_ranks = local_ranks
         self._network = network
@@ -169,20 +170,21 @@ class TcpLinks(Links):
 
 
 class LinkMaker(ABC):
-    """Makes links: those of the whole job at its start, and those of sets of ranks later."""
+    """Makes links, for the whole job at its start and for process sets later."""
 
     @abstractmethod
     def make(
         self, local_ranks: LocalRanks, peers: Peers, first: Iterable[int], tell: Callable[[int], Sequence[int]]
     ) -> Links:
-        """Return the links with the ranks of a rail; its ranks call this at the same time.
+        """Return the links of this rank with the ranks of its rail. All ranks of the rail call this together.
 
         Args:
             local_ranks: the ranks of this host that use links, for waiting.
             peers: the ranks at the other ends.
-            first: the hosts to connect with at once, where hosts are many.
-            tell: must be called once; tells all ranks of the job a number, and returns everybody's by rank.
+            first: the hosts to connect with at once if there are many hosts.
+            tell: must be called exactly once. Sends a number to all ranks of the job, and returns the numbers of all,
+                by rank.
 
         Raises:
-            BootstrapError: a peer cannot be reached, has not connected in time, or the job has failed meanwhile.
+            BootstrapError: a peer cannot be reached, has not connected in time, or the job has failed in the meantime.
         """

@@ -1,4 +1,4 @@
-"""The local group: all ranks of one host, and waiting for one another."""
+"""The local group: all ranks of one host, which wait for each other and notice when one is gone."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from distrun.runtime.transport.shared_memory.segment import (
 from distrun.tracing import recording
 
 SPINS = 1000
-"""Looks before sleeping, some tens of microseconds: a wake-up costs about as much, so a wait costs at most twice its
-length."""
-_SLEEPS_PER_TIMEOUT = 20  # parts that a stall timeout is slept in
+"""The number of checks before a rank sleeps. They take some tens of microseconds, about as long as a wake-up, so a wait
+costs at most twice its length."""
+_SLEEPS_PER_TIMEOUT = 20  # the longest sleep is this fraction of the stall timeout
 NETWORK_SPINS = 300
-"""Looks before sleeping where each asks the kernel for what has come over the network."""
+"""The number of checks before sleeping if each of them polls the network by a system call."""
 SHORTEST_NAP = 0.005
-"""Seconds that a thread sleeps at least which looks after the network, for another may be at it."""
+"""The least seconds that a thread sleeps between progressing the network, since another thread may be doing so."""
 
 
 def _usable_cores(peers: Sequence[PeerInfo]) -> int:
-    """The cores that the ranks together may run on: mpirun and srun bind each rank to a few."""
+    """Return the number of cores that the ranks may run on together: mpirun and srun bind each rank to a few."""
     cores = set(os.sched_getaffinity(0))
     for peer_info in peers:
         with contextlib.suppress(OSError):
@@ -56,7 +56,7 @@ def _bells(fds: Sequence[int], segments: Sequence[Segment], word: int) -> list[D
 
 
 class LocalGroup(LocalRanks):
-    """The ranks of one host as one of them sees them: its local peers."""
+    """All ranks of one host, as one of them sees them. The other ranks are its local peers."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class LocalGroup(LocalRanks):
     ) -> None:
         """
         Args:
-            network: given where the job has more hosts than this one.
-            interruption: what may end all waits.
-            meeting: where these ranks have met; None in tests.
-            clock: the time in seconds, by which waits are timed.
+            network: given if the job has several hosts.
+            clock: returns the time in seconds for timeouts.
+            interruption: may end all waits.
+            rendezvous: the rendezvous of these ranks. None in tests.
         """
         size = os.fstat(peers[0].segment).st_size
         segments = [Segment(peer_info.segment, size, len(peers)) for peer_info in peers]
@@ -84,9 +84,9 @@ class LocalGroup(LocalRanks):
         self._open([segment.words for segment in segments], EPOCH, layout.lines // 8, layout.stage)
         self.rendezvous = rendezvous
         self.watched_since = time.monotonic()
-        """The end of the last stretch of a wait of which the waking clock knows whether we were stopped in it."""
+        """The monotonic time up to when the waking clock knows whether this process was stopped during a wait."""
         self._clock = clock
-        # Short enough for `waking_clock` to see most of the time in which we were stopped.
+        # Short enough for `waking_clock` to notice most of the time when this process is stopped.
         self._longest_sleep = timeouts.timeout / _SLEEPS_PER_TIMEOUT or float("inf")
         self._peers = peers
         self.service_bells = _bells([p.service_bell for p in peers], segments, SERVICE_SLEEPING)
@@ -96,23 +96,23 @@ class LocalGroup(LocalRanks):
         others = (*([] if network is None else [network.fd]), *stop_descriptors(interruption))
         self._sleeper = Sleeper(self.bell, self._pidfds, others, recording.questions)
         self._ended: dict[int, str] = {}
-        self._left_at: dict[int, float] = {}  # when we saw that a peer had left
+        self._left_at: dict[int, float] = {}  # when this rank saw that a peer had left
         self.stop_reason: str | None = None
-        """Why a thread that waits for a peer is to stop waiting: set by another thread, that shuts us down, say, before
-        it rings our own bell."""
+        """Why a thread that waits for a peer must stop waiting. Another thread, for example one that shuts down, sets
+        it before it rings this rank's own bell."""
         self.before_sleep: Callable[[], None] | None = None
-        """Called before a waiting thread is put to sleep, in vain perhaps."""
+        """Called before a waiting thread may sleep."""
         self.area_bytes = 0
-        """Bytes of our areas, through which we exchange with some of the peers only."""
+        """The bytes of this rank's areas, for exchanges in subgroups."""
         self.spare_cores = _usable_cores(peers) - self.size
-        """Cores left when every rank keeps one busy; negative when ranks share cores."""
+        """The cores that are left if every rank keeps one busy. Negative if ranks share cores."""
         self.may_spin = True
-        """Off while the progress thread has the turn: looking holds the interpreter's lock, which the rank's work
-        needs."""
+        """False while the progress thread makes progress: checking in a loop holds the interpreter's lock (GIL), which
+        the rank's other threads need."""
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that we use of the memory that we show the peers, beyond what every rank needs."""
+        """The bytes of shared memory that this rank uses, beyond what every rank needs."""
         return self.heap.used + self.area_bytes
 
     # Waiting --------------------------------------------------------------------------------------------------------
@@ -126,49 +126,54 @@ class LocalGroup(LocalRanks):
         is_undecided: bool = False,
         needed: Sequence[int] | None = None,
     ) -> bool:
-        """Wait until `ready()`; False when the monotonic time `until` came first.
+        """Wait until `ready()` is true. Return False if the time `until` comes first.
 
         Args:
-            ready: becomes true through something that a peer writes before it rings our bell.
-            what: says, for messages, what is waited for.
-            until: a time of our clock.
-            timeouts: other ones than the job's.
-            needed: the peers that are waited for, if not all: the leaving of others is nothing to us.
-            is_undecided: rank 0's decision is waited for. A peer that has left may have had it already, while ours is
-                under way; so for a moment only rank 0's own leaving counts.
+            ready: becomes true by something that a peer writes before it rings this rank's bell.
+            what: describes, for messages, what is waited for.
+            until: a time of this rank's clock, in seconds.
+            timeouts: timeouts to use instead of the job's.
+            is_undecided: whether a decision of rank 0 is waited for. A peer that has left may have received it already
+                while it is still on its way to this rank. So for `REASON_TIMEOUT` seconds only the departure of rank 0
+                counts.
+            needed: the indices of the peers that are waited for, if not all. The departure of others does not count.
 
         Raises:
             JobAbortedError: a peer ended, left or failed, and `ready()` is still false.
-            StallError: the stall timeout is over.
+            StallError: the stall timeout has passed.
         """
         self.watched_since = time.monotonic()
         for _ in range(self.looks):
             if ready():
                 return True
         nudge = partial(self._nudge, self.others if needed is None else needed) if self.spare_cores <= 0 else None
-        # With many ranks to a core, one that has not come yet need not be busy with other things: its turn on the core
-        # has not come. All that wait would wake the progress threads of all others in vain.
+        # With several ranks to a core, a rank that has not arrived may simply not have been scheduled. If the waiting
+        # ranks nudged so early, they would wake the progress threads of all others for nothing.
         nudge_after = NUDGE_AFTER * max(1.0, self.size / max(1, self.size + self.spare_cores))
         wait_timer = WaitTimer(timeouts or self.timeouts, what, nudge, self._clock, nudge_after)
         if self.before_sleep is not None:
             self.before_sleep()
         while True:
+            # The order matters: arm the bell, read who is gone, then check `ready` once more, then sleep. What a peer
+            # writes after this check rings the bell. What it wrote before it died is seen by the check.
             self.bell.arm()
             try:
                 trouble = self._trouble(REASON_TIMEOUT if is_undecided else 0.0, needed)
                 if self.network is not None:
-                    self.network.progress()  # whatever we wait for, others may wait for what we have yet to send
+                    self.network.progress()  # other ranks may wait for what this one has yet to send
                 if ready():
                     return True
                 if trouble is not None:
                     raise JobAbortedError(f"{what()}: {trouble}")
                 if self.network is not None and self.network.trouble() is not None:
-                    continue  # it has come to light only now, and nothing more may come that would wake us
+                    continue  # found only now, and perhaps nothing else will wake this thread
                 if self.stop_reason is not None:
                     raise JobAbortedError(f"{what()}: {self.stop_reason} before it was done")
+                # This process may have been stopped since the last sleep. The clock must not count that time, whether
+                # it was before or after `now` is read.
                 now = self._clock()
-                self.watched_since = waking_clock.note_sleep(self.watched_since, 0.0)  # we may have been stopped
-                now = min(now, self._clock())  # without that stop, and without one since
+                self.watched_since = waking_clock.note_sleep(self.watched_since, 0.0)
+                now = min(now, self._clock())
                 if until is not None and now >= until:
                     return False
                 due = min(wait_timer.look(now), self._next_look(until, is_undecided))
@@ -180,13 +185,13 @@ class LocalGroup(LocalRanks):
 
     @property
     def looks(self) -> int:
-        """How often to look for what is waited for before sleeping."""
+        """How often to check the condition of a wait before sleeping."""
         if not self.may_spin or self.spare_cores < 0:
             return 2
         return SPINS if self.network is None else NETWORK_SPINS
 
     def _next_look(self, until: float | None, is_undecided: bool) -> float:
-        """The time by which to look again though nobody has rung."""
+        """Return the time to check again even if the bell has not rung."""
         times = [float("inf") if until is None else until]
         if self.network is not None:
             times.append(self.network.next_look)
@@ -195,18 +200,18 @@ class LocalGroup(LocalRanks):
         return min(times)
 
     def _nudge(self, needed: Sequence[int]) -> None:
-        """Wake the progress threads of peers that have submitted something, or will, and are busy with other things."""
+        """Wake the progress threads of the `needed` peers, whose other threads may be busy with something else."""
         for index in needed:
             self.segments[index].words[WANTED] = 1
             self.service_bells[index].ring()
 
     @property
     def is_nudged(self) -> bool:
-        """Whether a peer waits for us, has said so, and has not been served since."""
+        """Whether a peer that waits for this rank has nudged it, and nothing has been completed since."""
         return self._words[WANTED] != 0
 
     def clear_nudge(self) -> None:
-        """Something was completed; a peer that still waits will nudge again."""
+        """Clear the nudge after something was completed. A peer that still waits will nudge again."""
         if self._words[WANTED]:
             self._words[WANTED] = 0
 
@@ -217,20 +222,22 @@ class LocalGroup(LocalRanks):
             self.stop_reason = self.stop_reason or self._interruption.interruption
 
     def longest_nap(self) -> float | None:
-        """Return how many seconds a thread may sleep that looks after the network; None: until something comes."""
+        """Return the most seconds that a thread that progresses the network may sleep, or None for no limit."""
         due = float("inf") if self.network is None else self.network.companion_due
         return None if due == float("inf") else max(SHORTEST_NAP, due - self._clock())
 
     def note_end(self, index: int) -> None:
-        """A peer's process is known to have ended."""
+        """Record that the process of the peer `index` has ended."""
         self._ended.setdefault(index, peer_process.ending(self._peers[index].pidfd))
 
     def _trouble(self, grace: float = 0.0, needed: Sequence[int] | None = None) -> str | None:
-        """Why a peer will not come any more, if that is known.
+        """Return why a peer will never do its part, or None if no such reason is known.
 
-        To be read before the last look at what is waited for, never after it: a peer may do its part and then end.
-        `grace`: seconds for which the leaving of other ranks than rank 0 does not count. `needed`: whose leaving
-        counts at all; None: everybody's.
+        Call it before the last check of what is waited for, never after it: a peer may do its part and then end.
+
+        Args:
+            grace: seconds when the departure of ranks other than rank 0 does not count yet.
+            needed: the indices of the peers whose departure counts. None for all.
         """
         for index in self.others:
             state = self.segments[index].words[STATE]
@@ -248,13 +255,13 @@ class LocalGroup(LocalRanks):
         return None if self.network is None else self.network.trouble()
 
     def _may_leave(self, index: int, grace: float, needed: Sequence[int] | None) -> bool:
-        """Whether a peer that has left is not missed, or not yet."""
+        """Return whether the departure of the peer `index` does not count, or not yet."""
         if needed is not None and index not in needed:
             return True
         return self.ranks[index] != 0 and self._clock() < self._left_at[index] + grace
 
     def lost_rank(self) -> str | None:
-        """The rank that has failed, or ended without leaving, if one is known; any thread may ask, at any time."""
+        """Return a sentence about a rank that has failed, or ended without leaving, or None. Any thread may call it."""
         ended = select.poll()
         for pidfd in self._pidfds:
             ended.register(pidfd, select.POLLIN)
@@ -269,11 +276,11 @@ class LocalGroup(LocalRanks):
 
     @property
     def missing(self) -> int:
-        """The number of peers that have left or failed; any thread may ask."""
+        """The number of peers that have left or failed. Any thread may read it."""
         return sum(self.segments[index].words[STATE] in (LEFT, FAILED) for index in self.others)
 
     def departure_of(self, rank: int) -> str | None:
-        """Return a sentence about a rank, of any host, that has left in an orderly way; any thread may ask."""
+        """Return a sentence if `rank`, of any host, has left in an orderly way, else None. Any thread may call it."""
         if rank not in self.ranks:
             return None if self.network is None else self.network.departure_of(rank)
         index = self.ranks.index(rank)
@@ -281,10 +288,10 @@ class LocalGroup(LocalRanks):
             return None
         return f"{self.describe([index])} has left: {self.segments[index].reason}"
 
-    # Telling and asking ---------------------------------------------------------------------------------------------
+    # Describing, announcing and closing -----------------------------------------------------------------------------
 
     def describe_rank(self, rank: int) -> str:
-        """Name any rank for people."""
+        """Return a text that names `rank`, of any host."""
         if rank in self.ranks or self.network is None:
             return self.describe([self.ranks.index(rank)])
         return self.network.describe(rank)
@@ -302,7 +309,7 @@ class LocalGroup(LocalRanks):
         return f"rank {self.ranks[index]} ({', '.join(details)})"
 
     def announce(self, state: int, reason: str = "") -> None:
-        """Tell the peers, and the other hosts, that we leave or have failed, and why."""
+        """Announce to the peers and the other hosts that this rank leaves or has failed (`state`), and the `reason`."""
         if self._words[STATE] != RUNNING or not self.heap.is_ours:
             return
         self.mine.reason = reason
@@ -314,16 +321,16 @@ class LocalGroup(LocalRanks):
             self.network.announce(state, reason)
 
     def service_sleeper(self, watches_peers: bool = False) -> Sleeper:
-        """For the progress thread: sleeps until our service bell rings, or another host calls.
+        """Return the sleeper of the progress thread. The service bell and alarms of other hosts wake it.
 
-        `watches_peers`: it sees the end of peers, too.
+        If `watches_peers`, it also wakes when a peer ends.
         """
         calls = [] if self.network is None else [self.network.alarm_fd]
         pidfds = self._pidfds if watches_peers else {}
         return Sleeper(self.service_bells[self.own], pidfds, calls, recording.questions)
 
     def disown(self) -> None:
-        """In a forked child: touch nothing of the parent's any more, and end a wait that the fork has interrupted."""
+        """In a forked child: detach from what belongs to the parent, and end a wait that the fork interrupted."""
         self.heap.is_ours = False
         self.stop_reason = "this process was forked"
         self.bell.disown()
@@ -331,7 +338,8 @@ class LocalGroup(LocalRanks):
             self.network.disown()
 
     def close(self, is_hurried: bool = False) -> None:
-        """Close the descriptors. The memory itself goes when the last array in it does."""
+        """Close the descriptors. The memory itself is freed with the last array in it. `is_hurried`: see
+        `Network.close`."""
         for peer_info in self._peers:
             peer_info.close()
         if self.network is not None:

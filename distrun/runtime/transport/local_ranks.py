@@ -1,4 +1,4 @@
-"""Local ranks: some ranks of one host, or all, and the words that each shows the others."""
+"""Local ranks: all or some of the ranks of one host, and the words that they exchange."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from distrun.runtime.transport.shared_memory.doorbell import SEES_STORES_IN_ORDE
 from distrun.runtime.transport.shared_memory.segment import Heap, Segment
 
 FEW_RANKS = 8
-"""Ranks that wake each other at a barrier as they arrive."""
+"""Up to this many ranks wake each other at a barrier as they arrive. With more, only the last one wakes the others."""
 
 
 class LocalRanks(ABC):
-    """Some ranks of one host as one of them sees them.
+    """All or some of the ranks of one host, as one of them sees them.
 
-    They are numbered by position: `ranks[i]` is the world rank of number i, in rising order; `own` is our number.
+    They are numbered by position: `ranks[i]` is the world rank of number i, in rising order. `own` is the number of
+    this rank.
     """
 
     def __init__(
@@ -32,9 +33,9 @@ class LocalRanks(ABC):
     ) -> None:
         """
         Args:
-            segments: by position, as are the bells.
-            heap: the heap of our own segment.
-            network: given where the job has more hosts than this one.
+            segments: the ranks' segments, by position. `bells` are by position as well.
+            heap: the heap of this rank's segment.
+            network: given if the job has several hosts.
         """
         self.own = own
         self.ranks = tuple(ranks)
@@ -48,12 +49,12 @@ class LocalRanks(ABC):
         self.network = network
 
     def _open(self, words: Sequence[memoryview], epoch: int, lines: int, stage: int) -> None:
-        """Begin to exchange.
+        """Set up the memory of exchanges.
 
         Args:
-            words: the memory in which each rank shows its words, by position.
-            epoch: the place of the number of the exchange among the words.
-            lines: the place of the first line.
+            words: the memory where each rank shows its words, by position.
+            epoch: the index of the exchange's number in `words`.
+            lines: the index of the first line.
             stage: the offset of the two staging buffers in every segment.
         """
         self.stage = stage
@@ -68,30 +69,30 @@ class LocalRanks(ABC):
         self._rings_at_once = self.size <= FEW_RANKS or not SEES_STORES_IN_ORDER
 
     # The exchange ---------------------------------------------------------------------------------------------------
-    #
-    # A barrier at which every rank shows the others a line of words. Everybody writes a line, then the number of the
-    # exchange; and goes on when all numbers have come as far. There are two lines, used in turn: a line is written
-    # again two exchanges later, which its owner reaches only after everybody arrived at the one between, that is, has
-    # read it. The same holds for the two staging buffers, which are used in step with the lines.
-    #
-    # A few ranks wake each other as they arrive: a rank that was woken too soon looks again, and is awake when the last
-    # one comes. Of many, the last to arrive wakes the others, and nobody else does: each of them would be woken by all
-    # that come before. A rank that publishes its number looks at all others after that, with a fence between; of those
-    # that arrive at the same time, one at least sees that all have come.
+    # A barrier where every rank shows the others a line of words. Every rank writes its line, then the number (epoch)
+    # of the exchange, and waits until the numbers of all ranks are at least as high. There are two lines, used in turn:
+    # a line is overwritten two exchanges later. Its owner gets there only after all ranks have arrived at the exchange
+    # between, and therefore have read the line. The same holds for the two staging buffers, which alternate with the
+    # lines. # A few ranks wake each other as they arrive: a rank that is woken early checks again, and is awake when
+    # the last one arrives. With many ranks, only the last to arrive wakes the others: otherwise each would be woken by
+    # every later arrival. A rank publishes its number, executes a fence, and then reads the numbers of all others. So
+    # if several arrive at the same time, at least one of them sees that all have arrived.
 
     @property
     def parity(self) -> int:
-        """Which line and which staging buffer the *next* exchange uses."""
+        """The index, 0 or 1, of the line and the staging buffer that the *next* exchange uses."""
         return (self._epoch + 1) & 1
 
     def exchange(self, words: Sequence[int], what: str) -> list[Sequence[int]]:
-        """Show `words` (64-bit integers, at most `Layout.line_words`) to all; everybody's, by position.
+        """Show `words` to all ranks, and return the words of each rank, by position. This is a barrier.
 
-        `what` names the operation in stall reports.
+        Args:
+            words: 64-bit integers, at most `Layout.line_words`, equally many on all ranks.
+            what: names the operation in stall reports.
 
         Raises:
             JobAbortedError: one of these ranks ended, left or failed before it arrived.
-            StallError: it did not arrive within the stall timeout.
+            StallError: one of these ranks did not arrive within the stall timeout.
         """
         self._epoch = epoch = self._epoch + 1
         start = self._line_start + (epoch & 1) * self._line_words
@@ -118,7 +119,7 @@ class LocalRanks(ABC):
         return [line[start:stop] for line in self._all_words]
 
     def _await(self, epoch: int, what: str) -> None:
-        """Wait until all have arrived at an exchange."""
+        """Wait until all ranks have arrived at the exchange number `epoch`."""
         place, missing = self._epoch_place, list(self._their_words)
 
         def have_come() -> bool:
@@ -135,9 +136,9 @@ class LocalRanks(ABC):
     @property
     @abstractmethod
     def shared_bytes(self) -> int:
-        """Bytes that we use of the memory that we show the others, beyond what every rank needs."""
+        """The bytes of shared memory that this rank uses, beyond what every rank needs."""
 
-    # Waiting and telling --------------------------------------------------------------------------------------------
+    # Waiting --------------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def wait(
@@ -147,19 +148,19 @@ class LocalRanks(ABC):
         until: float | None = None,
         timeouts: Timeouts | None = None,
     ) -> bool:
-        """Wait until `ready()`; False when the monotonic time `until` came first.
+        """Wait until `ready()` is true. Return False if the time `until` comes first.
 
         Args:
-            ready: becomes true through something that one of these ranks writes before it rings our bell.
-            what: says, for messages, what is waited for.
-            until: a time of our clock.
-            timeouts: other ones than the job's.
+            ready: becomes true by something that one of these ranks writes before it rings this rank's bell.
+            what: describes, for messages, what is waited for.
+            until: a time of this rank's clock, in seconds.
+            timeouts: timeouts to use instead of the job's.
 
         Raises:
             JobAbortedError: one of these ranks left, or any rank failed or ended, and `ready()` is still false.
-            StallError: the stall timeout is over.
+            StallError: the stall timeout has passed.
         """
 
     @abstractmethod
     def describe(self, indices: Sequence[int]) -> str:
-        """Name ranks for people: `rank 1 (process 4242, stopped by a signal)`."""
+        """Return a text that names ranks: `rank 1 (process 4242, stopped by a signal)`."""

@@ -1,4 +1,4 @@
-"""Subgroups: some ranks of a host, which exchange words and small arrays by themselves."""
+"""Subgroups: some of the ranks of a host, which exchange words and small arrays without the others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from distrun.runtime.transport.shared_memory.segment import LINE
 
 
 class LocalSubgroup(LocalRanks):
-    """Some ranks of the local group, of which we are one.
+    """Some ranks of the local group, including this one.
 
-    They have an area of their own in each segment: a rank that is slow may still read what was shown to the whole
+    They use an area of their own in each segment, because a slow rank may still be reading what was shown to the whole
     group.
     """
 
     def __init__(self, whole: LocalGroup, ranks: Sequence[int], area: int) -> None:
-        """`area`: the number of their area, the same on all of them; ours is all zeros."""
+        """`area` is the number of the area, the same on all `ranks`. This rank's area must be all zeros."""
         places = [whole.ranks.index(rank) for rank in ranks]
         own = places.index(whole.own)
         segments = [whole.segments[place] for place in places]
@@ -36,7 +36,7 @@ class LocalSubgroup(LocalRanks):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that we use of the memory that we show the peers."""
+        """The bytes of shared memory that this rank uses for the subgroup."""
         return self.mine.layout.area_size
 
     def wait(
@@ -53,11 +53,11 @@ class LocalSubgroup(LocalRanks):
 
 
 class LocalSubgroups:
-    """The subgroups of a host, as one of its ranks knows them.
+    """The subgroups of a host, on one of its ranks.
 
-    All ranks of the host add and remove the same ones in the same order, whether they belong to them or not, so that
-    all of them give a subgroup the same area. Sets of ranks of several hosts may have the same ranks on this one: they
-    share a subgroup, because their ranks execute what they have in common in the same order.
+    All ranks of the host add and remove the same subgroups in the same order, including those that they do not belong
+    to, so all of them give a subgroup the same area. Process sets with ranks on several hosts may have the same ranks
+    on this one. They share a subgroup, because their ranks execute all operations in the same order.
     """
 
     def __init__(self, whole: LocalGroup) -> None:
@@ -67,9 +67,9 @@ class LocalSubgroups:
         self._made: dict[tuple[int, ...], LocalSubgroup] = {}
 
     def add(self, ranks: Sequence[int]) -> LocalRanks | None:
-        """Return the group of these ranks of this host, given in rising order; None if we do not belong to it.
+        """Return the group of `ranks` of this host, given in rising order, or None if this rank is not one of them.
 
-        It may be used when all its ranks have come as far.
+        It may be used once all its ranks have returned from this call.
         """
         key = tuple(ranks)
         whole = self._whole
@@ -85,7 +85,7 @@ class LocalSubgroups:
         return self._made.get(key)
 
     def remove(self, ranks: Sequence[int]) -> None:
-        """Give up a group that was added; all its ranks have finished with it."""
+        """Release a group that was added. All its ranks must have finished with it."""
         key = tuple(ranks)
         if key == self._whole.ranks:
             return

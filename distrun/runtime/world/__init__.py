@@ -1,6 +1,7 @@
-"""The world: the job that this process is a rank of, as far as it knows it, and the way there.
+"""The world: what this process knows of the job that it is a rank of, and how it joins it.
 
-`world` holds it, with init and shutdown. `bootstrap` joins it: `environments` says who started this rank, and
-`devices` which GPU it is bound to. `regroup`, `generations` and `restarts` are about worlds that change. `capabilities`
-answers what scripts ask of it; `timeline` and `scalars` are what a rank writes about itself.
+`world` holds the state, with init and shutdown. `bootstrap` joins the job: `environments` finds out which launcher
+started this rank, and `devices` which GPU it is bound to. `regroup`, `generations` and `restarts` are about worlds that
+change. `capabilities` answers scripts' questions about the world. `timeline` and `scalars` are records that a rank
+writes about itself.
 """

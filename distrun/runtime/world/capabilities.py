@@ -1,7 +1,7 @@
 """Facts about the job and this rank that scripts ask for.
 
-Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built, so these answer what
-is installed and what carries the tensors.
+Most are Horovod's questions about how it was built. distrun is pure Python and nothing is built. So the answers say
+what is installed, and what moves the tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
-"""Horovod's questions, which the faces of torch, TensorFlow and Keras pass on."""
+"""Horovod's questions, which the packages for torch, TensorFlow and Keras export as well."""
 
 
 def is_homogeneous() -> bool:
@@ -40,12 +40,12 @@ def is_homogeneous() -> bool:
 
 
 def communication_memory() -> dict[str, int]:
-    """Return the bytes that communication holds on this rank, by kind; only kinds of which there is something.
+    """Return the bytes that communication holds on this rank, by kind. Kinds without any bytes are left out.
 
     Returns:
-        On the GPU "gradient buckets", "fusion buffers" and "error feedback"; in host memory "pinned staging" and
-        "shared memory", which is what this rank has allocated of the memory that the ranks of a host share (large
-        results among it, which belong to the caller). Memory of NCCL's own is not counted.
+        On the GPU "gradient buckets", "fusion buffers" and "error feedback". In host memory "pinned staging" and
+        "shared memory". The latter is the memory shared by the ranks of a host that this rank has allocated, including
+        large results, which belong to the caller. Memory that NCCL allocates itself is not counted.
     """
     totals = held_bytes()
     shared = world.engine().backend.shared_bytes if world.is_initialized() else 0
@@ -53,12 +53,12 @@ def communication_memory() -> dict[str, int]:
 
 
 def mpi_enabled() -> bool:
-    """Return whether tensors travel through MPI."""
+    """Return whether tensors are sent through MPI."""
     return world.engine().backend.name == "MPI"
 
 
 def mpi_threads_supported() -> bool:
-    """Return True: mpi4py, which asks MPI for it, may be used beside distrun from several threads."""
+    """Return True: mpi4py asks MPI for thread support, and may be used beside distrun from several threads."""
     return True
 
 
@@ -73,29 +73,29 @@ def gloo_enabled() -> bool:
 
 
 def gloo_built() -> bool:
-    """Return whether this is Horovod's mode, where scripts ask it to find out whether ranks can do without MPI; distrun
-    has no Gloo."""
+    """Return whether Horovod mode is on, where scripts ask this to find out whether ranks can do without MPI. distrun
+    itself has no Gloo."""
     return horovod.is_on(os.environ)
 
 
 @cache
 def nccl_built() -> int:
-    """The version code of the NCCL that carries tensors between GPUs, such as 23203; 0 if cupy or NCCL cannot be loaded
-    here.
+    """Return the version code of the NCCL that moves tensors between GPUs, such as 23203, or 0 if cupy or NCCL cannot
+    be loaded here.
 
-    It says nothing of this host's GPUs, and touches none. Asking for the first time imports cupy, which takes a second.
+    The result says nothing about this host's GPUs, and touches none. The first call imports cupy, which takes a second.
     """
     from distrun.runtime.gpu import transport_choice
 
     try:
         version, _ = transport_choice.nccl_version()
-    except Exception:  # whatever an installation that is broken may raise
+    except Exception:  # anything that a broken installation may raise
         return 0
     return version
 
 
 def cuda_built() -> bool:
-    """Return whether cupy is installed, without which no tensor on a GPU can travel."""
+    """Return whether cupy is installed, which is needed for tensors on GPUs."""
     return find_spec("cupy") is not None
 
 
@@ -115,23 +115,23 @@ def ddl_built() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Begin to record what this rank does when, for a timeline in Chrome's trace event format.
+    """Start recording this rank's activity, for a timeline in Chrome's trace event format.
 
-    Each rank that calls it with the same file is in the timeline, under any launcher. Ranks that share no file system
-    with rank 0 write a file of this name on their own host; times are since 1970 in all of them. With our launcher,
-    `distrun --timeline` needs no call.
+    The timeline contains all ranks that call this with the same file, under any launcher. Ranks that share no file
+    system with rank 0 write a file of this name on their own host. The times in all files are since 1970. With
+    distrun's own launcher, `distrun --timeline` does this without a call.
 
-    In Horovod's mode rank 0 alone writes, while the job runs, the file that Horovod's rank 0 does; a call during a
-    timeline ends that and begins the next.
+    In Horovod mode only rank 0 writes, while the job runs, the file that Horovod's rank 0 writes. A call during a
+    timeline ends it and begins the next.
 
     Args:
         file_path: the file that `stop_timeline` writes, compressed if its name ends in .gz.
-        mark_cycles: whether arriving decisions of the coordinator are marked.
+        mark_cycles: whether to mark when decisions of the coordinator arrive.
 
     Raises:
         NotInitializedError: `init` was not called.
-        UsageError: the file cannot be written, a timeline is being recorded already, or events are not recorded.
-            In Horovod's mode on rank 0 only.
+        UsageError: the file cannot be written, a timeline is being recorded already, or events are not recorded. In
+            Horovod mode on rank 0 only.
     """
     from dataclasses import replace
 
@@ -153,10 +153,10 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """Record no more; the first of the ranks that recorded writes the file, and has the others stop, too.
+    """Stop recording. The first of the recording ranks that calls this writes the file, and stops the other ranks, too.
 
-    Runs by itself in `shutdown`, and when the interpreter exits. The other ranks' calls return at once, as do in
-    Horovod's mode those without a timeline.
+    `shutdown` calls this, and so does the exit of the interpreter. The other ranks' calls return at once. In Horovod
+    mode, calls by ranks without a timeline do so, too.
 
     Raises:
         UsageError: no timeline is being recorded.

@@ -1,6 +1,6 @@
-"""Generations of an elastic job: a process waits for its place in one, and joins it.
+"""Generations of an elastic job: a process waits for its place in a generation, and joins it.
 
-Imported by processes that have a control channel, and by no others.
+Imported only by processes that have a control channel.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from distrun.runtime.operations.call_site import raising_site
 from distrun.runtime.world.bootstrap.join import World, join
 from distrun.tracing import recording
 
-_inits: dict[int, int] = {}  # so often has this process called init in a generation
-_has_joined = False  # whether this process has ever
-_given: set[str] = set()  # the variables of the present assignment
+_inits: dict[int, int] = {}  # by generation: the number of times that this process has called init in it
+_has_joined = False  # whether this process has ever joined a world
+_given: set[str] = set()  # the names of the variables in the present assignment
 
 
 def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | None) -> World:
-    """Join the present generation, or the first later one whose ranks all meet.
+    """Join the present generation, or the first later one whose ranks all join.
 
     Args:
         channel: the control channel.
         ranks: see `bootstrap.join.join`.
-        over: why the present generation is over; None: it is not, but a newcomer has none.
+        over: why the present generation is over. None: it is not, or this is a new process without one.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -63,11 +63,12 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
 
 
 def say_ending(error: BaseException | None) -> None:
-    """Tell the launcher that the script of this process has ended, if the process ever had to do with it.
+    """Tell the launcher that the script of this process has ended, if the process has ever opened its channel.
 
     Args:
-        error: the exception that has ended it, None if there is none. One that is about a lost rank is not reported:
-            the failure is that rank's.
+        error: the exception that ended it, or None. An exception about a lost rank is not reported, since the failure
+            is
+            that rank's.
     """
     channel = opened_channel()
     if channel is None or (error is not None and is_about_lost_rank(error)):
@@ -79,13 +80,13 @@ def say_ending(error: BaseException | None) -> None:
 def _ended_by(error: BaseException) -> Ending:
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the script may have closed or replaced it
-            stream.flush()  # the launcher may end this process before the interpreter does it
+            stream.flush()  # the launcher may end this process before the interpreter flushes at its exit
     step = 0 if recording.ring is None else recording.ring.steps
     return Ending(in_one_line(error), raising_site(error), step)
 
 
 def _apply(assignment: Assignment) -> None:
-    """Have the variables of the process say what those of a process say that is started now in its place."""
+    """Set the process's variables to the values that a process started now in its place would get."""
     for variable in _given.difference(assignment.environ):
         os.environ.pop(variable, None)
     os.environ.update(assignment.environ)
@@ -94,7 +95,7 @@ def _apply(assignment: Assignment) -> None:
 
 
 def _variables(contract: LaunchContract) -> Mapping[str, str]:
-    """Return the variables that tell a process its place when it starts."""
+    """Return the variables that give a process its place when it starts."""
     return {
         **contract.to_environ(),
         **contract.openmpi_environ(),

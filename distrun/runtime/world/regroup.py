@@ -1,6 +1,6 @@
-"""Regrouping: what the layers above call when an elastic job begins a new generation.
+"""Regrouping: the functions that the layers above call when an elastic job begins a new generation.
 
-`distrun.elastic.run` is the caller; a script that does without it can do the same by hand.
+`distrun.elastic.run` is the usual caller. A script that does not use it can do the same by hand.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _is_enrolled = False
 
 
 def is_elastic() -> bool:
-    """Whether the launcher can regroup this process: there is a control channel."""
+    """Whether the launcher can regroup this process, because there is a control channel."""
     return world.is_elastic()
 
 
 def enroll() -> None:
-    """Tell the launcher that this process can go on in the next generation. Once per process; later calls do nothing.
+    """Tell the launcher that this process can continue in the next generation. Only the first call has an effect.
 
-    Numberings are marked here: what the script makes later is numbered again in each generation.
+    It also marks the numberings: what the script creates later is numbered again in each generation.
 
     Raises:
         UsageError: the job is not elastic.
@@ -37,9 +37,10 @@ def enroll() -> None:
 
 
 def show_imports() -> None:
-    """Tell the launcher what spares should import, once a script that does not enrol has trained for a step.
+    """Tell the launcher what spares should import, when a script that does not enrol has trained for a step.
 
-    Some modules are imported late, and a script of torch.distributed never joins. Does nothing in other jobs.
+    The first step is the right time because some modules are imported late, and because a script that uses
+    torch.distributed never joins. Does nothing in jobs that are not elastic.
     """
     opened = channel()
     if opened is not None and not _is_enrolled:
@@ -47,18 +48,18 @@ def show_imports() -> None:
 
 
 def planned() -> str | None:
-    """Return why the present generation is to be left at the next step boundary; None: it is not."""
+    """Return why the present generation is to be left at the next step boundary, or None if it is not."""
     opened = channel()
     return None if opened is None else opened.planned
 
 
 def rejoin(reason: str) -> None:
-    """Leave the present generation, in whatever state it is, and join the next; returns when all its ranks have met.
+    """Leave the present generation, in any state, and join the next one. Returns when all its ranks have joined.
 
-    Operations under way fail. Numberings go back to where they were at `enroll`, process sets are made again.
+    Operations under way fail. Numberings go back to their state at `enroll`, and process sets are registered again.
 
     Args:
-        reason: why: the text of the error that this rank has met, or of `planned`.
+        reason: why: the text of the error that this rank has got, or of `planned`.
 
     Raises:
         UsageError: the job is not elastic.
@@ -69,7 +70,7 @@ def rejoin(reason: str) -> None:
         numbering.rewind()
         try:
             world.enter_next(reason)
-        except JobAbortedError as error:  # somebody is gone already, again
+        except JobAbortedError as error:  # a rank was lost again before all had joined
             reason = str(error)
         else:
             return

@@ -1,4 +1,4 @@
-"""How often the ranks of this job have been started again."""
+"""The number of times that the ranks of this job were restarted."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import os
 from distrun.errors import UsageError
 
 _VARIABLES = ("DISTRUN_RESTART", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-"""The variables of our launcher, of torchrun and of a job that Slurm has put back into its queue. The first that is set
-counts."""
+"""The variables of distrun's launcher, of torchrun, and of a job that Slurm has requeued. The first one set counts."""
 
 
 def restart_count() -> int:
-    """Return how often the job, or its ranks, were started again before this process; 0 in the first run.
+    """Return how often the job, or its ranks, had been restarted when this process started. 0 in the first run.
 
-    It is known before `init`. A rank that goes on through a regrouping of an elastic job was not started again.
+    It is known before `init`. A rank that survives a regrouping of an elastic job was not restarted.
 
     Raises:
         UsageError: the launcher's variable is not a whole number.

@@ -1,4 +1,4 @@
-"""The timelines that this process records by itself: where its environment asks for one, or the script does."""
+"""The timelines that this process records itself, because its environment or the script asks for one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _horovods: HorovodTimeline | None = None
 
 
 def begin(chosen: Settings, topology: Topology) -> None:
-    """Record from now on, unless that is so already.
+    """Start recording, unless a recording is in progress.
 
     Args:
-        chosen: the settings, which name the file.
-        topology: who this rank is.
+        chosen: the settings, which contain the file's name.
+        topology: this rank's place in the job.
 
     Raises:
         UsageError: the file cannot be written, or events are not recorded.
@@ -38,7 +38,7 @@ def is_recording() -> bool:
 
 
 def end() -> None:
-    """Record no more, and have the timeline written, if one was being recorded."""
+    """Stop recording and get the timeline written, if one was being recorded."""
     global _recorder
     recorder, _recorder = _recorder, None
     if recorder is not None:
@@ -46,7 +46,7 @@ def end() -> None:
 
 
 def begin_horovods(file: str, mark_cycles: bool, library: str, is_first: Callable[[], bool]) -> None:
-    """Have rank 0 write Horovod's timeline from now on, in place of another such one that it may be writing.
+    """Let rank 0 write a timeline in Horovod's format. It replaces one that is being written.
 
     Args:
         file, mark_cycles, library, is_first: see `HorovodTimeline`.
@@ -61,7 +61,7 @@ def begin_horovods(file: str, mark_cycles: bool, library: str, is_first: Callabl
 
 
 def end_horovods() -> None:
-    """Complete Horovod's timeline, if it is being written."""
+    """Complete the timeline in Horovod's format, if it is being written."""
     global _horovods
     timeline, _horovods = _horovods, None
     if timeline is not None:

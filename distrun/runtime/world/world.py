@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("distrun")
 
 _lock = threading.Lock()
-_fail_lock = threading.RLock()  # an engine is failed from outside before it is closed, or not at all
+_fail_lock = threading.RLock()  # keeps `_fail_if_over` from failing an engine that is being shut down
 _world: World | None = None
-_inits = 0  # in the present generation
-_is_child = False  # of a fork: the world is the parent's
+_inits = 0  # the worlds of this process in the present generation
+_is_child = False  # whether this is a forked child: the world is the parent's
 
 
 _on_leaving: list[Callable[[], None]] = []
@@ -43,37 +43,37 @@ _after_shutdown: list[Callable[[], None]] = []
 
 
 def after_shutdown(callback: Callable[[], None]) -> None:
-    """Have a function called whenever this process has left the job."""
+    """Call a function each time this process has left the job."""
     if callback not in _after_shutdown:
         _after_shutdown.append(callback)
 
 
 def on_leaving(callback: Callable[[], None]) -> None:
-    """Have a function called whenever this process leaves its world."""
+    """Call a function each time this process leaves its world."""
     _on_leaving.append(callback)
 
 
 def on_joining(callback: Callable[[], None]) -> None:
-    """Have a function called whenever this process, as a survivor, has joined a later generation of its elastic job.
+    """Call a function each time this process, as a survivor, has joined a later generation of its elastic job.
 
-    The functions are called in the order in which they were given, the same on all survivors; they may use collectives
-    that newcomers use in their scripts. They are not called for `init`.
+    The functions are called in the order of registration, which is the same on all survivors. They may use collectives
+    that new ranks use in their scripts. They are not called for `init`.
     """
     _on_joining.append(callback)
 
 
 def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] | None = None) -> bool:
-    """Join the job this process was started in: afterwards rank, size and the collectives are available.
+    """Join the job this process was started in. Afterwards rank, size and the collectives are available.
 
-    A newcomer to an elastic job waits here until the launcher gives it a place.
+    A process that is new in an elastic job waits here until the launcher gives it a place.
 
     Args:
-        ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
-        variables: count as if they were in the environment. With a launch contract the job is that one, and no
+        ranks: the job's ranks that form the world, in the order of their new ranks. None: all.
+        variables: treated as part of the environment. If they contain a launch contract, they define the job, and no
             other world of it is joined.
 
     Returns:
-        Whether this call has; False if the process was in a world already.
+        Whether this call has joined. False if the process was in a world already.
 
     Raises:
         UsageError: a variable of the environment has an impossible value, or `ranks` cannot be a world.
@@ -93,16 +93,16 @@ def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] 
             recording.open_ring(chosen.timeline_mark_cycles)
         _enter(ranks, None, variables or {})
         if chosen.timeline:
-            from distrun.runtime.world import timeline  # only here: most jobs have none
+            from distrun.runtime.world import timeline  # imported late: most jobs have no timeline
 
             timeline.begin(chosen, current().topology)
             after_shutdown(timeline.end)
         if file := horovod.timeline_file(os.environ):
             try:
                 begin_horovods_timeline(file, chosen.timeline_mark_cycles)
-            except UsageError as error:  # no reason for Horovod's not to train
+            except UsageError as error:  # no reason for a Horovod script not to train
                 log.error("no timeline is written for %s: %s", horovod.TIMELINE, error)
-        if chosen.scalars and (_is_first() or CONTROL_FD in os.environ):  # in an elastic job it may come to be
+        if chosen.scalars and (_is_first() or CONTROL_FD in os.environ):  # in an elastic job any rank may become rank 0
             from distrun.runtime.world.scalars import writing
 
             writing.begin(chosen.scalars, _is_first)
@@ -111,20 +111,20 @@ def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] 
 
 
 def begin_horovods_timeline(file: str, mark_cycles: bool) -> None:
-    """Have rank 0 write a timeline of Horovod's form from now on, until this process leaves the job.
+    """Let rank 0 write a timeline in Horovod's format, until this process leaves the job.
 
     Args:
-        file: its name.
-        mark_cycles: whether arriving decisions of the coordinator are marked.
+        file: the file's name.
+        mark_cycles: whether to mark when decisions of the coordinator arrive.
 
     Raises:
         UsageError: the file cannot be written, or events are not recorded.
     """
     from distrun.runtime.world import timeline
 
-    if _is_first() or CONTROL_FD in os.environ:  # in an elastic job it may come to be
+    if _is_first() or CONTROL_FD in os.environ:  # in an elastic job any rank may become rank 0
         present = current()
-        # A GPU is busy with an operation for longer than we are.
+        # Without a library's name no activity is written: a GPU is busy with an operation for longer than this process.
         library = "" if present.device.name != "cpu" else "MPI" if present.engine.backend.name == "MPI" else "GLOO"
         timeline.begin_horovods(file, mark_cycles, library, _is_first)
         after_shutdown(timeline.end_horovods)
@@ -135,7 +135,7 @@ def _is_first() -> bool:
 
 
 def _enter(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str, str]) -> None:
-    """Join the present generation; or, if it is over and `over` says why, the next."""
+    """Join the present generation or, if it is over for the reason `over`, the next one."""
     recording.enter(layout.JOINING)
     _join(ranks, over, variables)
     if recording.ring is not None:
@@ -149,7 +149,7 @@ def _join(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str,
         _world = join({**os.environ, **variables}, 1, ranks)
         return
     if CONTROL_FD in os.environ:
-        from distrun.runtime.world import generations  # only here: other jobs have one generation
+        from distrun.runtime.world import generations  # imported late: other jobs have one generation
 
         channel = generations.channel()
         if channel is not None:
@@ -162,7 +162,7 @@ def _join(ranks: Sequence[int] | None, over: str | None, variables: Mapping[str,
 
 
 def _fail_if_over(channel: Channel) -> None:
-    """Tell threads that wait for other ranks that this generation is over, if it is."""
+    """Fail the engine if this generation is over, so that blocked collectives return."""
     with _fail_lock:
         reason = channel.interruption
         if _world is not None and reason is not None:
@@ -170,9 +170,9 @@ def _fail_if_over(channel: Channel) -> None:
 
 
 def enter_next(reason: str) -> None:
-    """Leave the present generation of an elastic job, in whatever state it is, and join the next.
+    """Leave the present generation of an elastic job, in any state, and join the next one.
 
-    Operations under way fail, here and on the others; what they were to compute is lost.
+    Operations under way fail, here and on the other ranks, and their results are lost.
 
     Args:
         reason: why, for the launcher and the other ranks.
@@ -190,23 +190,24 @@ def enter_next(reason: str) -> None:
 
 
 def shutdown() -> None:
-    """Leave the job; does nothing if not initialised. Runs by itself when the interpreter exits.
+    """Leave the job. Does nothing if it was not joined. The interpreter calls this at its exit.
 
-    Operations under way fail on this rank, and on the others those that need this rank.
+    Operations under way fail on this rank. On the other ranks, the operations fail that need this rank.
 
     Raises:
-        JobAbortedError: operations on the GPU have failed after they were queued, or the progress thread has, and no
-            call has raised that.
+        JobAbortedError: operations on the GPU failed after they were queued, or the progress thread failed, and no call
+            has raised that error.
     """
     leave()
 
 
 def leave(reason: str | None = None) -> None:
-    """Do what `shutdown` does, for a reason that the other ranks are told.
+    """Do what `shutdown` does, and give the other ranks a reason.
 
     Args:
-        reason: why this rank leaves, for ranks that need it: `its function ended with ValueError: ...`; None: because
-            its script has ended.
+        reason: why this rank leaves, for ranks that need it: `its function ended with ValueError: ...`. None: its
+            script
+            has ended.
 
     Raises:
         JobAbortedError: see `shutdown`.
@@ -222,7 +223,7 @@ def leave(reason: str | None = None) -> None:
 
 
 def _leave_world() -> World | None:
-    """Be in no world from now on; returns the one that we were in, whose engine has to be shut down."""
+    """Leave the world, and return it, or None if there is none. The caller has to shut its engine down."""
     global _world
     with _fail_lock:
         world, _world = _world, None
@@ -233,16 +234,16 @@ def _leave_world() -> World | None:
 
 
 def _farewell() -> str:
-    """Return the reason for leaving that the other ranks are told."""
+    """Return the reason for leaving, for the other ranks."""
     # The interpreter keeps the exception that ended the script.
     error = getattr(sys, "last_value", None)
     return FAREWELL if error is None else f"its script ended with {in_one_line(error)}"
 
 
 def _disown() -> None:
-    """Leave everything but rank and size to the parent, in a forked child such as a data loader's."""
+    """In a forked child such as a data loader's: leave everything but rank and size to the parent."""
     global _is_child, _lock
-    # The parent's lock may have been held at the fork.
+    # A thread of the parent may have held the lock at the fork, and does not exist in the child.
     _lock = threading.Lock()
     if _world is not None and _world.topology.size > 1:
         _is_child = True
@@ -250,8 +251,7 @@ def _disown() -> None:
 
 
 def _leave() -> None:
-    """Shut down at the interpreter's exit, where an exception would change nothing: lost results must not end in
-    success."""
+    """Shut down at the interpreter's exit, where exceptions do not set the exit status. Lost results set it to 1."""
     if CONTROL_FD in os.environ:
         from distrun.runtime.world import generations
 
@@ -282,7 +282,7 @@ def current() -> World:
 
 
 def engine() -> AnyEngine:
-    """Return the engine of the world; raises as `current` does. (Every operation asks: no second call from here.)"""
+    """Return the engine of the world. Raises as `current` does, but calls nothing, since every operation asks."""
     if _world is None:
         raise NotInitializedError("distrun is not initialised: call distrun.init() first")
     return _world.engine
@@ -294,7 +294,7 @@ def is_initialized() -> bool:
 
 
 def is_elastic() -> bool:
-    """Whether this process may go on in another world, of another size: it has a control channel to the launcher."""
+    """Whether this process may continue in another world, of another size: it has a control channel to the launcher."""
     if CONTROL_FD not in os.environ:
         return False
     from distrun.runtime.world import generations
@@ -303,20 +303,21 @@ def is_elastic() -> bool:
 
 
 def topology() -> Topology:
-    """Return the six numbers of this rank and its host's name in one object."""
+    """Return this rank's six numbers and its host's name in one object."""
     return current().topology
 
 
 def generation() -> int:
-    """Return which world of its job this is, counted from 1: in an elastic job a new one begins when ranks come or go.
+    """Return the number of the world in its job, counted from 1. In an elastic job, ranks that come or go begin a new
+    one.
 
-    It is 1 in jobs that are not elastic, but for those whose ranks were all started again by the launcher.
+    It is 1 in jobs that are not elastic, unless the launcher has restarted all ranks.
     """
     return current().generation
 
 
 def device() -> Device:
-    """Return the device this rank is bound to: its `name` is "cuda" or "cpu", its `index` the number of the GPU.
+    """Return the device that this rank is bound to. Its `name` is "cuda" or "cpu", its `index` the number of the GPU.
 
     Each framework's `init` makes the framework use it. For cupy call `cupy.cuda.Device(distrun.device().index).use()`:
     distrun itself touches CUDA only when the first tensor on a GPU comes.
@@ -335,9 +336,9 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Return this process's position among the ranks of its host, which is the number of its GPU.
+    """Return this process's position among the ranks of its host, which is also the number of its GPU.
 
-    In an elastic job that holds at first only: a process keeps its GPU when its number changes, see `device`.
+    In an elastic job the latter holds only at first, since a process keeps its GPU when its rank changes. See `device`.
     """
     return current().topology.local_rank
 
@@ -348,17 +349,17 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Return the position of this host among the hosts that have a rank with our local rank."""
+    """Return the position of this host among the hosts that have a rank with this local rank."""
     return current().topology.cross_rank
 
 
 def cross_size() -> int:
-    """Return the number of hosts that have a rank with our local rank."""
+    """Return the number of hosts that have a rank with this local rank."""
     return current().topology.cross_size
 
 
 def _prepare_log() -> None:
-    """Send warnings to stderr, marked as ours, unless the application has set up the `distrun` logger itself."""
+    """Send warnings to stderr, marked as distrun's, unless the application has configured the `distrun` logger."""
     if not log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("distrun: %(message)s"))
@@ -367,7 +368,7 @@ def _prepare_log() -> None:
 
 
 def _adjust_log(chosen: settings.Settings) -> None:
-    """Follow the settings of the log, if there are any."""
+    """Apply the log settings, if there are any."""
     if chosen.log_level:
         names = {"trace": "DEBUG", "fatal": "CRITICAL"}
         log.setLevel(names.get(chosen.log_level, chosen.log_level.upper()))

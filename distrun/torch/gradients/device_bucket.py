@@ -1,7 +1,8 @@
 """The bucket for dense gradients on the GPU: packed by one kernel and reduced in place, while the host does not wait.
 
 The slots of the gradients begin at multiples of 16 bytes, so that the kernel can use wide loads and stores. After them
-comes one flag per parameter, as in `DenseBucket`.
+comes one flag per parameter, as in `DenseBucket`. Reading the flags makes the host wait for the device, so they are
+read only if a parameter had no gradient on this rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The timeline of Horovod's mode: rank 0 writes it while the job runs, with Horovod's names.
+"""The timeline of Horovod mode: rank 0 writes it while the job runs, with Horovod's names.
 
-`entries` makes Horovod's events of those of a ring, and `writer` writes them beside the training.
+`entries` makes Horovod's events from a ring's, and `writer` writes them in the background.
 """

@@ -1,6 +1,6 @@
-"""The events of a ring as Horovod's timeline names them, one JSON object each.
+"""The events of a ring under the names of Horovod's timeline, one JSON object each.
 
-A tensor is a process of the trace, with nested pairs of B and E:
+Each tensor is a process of the trace, with nested pairs of B and E:
 
     {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": "allreduce.loss"}}
     {"name": "process_sort_index", "ph": "M", "pid": 1, "args": {"sort_index": 1}}
@@ -31,14 +31,14 @@ _ACTIVITIES = {
     "reducescatter": "REDUCESCATTER",
     "barrier": "",
 }
-"""For each kind of operation that Horovod's timeline shows: its activity, less the library that does it."""
+"""For each kind of operation that Horovod's timeline shows, its activity without the name of the library."""
 
 _UNNAMED = "unnamed"
 
 
 @dataclass
 class _Tensor:
-    """A process of the trace."""
+    """A tensor, which is a process of the trace."""
 
     kind: str
     number: int
@@ -47,23 +47,23 @@ class _Tensor:
 
 
 class HorovodEntries:
-    """Makes the entries of a timeline of one rank, from its events in their order."""
+    """Makes the entries of one rank's timeline, from its events in order."""
 
     def __init__(self, begin: int, library: str, mark_cycles: bool) -> None:
         """
         Args:
-            begin: the time from which the trace counts; nothing that began before is shown.
-            library: what the activities begin with, "GLOO" or "MPI"; empty: it is not known when they are done.
-            mark_cycles: whether arriving decisions of the coordinator are marked.
+            begin: the time that the trace counts from. Nothing that began before is shown.
+            library: the first part of the activities' names, "GLOO" or "MPI". Empty: when they end is not known.
+            mark_cycles: whether to mark when decisions of the coordinator arrive.
         """
         self._begin = begin
         self._library = library
         self._mark_cycles = mark_cycles
-        self._tensors: dict[tuple[int, int], _Tensor | None] = {}  # by process set and number of the name
+        self._tensors: dict[tuple[int, int], _Tensor | None] = {}  # by process set and the name's number
         self._numbers = itertools.count(1)
 
     def of(self, recorded: Iterable[Event], names: Sequence[str]) -> Iterator[str]:
-        """Return the entries of events; `names` are those of the same ring."""
+        """Yield the entries of events. `names` are from the same ring."""
         for event in recorded:
             if event.kind == layout.CYCLE and self._mark_cycles and event.begin >= self._begin:
                 yield f'{{"ph": "i", "name": "CYCLE_START", "ts": {self._at(event.begin)}, "s": "g"}}'
@@ -78,7 +78,7 @@ class HorovodEntries:
                 self._tensors[key] = None
                 return
             tensor = _Tensor(kind, next(self._numbers))
-            if name is None:  # several may be under way at once: each is a process of its own, as with Horovod
+            if name is None:  # several may be under way at once, so each is a process of the trace, as in Horovod
                 name = f"noname.{tensor.number}"
             else:
                 self._tensors[key] = tensor
@@ -93,7 +93,7 @@ class HorovodEntries:
         kind = tensor.kind.upper()
         end = f'"pid": {tensor.number}}}'
         began, ended = self._at(event.begin), self._at(event.end)
-        # The rank may have submitted it again before its end was recorded.
+        # The rank may have submitted the operation again before the end of the last one was recorded.
         submitted = max(event.submitted, tensor.ended)
         tensor.ended = event.end
         if event.submitted and self._begin <= submitted <= event.begin:
@@ -114,17 +114,17 @@ class HorovodEntries:
 
 
 def _head(name: str, number: int) -> Iterator[str]:
-    """Return the entries that name a tensor."""
+    """Yield the entries that name a tensor."""
     yield json.dumps({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
     yield json.dumps({"name": "process_sort_index", "ph": "M", "pid": number, "args": {"sort_index": number}})
 
 
 def _kind_and_name(label: str) -> tuple[str, str | None]:
-    """Return the kind and the name in a label such as `allreduce 'loss'`; the name is None in `unnamed allreduce`."""
+    """Return the kind and the name in a label such as `allreduce 'loss'`. The name of `unnamed allreduce` is None."""
     kind, _, name = label.partition(" ")
     if kind == _UNNAMED:
         return name, None
     try:
         return kind, str(ast.literal_eval(name))
-    except (SyntaxError, ValueError):  # a long label has been cut
+    except (SyntaxError, ValueError):  # a long label is cut off
         return kind, name[1:]

@@ -1,7 +1,7 @@
-"""Writing Horovod's timeline beside the training: a thread of rank 0 empties the ring into the file.
+"""Writing Horovod's timeline in the background: a thread of rank 0 empties the ring into the file.
 
-The file is a JSON array of one event per line, without its end while the job runs, as Chrome's format allows: it can be
-opened at any time, and after a crash.
+The file is a JSON array of one event per line. Its end is missing while the job runs, as Chrome's format allows, so it
+can be opened at any time, and after a crash.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from distrun.tracing.timeline.options import check_file
 log = logging.getLogger("distrun")
 
 _EVERY = 0.25
-"""Seconds between two looks at the ring, which holds some seconds at least."""
+"""Seconds between two reads of the ring, which holds several seconds at least."""
 _BEGIN, _SEPARATOR, _END = "[\n", ",\n", "\n]\n"
 
 
 class HorovodTimeline:
-    """Writes from its making, or from the moment at which this becomes rank 0, until `end`."""
+    """Writes from its creation, or from the time when this process becomes rank 0, until `end`."""
 
     def __init__(self, file: str, mark_cycles: bool, library: str, is_first: Callable[[], bool]) -> None:
         """Begin the file if this is rank 0.
 
         Args:
-            file: its name.
+            file: the file's name.
             mark_cycles, library: see `HorovodEntries`.
-            is_first: tells whether this is rank 0 at present. One that is stays it until it ends.
+            is_first: returns whether this is rank 0 at present. Once it is, it stays rank 0 until it ends.
 
         Raises:
             UsageError: the file cannot be written.
@@ -47,12 +47,12 @@ class HorovodTimeline:
         self._is_first = is_first
         self._process = os.getpid()
         self._names = [""]
-        self._entries: HorovodEntries | None = None  # of the file, once it has begun
+        self._entries: HorovodEntries | None = None  # for the file, once it has been created
         self._descriptor = -1
         self._size = 0
         self._reader = RingReader(self._ring.memory)
         self._begin = time.monotonic_ns()
-        self._reader.read()  # what was before is not wanted
+        self._reader.read()  # skips earlier events
         if is_first():
             self._open()
         self._marked, self._ring.marks_cycles = self._ring.marks_cycles, self._ring.marks_cycles or mark_cycles
@@ -61,9 +61,9 @@ class HorovodTimeline:
         self._thread.start()
 
     def end(self) -> None:
-        """Write what is left, and complete the file."""
+        """Write the remaining events, and complete the file."""
         if os.getpid() != self._process:
-            return  # a forked child: it is the parent's
+            return  # in a forked child: the file is the parent's
         self._ended.set()
         self._thread.join()
         self._ring.marks_cycles = self._marked
@@ -103,7 +103,7 @@ class HorovodTimeline:
         self._entries = HorovodEntries(self._begin, self._library, self._mark_cycles)
 
     def _complete(self) -> None:
-        """Write the end of the array, over the last comma."""
+        """Write the end of the array over the last comma."""
         if self._entries is not None:
             if self._size > len(_BEGIN):
                 os.lseek(self._descriptor, -len(_SEPARATOR), os.SEEK_CUR)
@@ -112,5 +112,5 @@ class HorovodTimeline:
     def _write(self, text: str) -> None:
         data = text.encode()
         self._size += len(data)
-        while data:  # past buffers, which a forked child would write a second time
+        while data:  # without Python's buffers, which a forked child would write a second time
             data = data[os.write(self._descriptor, data) :]

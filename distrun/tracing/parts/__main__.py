@@ -1,4 +1,4 @@
-"""`python -m distrun.tracing.parts FILE`: make a timeline of the parts that killed ranks have left."""
+"""`python -m distrun.tracing.parts FILE`: make a timeline from the parts that killed ranks have left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making one timeline of parts."""
+"""Making one timeline from parts."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class _Stream:
         self.part = part
         self.offset = offset
         self.until = 0
-        """The time up to which it has been read."""
+        """The time that it has been read up to."""
         self._frames: Iterator[tuple[list[Event], list[str]]] | None = part.frames()
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more."""
+        """Whether the part has been read to its end."""
         return self._frames is None
 
     def next(self) -> tuple[list[Event], list[str]]:
-        """Return the next events, on the common clock."""
+        """Return the next events, in times of the common clock."""
         assert self._frames is not None
         found = next(self._frames, None)
         if found is None:
@@ -46,18 +46,18 @@ class _Stream:
 
 
 def merge(folder: Path, options: TimelineOptions, but: frozenset[int] = frozenset()) -> list[int]:
-    """Write the timeline of all parts in a folder, and take the folder away.
+    """Write the timeline of all parts in a folder, and remove the folder.
 
     Args:
         folder: the folder.
         options: the timeline.
-        but: the inodes of parts that are of an earlier job.
+        but: the inodes of parts to leave out, which are an earlier job's.
 
     Returns:
-        The ranks that are in it.
+        The ranks in the timeline.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the timeline cannot be written.
     """
     parts = []
     for path in parts_in(folder):
@@ -66,11 +66,11 @@ def merge(folder: Path, options: TimelineOptions, but: frozenset[int] = frozense
         try:
             parts.append(Part(path))
         except (json.JSONDecodeError, TypeError):
-            pass  # killed before it had written anything
+            pass  # its rank was killed before it had written anything
     if parts:
         whole = folder / Path(options.file).name
         _write(parts, replace(options, file=str(whole)))
-        whole.replace(options.file)  # only now: a process that is killed meanwhile leaves the parts as they were
+        whole.replace(options.file)  # only now: if this process is killed before, the parts are as they were
     shutil.rmtree(folder, ignore_errors=True)
     return sorted(part.header.rank for part in parts)
 
@@ -83,7 +83,7 @@ def _write(parts: Sequence[Part], options: TimelineOptions) -> None:
     timeline = Timeline(options, parts[0].header.epoch, begin)
     for stream, events, names in first:
         header = stream.part.header
-        # The ring had been written before: what it was about then is told to the timeline.
+        # The part begins in the middle of the ring's history, so the timeline first gets the state at that time.
         joined = Event(begin, 0, 0, 0, layout.GENERATION, 0, header.generation, 0, 0)
         state = Event(begin, 0, 0, 0, header.state, 0, 0, 0, 0)
         timeline.add(header.rank, header.rank, header.host, [joined, state, *events], names)
@@ -96,7 +96,7 @@ def _write(parts: Sequence[Part], options: TimelineOptions) -> None:
 
 
 def _offsets(parts: Sequence[Part]) -> dict[str, int]:
-    """Return for each clock by how much it is ahead of that of the first part."""
+    """Return by how many nanoseconds each clock is ahead of the clock of the first part."""
     reference = parts[0].header
     offsets = {part.header.clock: reference.epoch - part.header.epoch for part in parts}
     if len(offsets) > 1:
@@ -115,5 +115,5 @@ def _offsets(parts: Sequence[Part]) -> dict[str, int]:
 
 
 def merge_left(file: str) -> list[int]:
-    """Make the timeline of parts that were left behind; returns the ranks in it."""
+    """Make the timeline from parts that were left behind. Returns the ranks in it."""
     return merge(folder_of(os.path.abspath(file)), TimelineOptions(os.path.abspath(file)))

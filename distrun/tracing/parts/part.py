@@ -1,4 +1,4 @@
-"""The part of one rank: a file of its events, beside the timeline that they will be in."""
+"""The part of one rank: a file with its events, next to the timeline that they will be merged into."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ class PartHeader:
     rank: int
     host: str
     clock: str
-    """The name of the host's clock: parts with the same one need no alignment."""
+    """The name of the host's clock. Parts with the same clock need no alignment."""
     epoch: int
-    """Nanoseconds since 1970 at which that clock was 0, by the host's own time."""
+    """The time since 1970, in nanoseconds, when that clock was 0, according to the host."""
     generation: int
-    """The world that the rank was in at first."""
+    """The world that the rank was in at the beginning."""
     state: int
-    """The activity of its main thread at first, one of `layout.STATES`."""
+    """The state of its main thread at the beginning, one of `layout.STATES`."""
 
 
 def folder_of(file: str) -> Path:
-    """Return the folder that holds the parts of a timeline."""
+    """Return the folder for the parts of a timeline."""
     path = Path(file)
     return path.with_name(f".{path.name}.parts")
 
 
 class PartWriter:
-    """Writes a part, which is locked meanwhile: so others know whether its rank lives."""
+    """Writes a part, and keeps it locked while it is open, so other processes know whether its rank is alive."""
 
     def __init__(self, folder: Path, header: PartHeader) -> None:
-        """Begin the part; raises OSError if it cannot be written."""
+        """Begin the part. Raises OSError if it cannot be written."""
         self.path = folder / f"rank-{header.rank:06}"
         beginning = folder / f"new-{header.rank:06}-{os.getpid()}"
         self._file = beginning.open("xb")
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.write(json.dumps(asdict(header)).encode() + b"\n")
         self._file.flush()
-        # Nobody sees it before it is locked, and takes it for that of a rank which is gone. It may replace an earlier
-        # job's: a process that looks at that sees another inode now.
+        # It gets its final name only when it is locked, so no process takes it for the part of a dead rank. It may
+        # replace an earlier job's part. A process that looks at that one recognises the new part by its inode.
         beginning.replace(self.path)
 
     def write(self, names: bytes, records: bytes) -> None:
-        """Add what a ring has given: new names and events."""
+        """Append new names and events from a ring."""
         data = zlib.compress(names + records, 1)
         self._file.write(_LENGTHS.pack(len(data), len(names)) + data)
         self._file.flush()
@@ -67,7 +67,7 @@ class PartWriter:
 
 
 class Part:
-    """Reads a part, also one that is being written."""
+    """Reads a part, which may still be in the process of being written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class Part:
         self.header = PartHeader(**json.loads(line))
 
     def frames(self) -> Iterator[tuple[list[Event], list[str]]]:
-        """Return the events, piece by piece, each with all names so far."""
+        """Yield the events, piece by piece, each with all names so far."""
         names = [""]
         with self.path.open("rb") as file:
             file.seek(self._begin)
@@ -92,7 +92,7 @@ class Part:
 
     @staticmethod
     def is_complete(path: Path) -> bool:
-        """Whether a part has its end."""
+        """Whether a part has its end mark."""
         with path.open("rb") as file:
             if file.seek(0, os.SEEK_END) < len(_END):
                 return False
@@ -101,7 +101,8 @@ class Part:
 
     @staticmethod
     def is_over(path: Path) -> bool:
-        """Whether a part is complete, or its rank is gone. Not for one's own part: asking would end its lock."""
+        """Whether a part is complete, or its rank is gone. Not for the process's own part: this would drop its lock."""
+        # POSIX locks belong to the process: closing any descriptor of the file releases them.
         if Part.is_complete(path):
             return True
         with path.open("rb+") as file:
@@ -113,7 +114,7 @@ class Part:
 
 
 def inode(path: Path) -> int:
-    """Return the number of a file, by which it differs from earlier ones of its name; 0: there is none."""
+    """Return the inode of a file, which differs from earlier files of the same name. 0: there is no such file."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:

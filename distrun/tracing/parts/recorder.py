@@ -1,4 +1,4 @@
-"""Recording the timeline of this process: a thread empties its ring into a part, beside the training."""
+"""Recording the timeline of this process: a thread empties its ring into a part, in the background."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from distrun.tracing.timeline.options import TimelineOptions, check_file
 log = logging.getLogger("distrun")
 
 _EVERY = 0.25
-"""Seconds between two looks at the ring, which holds some seconds at least."""
+"""Seconds between two reads of the ring, which holds several seconds at least."""
 _TIMEOUT = 10.0
-"""Seconds for which the rank that puts the parts together waits for the others to complete theirs."""
+"""Seconds that the merging rank waits for the others to complete their parts."""
 _STOP = "stop"
 _SAME = ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/time")
 
 
 class Recorder:
-    """Records from its making until `stop`."""
+    """Records from its creation until `stop`."""
 
     def __init__(self, options: TimelineOptions, rank: int, host: str) -> None:
-        """Begin.
+        """Begin to record.
 
         Args:
             options: the timeline.
-            rank, host: of this process, whose events are being recorded.
+            rank, host: the rank of this process, and its host.
 
         Raises:
             UsageError: the file cannot be written.
@@ -49,7 +49,7 @@ class Recorder:
         self._host = host
         self._folder = folder_of(options.file)
         self._reader = RingReader(ring.memory)
-        self._reader.read()  # what was before is not wanted
+        self._reader.read()  # skips earlier events
         state = activity_in(RingReader(ring.memory)).state or layout.OTHER
         header = PartHeader(rank, host, _clock(), monotonic_epoch(), ring.generation, state)
         try:
@@ -67,14 +67,14 @@ class Recorder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Complete this rank's part. The first of the ranks that record here then makes the timeline of all parts."""
+        """Complete this rank's part. The first of the ranks that record here then merges all parts."""
         if os.getpid() != self._process:
-            return  # a forked child: it is the parent's
+            return  # in a forked child: the part is the parent's
         self._ended.set()
         self._thread.join()
         self._ring.marks_cycles = self._marked
         if inode(self._part.path) != self._inode:
-            return  # somebody has not waited for this part any longer
+            return  # the merging rank did not wait for this part any longer
         others = [path for path in self._parts() if path != self._part.path]
         if any(path < self._part.path and not _is_dead(path) for path in others):
             return
@@ -85,7 +85,7 @@ class Recorder:
         except OSError as error:
             log.warning("the timeline %s could not be written: %s", self.options.file, error.strerror)
             return
-        if self._rank:  # rank 0 and others may have no file system in common
+        if self._rank:  # this rank may share no file system with rank 0, so that both have a timeline
             names = ", ".join(map(str, ranks))
             log.warning("%s on %s has the timeline of the ranks %s", self.options.file, self._host, names)
 
@@ -114,7 +114,7 @@ class Recorder:
 
 
 def _is_dead(path: Path) -> bool:
-    """Whether a rank has gone before it completed its part: it will not put the parts together."""
+    """Whether a rank was gone before it completed its part, so that it will not merge the parts."""
     try:
         return Part.is_over(path) and not Part.is_complete(path)
     except FileNotFoundError:
@@ -128,7 +128,7 @@ def _wait_for(parts: list[Path]) -> None:
 
 
 def _clock() -> str:
-    """Return the name of this machine's monotonic clock."""
+    """Return a name for this machine's monotonic clock, which differs between machines."""
     found = []
     for path in _SAME:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from distrun.tracing.timeline.slices import COMMUNICATION, FIRST_OPERATION, TRAINING, Slice
 
 FIRST_PROCESS = 5_000_000
-"""Rank 0's number of process in the file: above all that Linux gives, and those of GPUs in torch.profiler's traces."""
+"""Rank 0's process number in the file, above Linux's process ids and the numbers of GPUs in torch.profiler's traces."""
 
 _MOST_TEXTS = 4096
 
@@ -22,8 +22,8 @@ class RankEntries:
         """
         Args:
             rank: the rank.
-            host: where it runs.
-            shift: nanoseconds from the clock of the slices to that of the file.
+            host: its host.
+            shift: the nanoseconds to add to the clock of the slices for the clock of the file.
         """
         self._rank = rank
         self._host = host
@@ -33,19 +33,19 @@ class RankEntries:
         self._named: set[int] = set()
 
     def head(self) -> Iterator[str]:
-        """Return the entries that name the rank and its rows."""
+        """Yield the entries that name the rank and its rows."""
         yield self._meta("process_name", 0, name=f"rank {self._rank} on {self._host}")
         yield self._meta("process_sort_index", 0, sort_index=self._rank)
         for row, name in _ROW_NAMES.items():
             yield from self._row(row, name)
 
     def of(self, piece: Slice, operations: Mapping[str, int]) -> Iterator[str]:
-        """Return the entries of a slice, with the name of its row if that is new."""
+        """Yield the entries of a slice, with the name of its row if the row is new."""
         row, args = piece.row, piece.args
         if row >= FIRST_OPERATION and row not in self._named:
             self._named.add(row)
             yield from self._row(row, next(name for name, number in operations.items() if number == row))
-        # Whole microseconds, rounded down at both ends: what was within another slice still is.
+        # Whole microseconds, rounded down at both ends, so that nested slices stay nested.
         begin, end = (piece.begin + self._shift) // 1000, (piece.end + self._shift) // 1000
         if piece.begin == piece.end:
             kind, extent = "i", '"s":"t"'
@@ -59,8 +59,8 @@ class RankEntries:
         yield f'{{"ph":"{kind}","pid":{self._process},"tid":{row},"ts":{begin},{extent},"name":{name}{rest}'
 
     def counters(self, now: int, span: int, steps: int, waiting: int, waiting_for_input: int) -> Iterator[str]:
-        """Return the counters of a span of time that ends now: nanoseconds of waiting in it, and steps."""
-        # Perfetto calls a counter by its name and the name of the value together: "% waiting for input".
+        """Yield the counters for the `span` before `now`: steps, and nanoseconds of waiting in it."""
+        # Perfetto shows a counter under its name followed by the name of the value: "% waiting for input".
         for name, values in (
             ("steps", {"per second": steps * 1e9 / span}),
             (
@@ -86,7 +86,7 @@ class RankEntries:
         return json.dumps(entry, separators=(",", ":"))
 
     def _text(self, value: str | int) -> str:
-        """Return a value as JSON. Texts are remembered, as most of them come again and again."""
+        """Return a value as JSON. Texts are cached, since most of them are repeated."""
         if isinstance(value, int):
             return str(value)
         text = self._texts.get(value)

@@ -1,7 +1,7 @@
-"""The clock of timelines: that of traces of torch.profiler, which can be opened beside them.
+"""The clock of timelines, the same as in traces of torch.profiler, so that both can be opened together.
 
-torch.profiler writes microseconds since a moment that it names as `baseTimeNanoseconds`, the last multiple of three
-months since 1970: of times since 1970 themselves, a double has no room for fractions of a microsecond.
+torch.profiler writes microseconds since the time given as `baseTimeNanoseconds`, the last multiple of three months
+since 1970. In times since 1970, a double would not have enough digits for fractions of a microsecond.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 
 _THREE_MONTHS = 7_889_238 * 1_000_000_000
-"""A quarter of a year, in nanoseconds, as torch.profiler has it."""
+"""A quarter of a year in nanoseconds, as torch.profiler defines it."""
 
 
 def base_time(now: int) -> int:
-    """Return the moment from which a trace counts, in nanoseconds since 1970 as `now`."""
+    """Return the time that a trace counts from, in nanoseconds since 1970, like `now`."""
     return now - now % _THREE_MONTHS
 
 
 def monotonic_epoch() -> int:
-    """Return the time since 1970 at which the monotonic clock of this machine was 0, in nanoseconds.
+    """Return the time since 1970 when this machine's monotonic clock was 0, in nanoseconds.
 
-    Of several readings it is the one that was interrupted least, good to some tenths of a microsecond.
+    Of several readings it uses the least interrupted one, which is accurate to some tenths of a microsecond.
     """
     readings = []
     for _ in range(20):

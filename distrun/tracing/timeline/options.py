@@ -1,4 +1,4 @@
-"""The choices about a timeline, as texts of users and checked."""
+"""The options of a timeline, and how users' texts for them are parsed and checked."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from dataclasses import dataclass
 from distrun.errors import UsageError
 
 DEFAULT_LIMIT = 50
-"""Megabytes of a timeline, unless somebody chooses otherwise."""
+"""The default limit of a timeline, in megabytes."""
 _SMALLEST_LIMIT = 1
 
 
 @dataclass(frozen=True)
 class TimelineOptions:
-    """The choices about one timeline."""
+    """The options of one timeline."""
 
     file: str
-    """The file that is written; gzip compresses it if its name ends in .gz."""
+    """The file to write. It is compressed by gzip if its name ends in .gz."""
     steps: range | None = None
-    """The steps of the training that are shown, counted from 1; None: all."""
+    """The training steps to show, counted from 1. None: all."""
     operations: bool = False
-    """Whether each operation has a row."""
+    """Whether each operation has its own row."""
     limit: int = DEFAULT_LIMIT * 1_000_000
-    """Bytes that the file may have at most."""
+    """The most bytes of the file."""
     mark_cycles: bool = False
-    """Whether arriving decisions of the coordinator are marked."""
+    """Whether to mark when decisions of the coordinator arrive."""
 
 
 def parse_steps(option: str, text: str) -> range:
-    """Return the steps in a text such as `100:120`, `100:`, `:120` or `100`; both ends belong to them.
+    """Return the steps in a text such as `100:120`, `100:`, `:120` or `100`. Both ends are included.
 
     Args:
-        option: what the text stands behind, for errors: `--timeline-steps ` or `DISTRUN_TIMELINE_STEPS=`.
+        option: the option or variable that the text is for, for errors: `--timeline-steps ` or
+            `DISTRUN_TIMELINE_STEPS=`.
         text: its value.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the text is in none of these forms.
     """
     first, colon, last = text.partition(":")
     low = int(first) if first.isascii() and first.isdecimal() else 1 if not first and colon and last else 0
@@ -48,10 +49,10 @@ def parse_steps(option: str, text: str) -> range:
 
 
 def parse_limit(option: str, text: str) -> int:
-    """Return the bytes of a text that is a number of megabytes.
+    """Return the bytes for a text that is a number of megabytes.
 
     Raises:
-        UsageError: it is none, or too little for a timeline.
+        UsageError: it is not such a number, or too small for a timeline.
     """
     megabytes = int(text) if text.isascii() and text.isdecimal() else 0
     if megabytes < _SMALLEST_LIMIT:
@@ -60,7 +61,7 @@ def parse_limit(option: str, text: str) -> int:
 
 
 def check_file(option: str, file: str) -> None:
-    """See to it that a file can be written, before anything depends on it.
+    """Check that a file can be written, before anything depends on it.
 
     Raises:
         UsageError: it cannot.

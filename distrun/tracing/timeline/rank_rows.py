@@ -1,4 +1,4 @@
-"""The rows of one rank: slices, made of its events."""
+"""The rows of one rank: slices made from its events."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ STATE_NAMES = {
     layout.JOINING: "joining",
 }
 _TRIFLE = 20_000
-"""Nanoseconds: own code for less is not shown, nor is a pause within a wait."""
+"""Nanoseconds below which the script's own code, or a pause within a wait, is not shown."""
 
 
 class RankRows:
-    """Takes the events of a rank in their order, and gives slices; those of a row never overlap but by nesting."""
+    """Takes the events of a rank in order, and emits slices. Slices of a row overlap only by nesting."""
 
     def __init__(
         self, rank: int, submitters: LastSubmitters, emit: Callable[[Slice], None], operations: bool = False
     ) -> None:
         """
         Args:
-            rank: the rank that the events are of.
-            submitters: know by whom each operation was submitted last.
-            emit: takes the slices, each when it is over.
-            operations: whether each operation has a row besides.
+            rank: the rank of the events.
+            submitters: know which rank was the last to submit each operation.
+            emit: takes each slice when it is complete.
+            operations: whether each operation has its own row, too.
         """
         self._emit = emit
         self._travel = Travel(rank, submitters)
         self._operations: dict[str, int] | None = {} if operations else None
         self.steps = 0
-        """Steps that are done."""
-        self._step: Event | None = None  # of which it is not known yet whether it is over
+        """The number of completed steps."""
+        self._step: Event | None = None  # a step whose end is not certain yet
         self._step_began = 0
         self._state = 0
         self._state_began = 0
         self._waits_for = ""
-        self._waits_since = 0  # 0: it does not
+        self._waits_since = 0  # 0: it is not waiting
         self._counted: Event | None = None
-        self._shown_until = 0  # on the row of the main thread, within its state
+        self._shown_until = 0  # the end of the last wait that is shown on the row of the main thread
 
     @property
     def operations(self) -> dict[str, int]:
@@ -63,12 +63,12 @@ class RankRows:
         return self._operations or {}
 
     def take(self, event: Event, name: str, key: Key | None) -> None:
-        """Take the next event, with the name of its operation and, if it is done, the key of that."""
+        """Take the next event, with the name of its operation and, for a completed one, its key."""
         step, self._step = self._step, None
         if step is None:
             pass
         elif event.kind == layout.DONE and event.begin < step.begin:
-            self._take(event, name, key)  # by which the step was counted, before it was recorded itself
+            self._take(event, name, key)  # it triggered the step, whose event was recorded a little earlier
             self._step_done(step)
             return
         else:
@@ -92,7 +92,7 @@ class RankRows:
             self._emit(Slice(COMMUNICATION, event.begin, event.begin, "cycle", (("decisions", event.fused),)))
 
     def finish(self, now: int) -> None:
-        """The rank is gone, or nobody looks any more: what it was doing ends here."""
+        """End the current slices at `now`, because the rank is gone or the timeline ends."""
         if self._step is not None:
             self._step_done(self._step)
         if self._waits_since and self._state and self._waits_since >= self._state_began:
@@ -101,7 +101,7 @@ class RankRows:
 
     def _enter(self, state: int, now: int) -> None:
         old, began = self._state, self._state_began
-        now = max(now, began, self._shown_until)  # a clock that is corrected may go back by some microseconds
+        now = max(now, began, self._shown_until)  # a corrected clock may go back by some microseconds
         if old and now > began and (old != layout.OTHER or now - began > _TRIFLE):
             self._emit(Slice(TRAINING, began, now, STATE_NAMES[old]))
         self._state, self._state_began, self._waits_since = state, now, 0
@@ -110,7 +110,7 @@ class RankRows:
 
     def _step_done(self, event: Event) -> None:
         if self._waits_since:
-            self._counted = event  # by an operation that the main thread sleeps for: the step ends when it is awake
+            self._counted = event  # triggered by an operation that the main thread sleeps for: it ends at the wake-up
             return
         state = self._state
         self._enter(layout.OTHER if state == layout.OPTIMIZER else state, event.begin)
@@ -122,16 +122,16 @@ class RankRows:
         self._step_began = now
 
     def _waited(self, event: Event) -> None:
-        """The main thread was asleep from `begin` to `end`, or another one."""
+        """Show that the main thread, or another one, was asleep from `begin` to `end`."""
         self._waits_since = 0
-        if self._state and event.begin >= self._state_began:  # else another: this one has gone on meanwhile
+        if self._state and event.begin >= self._state_began:  # otherwise it was another thread, and this one was awake
             self._show_wait(max(event.begin, self._shown_until), event.end)
         if self._counted is not None:
             step, self._counted = self._counted, None
             self._step_done(step._replace(begin=event.end))
 
     def _show_wait(self, begin: int, end: int) -> None:
-        """Show what operations did meanwhile, and where none did anything, that there was a wait."""
+        """Show what operations did during a wait, and the wait itself where no operation did anything."""
         self._shown_until = max(end, begin)
         rest = f"waiting for {self._waits_for or 'an operation'}"
         for part in self._travel.within(begin, end):

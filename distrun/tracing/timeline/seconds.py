@@ -1,4 +1,4 @@
-"""The seconds of a timeline, one after the other: which are shown, and how they are written."""
+"""The seconds of a timeline, one after the other: which ones are shown, and how they are written."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from distrun.tracing.timeline.trace_file import TraceFile
 
 SECOND = 1_000_000_000
 SLOW = 2.0
-"""A step that takes so many times what half of the last ones took is shown whatever its turn."""
+"""A step that takes this many times the median of the last ones is always shown."""
 _COMPARED, _FEWEST = 101, 10
 _LONG = SECOND // 2
-"""Nanoseconds from which a slice is shown whatever its turn."""
+"""The nanoseconds of a slice that is always shown."""
 
 Emit = Callable[[Slice, Mapping[str, int]], None]
 
 
 class _Rank:
-    """The counts of a rank, since they were written last."""
+    """The counts of a rank since they were written last."""
 
     def __init__(self, entries: RankEntries) -> None:
         self.entries = entries
         self.durations: deque[int] = deque(maxlen=_COMPARED)
         self.typical = 0.0
-        self.steps = self.waiting = self.input = 0  # since the counters were written
+        self.steps = self.waiting = self.input = 0  # since the counters were written last
 
     def count(self, piece: Slice) -> bool:
-        """Count a slice; returns whether it is a slow step."""
+        """Count a slice. Returns whether it is a slow step."""
         length = piece.end - piece.begin
         if piece.is_step:
             self.steps += 1
@@ -50,15 +50,15 @@ class _Rank:
 
 
 class Seconds:
-    """Collects slices by the second in which they end, and writes those seconds that are shown."""
+    """Collects slices by the second that they end in, and writes the seconds that are shown."""
 
     def __init__(self, options: TimelineOptions, shift: int, base: int, now: int) -> None:
         """
         Args:
             options: the file and its limit.
-            shift: nanoseconds from the clock of the slices to that of the file.
-            base: the time since 1970 at which the clock of the file was 0.
-            now: the time, on the clock of the slices.
+            shift: the nanoseconds to add to the clock of the slices for the clock of the file.
+            base: the time since 1970 when the clock of the file was 0.
+            now: the time, by the clock of the slices.
 
         Raises:
             OSError: the file cannot be written.
@@ -75,11 +75,11 @@ class Seconds:
 
     @property
     def written(self) -> int:
-        """Bytes of the file so far."""
+        """The bytes of the file so far."""
         return self._file.size
 
     def rank(self, rank: int, host: str) -> Emit:
-        """Return what takes the slices of a rank."""
+        """Return the function that takes the slices of a rank."""
         known = self._ranks.get(rank)
         entries = RankEntries(rank, host, self._shift)
         if known is None:
@@ -95,13 +95,13 @@ class Seconds:
         self._pieces.setdefault(second, []).append((rank, piece, operations))
 
     def advance(self, until: int) -> None:
-        """Write the seconds that are over by then: nothing will end in them any more."""
+        """Write the seconds before `until`. No further slice can end in them."""
         for second in sorted(second for second in self._pieces if second < (until + self._shift) // SECOND):
             self._write(second, self._pieces.pop(second))
         self._count(until)
 
     def close(self, now: int, end: dict[str, object]) -> None:
-        """Write what is left, and the end of the file."""
+        """Write the remaining slices, and the end of the file."""
         self.advance(now + 2 * SECOND)
         self._file.write(self._new)
         self._file.end |= end
@@ -127,7 +127,7 @@ class Seconds:
             yield from rank.entries.of(piece, operations)
 
     def _count(self, until: int) -> None:
-        """Write the counters, the more seldom the longer the job has been running."""
+        """Write the counters, and the longer the job has been running, the less often."""
         span = until - self._counted_until
         if span < max(SECOND, (until - self._began) // 600) or self._thinning.left(self._file.size) <= 0:
             return

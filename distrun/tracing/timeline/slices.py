@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TRAINING, COMMUNICATION = 1, 2
-"""The rows of every rank: what its main thread does, and the operations that travel, one after the other."""
+"""The rows of every rank: what its main thread does, and the operations that are executed, one after the other."""
 FIRST_OPERATION = 10
-"""The first of the rows of operations, where they are asked for."""
+"""The first row of single operations, where these are asked for."""
 
 STEP = "step"
 MOVING = "moving"
@@ -18,15 +18,15 @@ INPUT = "waiting for input"
 
 
 class Slice(NamedTuple):
-    """A piece of a row; times in nanoseconds of the clock of the events."""
+    """A piece of a row. Times are nanoseconds of the events' clock."""
 
     row: int
     begin: int
     end: int
-    """As `begin`: it is a mark."""
+    """Equal to `begin` for a mark."""
     name: str
     args: tuple[tuple[str, str | int], ...] = ()
-    """Further facts, by name."""
+    """Further facts by name."""
 
     @property
     def is_step(self) -> bool:
@@ -35,10 +35,10 @@ class Slice(NamedTuple):
 
     @property
     def is_wait_for_rank(self) -> bool:
-        """Whether it is the main thread's waiting for another rank."""
+        """Whether it shows that the main thread waits for another rank."""
         return self.row == TRAINING and self.name.startswith(_WAITING_FOR)
 
 
 def waiting_for(rank: int) -> str:
-    """Return the name of a slice in which others wait for a rank."""
+    """Return the name of a slice in which other ranks wait for `rank`."""
     return f"{_WAITING_FOR}{rank}"

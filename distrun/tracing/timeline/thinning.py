@@ -1,16 +1,16 @@
-"""Keeping a timeline within its limit: when much of it is used up, only some seconds are shown in full.
+"""Keeping a timeline within its limit: when much of the limit is used up, only some seconds are shown in full.
 
-A quarter of the limit is used without asking. Then one second in 2, 4, 8, ... is kept, so many that what is left would
-last for an hour, or for twice as long as the job has been running already: however long a job is, it has something
-left for what comes.
+A quarter of the limit is used without restriction. After that, one second in 2, 4, 8, ... is kept. The number is chosen
+so that the rest of the limit would last for an hour, or for twice the time that the job has been running. So however
+long a job is, there is always room for later events.
 """
 
 from __future__ import annotations
 
 FREE = 0.25
-"""The share of the limit within which everything is shown."""
+"""The share of the limit up to which everything is shown."""
 RESERVE = 0.05
-"""The share that is kept for the end of the file and for counters."""
+"""The share that is reserved for the end of the file and for counters."""
 _HORIZON = 3600.0
 _GREATEST = 1 << 20
 
@@ -19,20 +19,20 @@ class Thinning:
     """Decides which seconds are shown."""
 
     def __init__(self, limit: int) -> None:
-        """Args: the bytes that the file may have."""
+        """Args: the most bytes of the file."""
         self._limit = limit
-        self._rate = 0.0  # bytes per second in full
+        self._rate = 0.0  # bytes per second that is shown in full
 
     def note(self, added: int) -> None:
-        """A second, shown in full, has taken so many bytes."""
+        """Note that a second shown in full took `added` bytes."""
         self._rate += (added - self._rate) * (0.5 if added > self._rate else 0.1)
 
     def every(self, written: int, elapsed: float) -> int:
-        """Return how many seconds there are to each that is shown, a power of 2; 0: none is.
+        """Return n, a power of 2, if one second in n is shown, or 0 if none is.
 
         Args:
-            written: bytes of the file so far.
-            elapsed: seconds since it was begun.
+            written: the bytes of the file so far.
+            elapsed: the seconds since its beginning.
         """
         left = self.left(written)
         if self._rate * 1.5 > left:
@@ -46,7 +46,7 @@ class Thinning:
         return every
 
     def may_show_slow(self, written: int) -> bool:
-        """Whether a second in which something was slow is shown whatever its turn."""
+        """Whether a second with something slow in it may be shown out of turn."""
         return self._rate * 20 < self.left(written)
 
     def left(self, written: int) -> float:

@@ -1,4 +1,4 @@
-"""A timeline of several ranks: events in, a file out, in pieces of a second."""
+"""A timeline of several ranks: it takes events and writes a file, one second after the other."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from distrun.tracing.timeline.slices import Slice
 from distrun.tracing.timeline.stragglers import Key, LastSubmitters
 
 _FORGET_AFTER = 20 * 1_000_000_000
-"""Nanoseconds for which it is remembered who submitted an operation last, at least."""
+"""The least time, in nanoseconds, for which the last submitter of an operation is remembered."""
 
 
 class _Process:
-    """The events of one process that have not been made slices of, and its rows."""
+    """The rows of one process, and its events that have not been turned into slices."""
 
     def __init__(self, rank: int, rows: RankRows) -> None:
         self.rank = rank
@@ -29,18 +29,18 @@ class _Process:
 
 
 class Timeline:
-    """Takes events of all ranks, on one clock, and writes what is over by a given time."""
+    """Takes events of all ranks, in times of one clock, and writes what is over by a given time."""
 
     def __init__(self, options: TimelineOptions, epoch: int, now: int) -> None:
         """Begin the file.
 
         Args:
-            options: what is to be shown, and where.
-            epoch: nanoseconds since 1970 at which the clock of all times was 0.
-            now: the time.
+            options: what to show, and the file.
+            epoch: the time since 1970, in nanoseconds, when the clock of all times was 0.
+            now: the time by that clock.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self._options = options
         self._submitters = LastSubmitters()
@@ -50,18 +50,18 @@ class Timeline:
 
     @property
     def written(self) -> int:
-        """Bytes of the file so far."""
+        """The bytes of the file so far."""
         return self._seconds.written
 
     def add(self, process: int, rank: int, host: str, events: Iterable[Event], names: Sequence[str]) -> None:
-        """Take new events of a process, in the order in which it recorded them.
+        """Take new events of a process, in the order of recording.
 
         Args:
-            process: its number, which it has for life.
-            rank: the rank that it has.
-            host: where it runs.
+            process: its number, which it keeps for life.
+            rank: its present rank.
+            host: its host.
             events: the events.
-            names: the names that they have by number.
+            names: the names for the numbers in events.
         """
         known = self._processes.get(process)
         if known is None or known.rank != rank:
@@ -78,7 +78,7 @@ class Timeline:
             known.waiting.append((event, name, key))
 
     def advance(self, until: int) -> None:
-        """All ranks have told what happened until then: write it."""
+        """Write everything up to `until`. All ranks have delivered their events up to then."""
         for process in self._processes.values():
             waiting = process.waiting
             ready = next((at for at, item in enumerate(waiting) if recorded(item[0]) > until), len(waiting))
@@ -91,7 +91,7 @@ class Timeline:
             self._forget_at = until + _FORGET_AFTER
 
     def over(self, process: int, now: int) -> None:
-        """A process is gone."""
+        """Note that a process is gone."""
         known = self._processes.get(process)
         if known is None or known.is_over:
             return
@@ -102,7 +102,7 @@ class Timeline:
         known.rows.finish(now)
 
     def close(self, now: int, end: dict[str, object] | None = None) -> None:
-        """Write what is left, and `end` beside the events."""
+        """Write the remaining events, and `end` as further fields of the file."""
         for process in list(self._processes):
             self.over(process, now)
         self._seconds.close(now, end or {})
@@ -114,7 +114,7 @@ class Timeline:
         steps = self._options.steps
 
         def show(piece: Slice) -> None:
-            # A step is shown as a whole: its own slice comes when it has been counted.
+            # A step is shown as a whole, and its own slice comes after the step was counted.
             if steps is None or rows.steps + (not piece.is_step) in steps:
                 emit(piece, rows.operations)
 

@@ -1,4 +1,4 @@
-"""A file in Chrome's trace event format, which is complete at any moment, also if its writer is killed."""
+"""A file in Chrome's trace event format that is complete at any moment, even if its writer is killed."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _LEVEL = 6
 
 
 class TraceFile:
-    """Is written piece by piece. After each piece stands the end of the file, which the next one overwrites."""
+    """A file that is written piece by piece. Each is followed by the end of the file, which the next one overwrites."""
 
     def __init__(self, path: str, end: dict[str, Any]) -> None:
         """Begin the file.
 
         Args:
-            path: its name; it is compressed if that ends in .gz.
-            end: what stands beside the events, in the object that the file is.
+            path: the file's name. The file is compressed if it ends in .gz.
+            end: further fields of the file's object, after the events.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         self.end = end
         self._file = open(path, "wb")  # noqa: SIM115  # until `close`
         self._compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP) if path.endswith(".gz") else None
         self._is_empty = True
         self.size = 0
-        """Bytes of what has been written, without the end."""
+        """The bytes written so far, not counting the end."""
         self._put(_HEAD)
         self._put_end()
 
     def write(self, entries: Iterable[str]) -> None:
-        """Add events, each a JSON object as text."""
+        """Append events, each a JSON object as text."""
         text = ",\n".join(entries)
         if not text:
             return
@@ -44,7 +44,7 @@ class TraceFile:
         self._put_end()
 
     def close(self) -> None:
-        """Write the end again, as `end` is now, and close the file."""
+        """Write the present `end`, and close the file."""
         with self._file:
             self._put(b"")
             self._put_end()
@@ -59,7 +59,7 @@ class TraceFile:
     def _put_end(self) -> None:
         data = ("\n]," + json.dumps(self.end, separators=(",", ":"))[1:] + "\n").encode()
         if self._compressor is not None:
-            finished = self._compressor.copy()  # the compressor itself goes on as if there were no end yet
+            finished = self._compressor.copy()  # a copy: the compressor itself must continue without this end
             data = finished.compress(data) + finished.flush()
         self._file.write(data)
         self._file.truncate()

@@ -1,4 +1,4 @@
-"""The way of operations: waiting for the last rank, agreeing that all have them, and moving."""
+"""The phases of operations: waiting for the last rank, negotiating that all have submitted them, and moving data."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ _REMEMBERED = 256
 
 
 class Travel:
-    """The operations of one rank, in the order in which they were executed."""
+    """The operations of one rank, in the order of execution."""
 
     def __init__(self, rank: int, submitters: LastSubmitters) -> None:
         self._rank = rank
         self._submitters = submitters
-        self._ended = 0  # when the operation before ended
+        self._ended = 0  # the end of the last operation
         self._recent: deque[Slice] = deque(maxlen=_REMEMBERED)
         self._operation_ended: dict[str, int] = {}
 
     def of(self, event: Event, key: Key) -> list[Slice]:
-        """Return the slices of an operation on the row of all of them, where it begins when the one before is over."""
+        """Return the slices of an operation for the row of all operations. They begin after the end of the last one."""
         parts = self._parts(event, key, self._ended)
         self._ended = max(self._ended, event.end)
         self._recent.extend(parts)
         return parts
 
     def of_operation(self, event: Event, key: Key) -> list[Slice]:
-        """Return its slices on a row of its own."""
+        """Return the slices of an operation for its own row."""
         parts = self._parts(event, key, self._operation_ended.get(key.name, 0))
         self._operation_ended[key.name] = max(self._operation_ended.get(key.name, 0), event.end)
         return parts
 
     def within(self, begin: int, end: int) -> Iterator[Slice]:
-        """Return what of the slices of `of` is in a span of time."""
+        """Yield the parts of the slices from `of` that are within a span of time."""
         for part in self._recent:
             if part.end > begin and part.begin < end:
                 yield part._replace(begin=max(begin, part.begin), end=min(end, part.end))
 
     def _parts(self, event: Event, key: Key, earliest: int) -> list[Slice]:
-        """Return waiting, negotiating and moving, of which each may be missing."""
+        """Return the slices for waiting, negotiating and moving, each if there is any."""
         begin = max(event.begin, earliest)
         since = min(max(event.submitted or begin, earliest), begin)
         about = (("operation", key.name), ("number", key.number))

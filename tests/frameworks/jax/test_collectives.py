@@ -36,7 +36,7 @@ def test_collectives_work_in_everything_that_jax_makes_of_functions(warm_job):
 
 
 @feature("collectives of the main thread beside a step under way")
-@feature("a rank that compiles a step anew by itself")
+@feature("a rank that compiles a step again by itself")
 @feature("donated arguments")
 def test_programs_under_way_are_not_mixed_up_and_not_left_behind(job):
     job("flight", 2)

@@ -27,7 +27,7 @@ COLLECTIVES = {
 REFUSALS = ["what_cannot_travel_is_refused_in_a_sentence"]
 GRAPHS = {
     "collectives in loops and branches": ["loops_and_branches_hold_collectives"],
-    "tf.function traced anew by one rank": [
+    "tf.function traced again by one rank": [
         "a_rank_may_trace_anew_by_itself",
         "a_rank_may_know_shapes_that_another_one_does_not",
         "functions_are_told_apart",

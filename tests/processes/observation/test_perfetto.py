@@ -1,4 +1,7 @@
-"""Perfetto itself opens the timeline of a real job, and finds in it who was late."""
+"""Perfetto itself opens the timeline of a real job, and finds in it who was late.
+
+A reader of the format in Python alone had not noticed that Perfetto names a counter twice.
+"""
 
 from __future__ import annotations
 

@@ -191,6 +191,8 @@ def test_what_was_lost_is_dropped_with_a_warning_where_an_optimizer_loses_nothin
     other = KerasOptimizer(Stateful())
     there_and_back(KerasOptimizer(losing), other)
     assert other.distrun_feedback.state == losing.state
-    with pytest.warns(UserWarning, match="had taken from the gradients of this optimizer, which is dropped"):
+    with pytest.warns(
+        UserWarning, match="residuals that the checkpoint holds for the gradients of this optimizer, which this"
+    ):
         there_and_back(KerasOptimizer(losing), KerasOptimizer(None))
     there_and_back(KerasOptimizer(Stateful()), KerasOptimizer(None))  # nothing is owed

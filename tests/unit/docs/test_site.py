@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from distrun.runtime.collectives import reductions
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 griffe = pytest.importorskip("griffe")
 sys.path.insert(0, str(REPOSITORY / "docs" / "site"))
 assemble = import_module("assemble")
 command_line = import_module("command_line")
+docstrings = import_module("docstrings")
 reference = import_module("reference")
 
 
@@ -84,6 +87,14 @@ def test_a_public_name_that_is_made_at_run_time_is_reported(package):
 def test_a_package_without_public_names_is_reported(package):
     package("def told():\n    '''A docstring.'''\n")
     assert reference.complaints("distrun.face", []) == ["distrun.face has no public names: import them as `x as x`"]
+
+
+@pytest.mark.parametrize("name", reductions.__all__)
+def test_the_reference_of_a_collective_is_its_help_text(name):
+    path = Path(reductions.__file__)
+    module = griffe.visit("reductions", path, path.read_text())
+    docstrings.CompletedDocstrings().on_module(mod=module)
+    assert module[name].docstring.value == getattr(reductions, name).__doc__
 
 
 @pytest.mark.parametrize("name", ["distrun", "distrun doctor"])

@@ -78,9 +78,9 @@ def test_a_broadcast_copies_the_roots_elements():
 
 
 @pytest.mark.parametrize("kind", ["allgather", "alltoall", "reducescatter"])
-def test_gathering_gives_new_arrays(kind):
+def test_row_exchange_gives_new_arrays(kind):
     array = np.arange(6, dtype=storage_of("bfloat16"))
-    ((output, _),) = complete(prepare(Call(kind, "x", Sum), ("bfloat16",), ((3, 2),)).gathering([array]))
+    ((output, _),) = complete(prepare(Call(kind, "x", Sum), ("bfloat16",), ((3, 2),)).row_exchange([array]))
     np.testing.assert_array_equal(output, array)
     assert not np.shares_memory(output, array)
 

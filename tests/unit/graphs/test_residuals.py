@@ -109,7 +109,9 @@ def test_what_was_saved_is_dropped_with_a_warning_where_nothing_is_compressed_an
     residuals.load({})
     distrun.init()
     feedback.load_state_dict(saved)
-    with pytest.warns(UserWarning, match="had taken from these gradients, which is dropped, as they travel whole"):
+    with pytest.warns(
+        UserWarning, match="residuals that the checkpoint holds for these gradients, which this run does not"
+    ):
         plain = call(wire="")
     np.testing.assert_array_equal(reduced(plain)[0], GRADIENTS[0])
     assert not residuals.are_kept()

@@ -1,4 +1,9 @@
-"""Barring: slots and hosts that failed again and again are not used for a while, and never for ever."""
+"""Barring: slots and hosts that failed again and again are not used for a while, and never for ever.
+
+A bar is a preference: it gives way when the job cannot reach --min-np otherwise, since waiting would help nobody and
+the budget ends what is hopeless. It does not give way where newcomers fail before they are of any use. What they lack,
+such as a file server, may come back, so there the job waits.
+"""
 
 from __future__ import annotations
 

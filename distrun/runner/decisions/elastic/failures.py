@@ -50,6 +50,8 @@ class Failures(Decisions):
         processes = [self._processes.gone(number) for number in list(self._processes.on_host[host])]
         members = [process for process in processes if process and process.generation == self._generation.number > 0]
         timeout = self._options.keepalive
+        # The agent kills its ranks after `keepalive` seconds without us; what it heard last may be younger than what we
+        # know of.
         margin = UNKNOWN_TIMEOUT if timeout is None else timeout + timeout / PER_TIMEOUT + 0.5
         self._places.lost(host, event.reason, now + margin if processes and not event.was_silent else now, now)
         self._changed = True

@@ -2,6 +2,8 @@
 
 Any machine that reaches the address may connect, as often as it likes: a client has ten seconds in all, the oldest
 makes room for the next, and where the launcher has few descriptors left, there are no clients.
+
+Prometheus's own client would be a dependency of the launcher for a format of four rules.
 """
 
 from __future__ import annotations

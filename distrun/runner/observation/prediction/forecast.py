@@ -1,4 +1,8 @@
-"""Predictions with their error bars."""
+"""Predictions with their error bars.
+
+The error bar is honest before it is small: what was assumed counts with its whole uncertainty, and a model that misses
+the step that was measured says so in all its predictions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The consumer that writes the report: it gathers while the job runs, and writes the page at its end."""
+"""The consumer that writes the report: it gathers while the job runs, and writes the page at its end.
+
+The page is written by rename, in the thread that observes: a job whose report cannot be written ends as it would have
+without one.
+"""
 
 from __future__ import annotations
 

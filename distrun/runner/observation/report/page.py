@@ -1,4 +1,8 @@
-"""The page: a summary as HTML that needs nothing else, with plots for what is looked at and tables for the rest."""
+"""The page: a summary as HTML that needs nothing else, with plots for what is looked at and tables for the rest.
+
+Nothing in it executes: Python writes the plots as SVG, and a content security policy forbids the rest. A JavaScript
+plotting library would be many times the size of the page, and a mail program or a printer would show none of it.
+"""
 
 from __future__ import annotations
 

@@ -17,13 +17,15 @@ from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links, Ticket
 
 SCRATCH = 64 << 20
-"""Bytes received from other hosts and not combined yet, at most: with many hosts, the parts of a piece are smaller."""
+"""The most bytes that are received from other hosts and not yet combined. With many hosts, parts of a piece are
+smaller."""
 ARENA_LIMIT = 4 << 20
-"""Bytes of the largest operation whose memory is kept."""
-_ALIGNMENT = 64  # bytes of a line of the processor's cache
+"""Bytes of the largest operation whose memory an `Arena` keeps."""
+_ALIGNMENT = 64  # bytes of a cache line
 
 Steps = Generator[Sequence[Ticket], None, None]
-"""A piece on its way: each step posts what is sent and received, and the next one begins when that has come."""
+"""The steps of one piece. Each posts sends and receives and yields the tickets of the receives, which must be complete
+before the next step begins."""
 
 
 class RailShare:
@@ -41,11 +43,11 @@ class RailShare:
         """
         Args:
             sources: the share of the arrays of this host's ranks.
-            targets: where the result goes; a source may be its rank's target.
-            position: the position of this rank among those of its host.
-            stages: how arrays are combined.
-            wire: how elements travel.
-            first: the operation's element with which the share begins.
+            targets: receive the result. A source may be its rank's target.
+            position: the position of this rank among the ranks of its host.
+            stages: the arithmetic, within the host and between hosts.
+            wire: encodes elements for the wire.
+            first: the number of the share's first element within the operation.
         """
         own = position if len(targets) > 1 else 0
         self.size = sources[0].size
@@ -59,7 +61,7 @@ class RailShare:
         self._first = first
 
     def ours(self, part: slice) -> Flat:
-        """Return our host's share of the result: the arrays of its ranks, combined now unless there is just one."""
+        """Return a part of this host's contribution: its ranks' arrays, combined now unless there is only one."""
         within = self.stages.within
         if within is None:
             return self._sources[0][part]
@@ -67,38 +69,40 @@ class RailShare:
         return self.target[part]
 
     def length(self, part: slice) -> int:
-        """Return the length of the array that travels for a part."""
+        """Return the length of a part's encoded array."""
         return self.wire.length(self._first + part.start, part.stop - part.start)
 
     def encoded(self, array: Flat, part: slice) -> Flat:
-        """Return `array`, the elements of a part, as they travel."""
+        """Return `array`, the elements of a part, encoded for the wire."""
         return self.wire.encode(array, self._first + part.start)
 
     def decoded(self, raw: Flat, part: slice, room: Flat | None = None) -> Flat:
-        """Return elements of a part that have come, as in memory: where they lie or in `room`, which has their number
-        of elements or more, if that is given."""
+        """Return the elements of a part, decoded from `raw`.
+
+        They are `raw` itself if it is not encoded, else in `room`, which has at least their size, or a new array.
+        """
         count, start = part.stop - part.start, self._first + part.start
         if room is None:
             return self.wire.decoded(raw, count, self.dtype, start)
         return self.wire.decode(raw, room[:count], start)
 
     def incoming(self, part: slice) -> Flat:
-        """Return where the result of a part is received before `settle` is called with it."""
+        """Return an array to receive the result of a part, for `settle`."""
         if not self.wire.is_encoded:
             return self.target[part]
         return self.wire.incoming(self._first + part.start, part.stop - part.start)
 
     def settle(self, raw: Flat, part: slice) -> None:
-        """Hand the result of a part, as it travels, to all ranks of this host.
+        """Write the result of a part, encoded in `raw`, into the targets of all ranks of this host.
 
-        The host that has computed it does the same: where the wire format rounds, its own copy is replaced by what the
-        others receive, so that all hold the same bits.
+        The host that has computed the result does so as well: if the wire format rounds, its own copy is replaced by
+        what the others receive, so that all hold the same bits.
         """
         self.wire.decode(raw, self.target[part], self._first + part.start)
         self._show(part)
 
     def settled(self, part: slice) -> Flat:
-        """Settle the result of a part that lies in the target; return it as it travels."""
+        """Return the result of a part, which is in this rank's target, encoded, and settle it."""
         raw = self.wire.encode_results(self.target[part], self._first + part.start)
         self._show(part)
         return raw
@@ -109,22 +113,22 @@ class RailShare:
 
 
 class Algorithm(ABC):
-    """One way of reducing arrays over the hosts of a rail, for one of its ranks.
+    """A way of reducing arrays over the hosts of a rail, on one of its ranks.
 
-    All ranks of a rail hold the same bits afterwards, as one of them computes each element's result and the others take
-    it. In which order an element's contributions are added up is the algorithm's business.
+    All ranks of a rail hold the same bits afterwards: one of them computes the result of an element, and the others
+    receive it. The order in which the contributions to an element are added depends on the algorithm.
     """
 
     name: ClassVar[str]
     is_stepwise: ClassVar[bool] = True
-    """Whether sums of some hosts travel, and are rounded, before the result is formed."""
+    """Whether sums over some of the hosts are sent, and rounded, before the result is complete."""
 
     def __init__(self, links: Links, hosts: HostLayout, order: Sequence[int], scratch: Scratch) -> None:
         """
         Args:
-            links: those with the other hosts.
-            hosts: who is where.
-            order: the hosts in the order in which they are arranged; the last ones have the slow links.
+            links: the links with the other hosts.
+            hosts: the ranks of each host.
+            order: the hosts as the algorithm arranges them. Hosts with slow links are last.
             scratch: memory to receive in.
         """
         self._links = links
@@ -136,16 +140,16 @@ class Algorithm(ABC):
     @property
     @abstractmethod
     def partners(self) -> Sequence[int]:
-        """The hosts that this one has to be connected with."""
+        """The hosts that this one must be connected with."""
 
     @abstractmethod
     def reduce(self, share: RailShare, what: str) -> None:
-        """Combine the arrays of all hosts into the share's targets. What was sent may still be on its way: see
+        """Combine the arrays of all hosts into the targets of `share`. Sends may still be pending: see
         `Links.flush`."""
 
 
 class Scratch:
-    """Memory in which arrays of other hosts are received; kept, because new memory is slow to touch."""
+    """Memory to receive arrays of other hosts. It is kept because the first touch of new memory is slow."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
@@ -161,10 +165,10 @@ class Scratch:
 
 
 class Arena:
-    """Memory for the arrays that one operation needs until it is over; kept for the next one.
+    """Memory for the arrays that one operation needs until it ends, kept for the next operation.
 
-    The C library gives back what a few small operations have needed, and new memory takes longer to touch than they
-    take to compute.
+    The C library returns the memory of small operations to the kernel, and the page faults of new memory take longer
+    than these operations take to compute.
     """
 
     def __init__(self) -> None:
@@ -172,7 +176,10 @@ class Arena:
         self._used = 0
 
     def begin(self, nbytes: int) -> Empty:
-        """Begin an operation of so many bytes; return what makes its arrays. Those of the last one are gone."""
+        """Begin an operation of `nbytes` bytes and return the function that makes its arrays.
+
+        The arrays of the previous operation are overwritten.
+        """
         if nbytes > ARENA_LIMIT:
             return np.empty
         if self._used > self._memory.size:
@@ -194,30 +201,31 @@ def cut(size: int, length: int) -> Iterator[slice]:
 
 
 def divided(piece: slice, count: int) -> list[slice]:
-    """Return a piece divided into so many parts of about equal length."""
+    """Return `piece` divided into `count` parts of about equal length."""
     size = piece.stop - piece.start
     bounds = [piece.start + size * index // count for index in range(count + 1)]
     return [slice(bounds[index], bounds[index + 1]) for index in range(count)]
 
 
 def chunk_elements(itemsize: int, rows: int = 1) -> int:
-    """Return the elements of a part, so that `rows` of them fit into the scratch memory."""
+    """Return the number of elements of a part such that `rows` parts fit into the scratch memory."""
     return max(1, min(CHUNK, SCRATCH // rows) // itemsize)
 
 
 def run(links: Links, pieces: Iterable[Steps], window: int, what: str, stride: int = 1) -> None:
     """Move pieces through their steps, several at a time, so that the links are busy while this rank computes.
 
-    In every round one more piece sets out, and each of the others, the last one first, takes its next step `stride`
-    rounds after the one before. All ranks do the same in the same order, which is how both ends of a link know what
-    comes: each piece has the same number of steps everywhere, in some of which a rank may have nothing to do.
+    In every round, one more piece starts, if the window allows it. Each of the others, the youngest first, takes its
+    next step `stride` rounds after its last one. All ranks do this in the same order, so both ends of a link know which
+    message comes next. For this, a piece has the same number of steps on all ranks. In some of them a rank may have
+    nothing to do.
 
     Args:
-        links: what tickets are waited for with.
-        pieces: their steps.
-        window: pieces under way at most.
+        links: wait for the tickets of the steps.
+        pieces: the steps of each piece.
+        window: the most pieces that are under way at a time.
         what: names the operation in error messages.
-        stride: see above.
+        stride: rounds from one step of a piece to its next.
     """
     waiting = iter(pieces)
     under_way: deque[tuple[int, Steps, Sequence[Ticket]]] = deque()

@@ -1,8 +1,8 @@
-"""Direct exchange: each host has its part of every array, and sends the result to all.
+"""Direct exchange: each host combines its part of all hosts' arrays, and sends the result to all.
 
 A reduce-scatter and an allgather, by pairwise exchange (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of
 Collective Communication Operations in MPICH, 2005). Each host sends and receives 2(n-1)/n of the array, in two steps,
-and adds up all contributions at once, in the order of the hosts. An element is rounded once each way on the wire.
+and adds all contributions at once, in the order of the hosts. An element is rounded once each way on the wire.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distrun.runtime.backends.base import Flat
 
 
 class Direct(Algorithm):
-    """Every host with every other one."""
+    """Links every host with every other one."""
 
     name = "direct"
     is_stepwise = False
@@ -37,23 +37,26 @@ class Direct(Algorithm):
             self._steps(share, divided(piece, hosts), shares[number % depth], decoded)
             for number, piece in enumerate(cut(share.size, part * hosts))
         )
-        # At most `depth` pieces are in each step, which is why as many sets of receive buffers are enough.
+        # At most `depth` pieces are in each step, so `depth` sets of receive buffers are enough.
         run(self._links, pieces, 2 * depth, what, stride=depth - 1)
 
     def _steps(
         self, share: RailShare, parts: Sequence[slice], shares: Sequence[Flat], decoded: Sequence[Flat]
     ) -> Steps:
-        """`shares` are the buffers for the other hosts' elements of our own part, by host, and `decoded` those for
-        them as in memory."""
+        """Yield the steps of one piece, divided into `parts` by host.
+
+        `shares` are the buffers to receive other hosts' elements of this host's part, by host, and `decoded` the
+        buffers to decode them.
+        """
         links, hosts, own = self._links, self._hosts, self._hosts.own
-        # Scatter: combine our host's arrays, and send each host our share of its part.
+        # Scatter: combine the arrays of this host's ranks, and send each host its part.
         for host in hosts.others:
             links.send(host, share.encoded(share.ours(parts[host]), parts[host]))
         mine = parts[own]
         contribution = share.ours(mine)
         length = share.length(mine)
         yield [links.receive(host, shares[host][:length]) for host in hosts.others]
-        # Combine all hosts' shares of our own part, and send the result to all hosts.
+        # Combine the contributions of all hosts to this host's part, and send the result to all hosts.
         if mine.start < mine.stop:
             arrived = [
                 contribution if host == own else share.decoded(shares[host][:length], mine, decoded[host])
@@ -64,17 +67,20 @@ class Direct(Algorithm):
         tickets, incomings = [], []
         for host in hosts.others:
             links.send(host, result)
-            # Received in place of our share of that part: it can only come after that host has received the share.
+            # Received over this host's contribution to that part, whose send may still be pending. It is safe: the
+            # result can only come after that host has received the contribution.
             incomings.append(share.incoming(parts[host]))
             tickets.append(links.receive(host, incomings[-1]))
         yield tickets
-        # Spread what the other hosts have combined.
+        # Write the results of the other hosts into the targets.
         for host, incoming in zip(hosts.others, incomings, strict=True):
             share.settle(incoming, parts[host])
 
     def reduce_whole(self, share: RailShare, what: str) -> None:
-        """Reduce a small array in one step: everything to every host, each of which combines all of it for itself, in
-        the same order. In one piece: two ranks that send each other several take half as long again."""
+        """Reduce a small array in one step: every host receives everything and combines it, in the same order.
+
+        The array is sent in one piece: two ranks that send each other several pieces take half as long again.
+        """
         links, hosts, whole = self._links, self._hosts, slice(0, share.size)
         sent = share.encoded(share.ours(whole), whole)
         shares = self._scratch.rows(hosts.count, sent.size, share.wire.dtype)
@@ -83,14 +89,14 @@ class Direct(Algorithm):
         for host in hosts.others:
             tickets += [links.send(host, sent), links.receive(host, received[host])]
         links.wait(tickets, what)
-        # Our own was rounded as for the other hosts: all must add up the same numbers.
+        # This host's contribution is rounded as the others receive it: all must add the same numbers.
         arrived = [share.decoded(raw, whole) for raw in received]
         share.stages.between.combine(arrived, share.targets)
 
     def broadcast(self, array: Flat, root: int, what: str) -> None:
         """Copy the array of host `root` to all others.
 
-        The root sends each of them a part, and they send their parts to each other (scatter and allgather), so that no
+        The root sends each of the others a part, and they send their parts to each other (scatter and allgather), so no
         host sends more than about one array.
         """
         hosts, links = self._hosts, self._links

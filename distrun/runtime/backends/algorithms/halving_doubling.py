@@ -1,11 +1,12 @@
-"""Recursive halving and doubling: with a partner at distance 1, 2, 4 and so on, half of what is left each time.
+"""Recursive halving and doubling: each step exchanges half of the rest with a partner at distance 1, 2, 4 and so on.
 
 A reduce-scatter by recursive vector halving and an allgather by recursive vector doubling (R. Rabenseifner's algorithm,
 in R. Thakur, R. Rabenseifner, W. Gropp: Optimization of Collective Communication Operations in MPICH, 2005): as many
-bytes as direct exchange, in 2 log2(n) steps. Where the number of hosts is no power of two, hosts in excess hand their
-arrays to a neighbour first and get the result from it in the end, for which that one carries a whole array more.
+bytes as in direct exchange, in 2 log2(n) steps. If the number of hosts is not a power of two, each host in excess sends
+its array to the host beside it first and receives the result from it at the end. That host carries one more whole array
+each way.
 
-The hosts are added up in pairs, the pairs' sums in pairs, and so on: for every element in the same order.
+The hosts are added in pairs, the pairs' sums in pairs, and so on, for every element in the same order.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps
 from distrun.runtime.backends.base import Flat
 
 WINDOW = 4
-"""Pieces under way: see `ring.WINDOW`."""
+"""The number of pieces under way: see `ring.WINDOW`."""
 
 
 class HalvingDoubling(Algorithm):
-    """Every host with log2(n) others."""
+    """Links every host with log2(n) others."""
 
     name = "halving-doubling"
 
@@ -29,8 +30,8 @@ class HalvingDoubling(Algorithm):
         distant = [self._host_of(self._core ^ distance) for distance in self._distances] if self._is_core else []
         return distant + ([] if self._pair is None else [self._pair])
 
-    # The first places make up pairs of which one is in excess; what is left, one of each pair and the others, is the
-    # core, whose number is a power of two.
+    # The first hosts of the order form pairs, the second of each pair being in excess. The first of each pair and the
+    # hosts without a pair are the core, whose size is a power of two.
 
     @property
     def _excess(self) -> int:
@@ -42,7 +43,7 @@ class HalvingDoubling(Algorithm):
 
     @property
     def _pair(self) -> int | None:
-        """The other host of our pair, if we belong to one."""
+        """The other host of this host's pair, if it belongs to one."""
         return self._order[self._place ^ 1] if self._place < 2 * self._excess else None
 
     @property
@@ -51,14 +52,14 @@ class HalvingDoubling(Algorithm):
 
     @property
     def _core(self) -> int:
-        """Our number in the core."""
+        """The index of this host in the core."""
         return self._place // 2 if self._pair is not None else self._place - self._excess
 
     def _host_of(self, core: int) -> int:
         return self._order[2 * core if core < self._excess else core + self._excess]
 
     def reduce(self, share: RailShare, what: str) -> None:
-        # The core receives whole pieces from hosts in excess, else halves at most.
+        # The core receives whole pieces from hosts in excess, otherwise at most halves.
         size = chunk_elements(share.dtype.itemsize, WINDOW) * (1 if self._excess else 2)
         rooms = self._scratch.rows(WINDOW, share.wire.most(size), share.wire.dtype)
         steps = self._steps if self._is_core else self._excess_steps
@@ -104,7 +105,8 @@ class HalvingDoubling(Algorithm):
         share.settle(share.encoded(ours, mine), mine)
         for partner, kept, other in reversed(halves):
             links.send(partner, share.encoded(share.target[kept], kept))
-            # Received in place of what was sent there: the result can only come after that has arrived.
+            # Received over the half that was sent to the same partner, whose send may still be pending. It is safe: the
+            # result can only come after the partner has received that half.
             incoming = share.incoming(other)
             yield [links.receive(partner, incoming)]
             share.settle(incoming, other)
@@ -115,7 +117,7 @@ class HalvingDoubling(Algorithm):
 
 
 def _halves(part: slice, is_upper: bool) -> tuple[slice, slice]:
-    """Return the half of a part that we keep, and the other one."""
+    """Return the half of `part` that this host keeps, and the half that it sends."""
     middle = (part.start + part.stop) // 2
     lower, upper = slice(part.start, middle), slice(middle, part.stop)
     return (upper, lower) if is_upper else (lower, upper)

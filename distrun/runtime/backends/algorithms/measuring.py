@@ -1,9 +1,11 @@
 """Measuring the links between hosts, once, before the first large reduction.
 
-Each host sends an array to the next one, then to the one after that, then to the third, all at the same time, and takes
-the time until what it is sent has come. The hosts tell each other by a small reduction, so all draw the same
-conclusion. A host counts with the best of its times in each direction: neither a slow host at the other end makes a
-link slow, nor a process that was not scheduled for a moment.
+Each host sends an array to the next host, then to the second next, then to the third next, all hosts at the same time,
+and measures the time until it has received the one that is sent to it. A small reduction distributes the times, so all
+hosts draw the same conclusion. The best time of a host in each direction counts, so a slow host at the other end or a
+process that was not scheduled for a moment does not make a link slow.
+
+The speeds that interfaces report are not used: virtual interfaces report anything.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
 
 PROBE = 512 << 10
-"""Bytes of the array."""
+"""Bytes of the array that is sent."""
 _PARTNERS = 3
 _REPEATS = 2
-_LONG = 0.5  # seconds: what takes so long once is not repeated, since it is not for how processes are scheduled
+_LONG = 0.5  # seconds: a longer time does not come from scheduling, so the measurement is not repeated
 
 
 def probed(hosts: HostLayout) -> list[int]:
-    """Return the hosts that this one sends to or receives from when links are measured."""
+    """Return the hosts that this one sends to or receives from during the measurement."""
     return list(dict.fromkeys((hosts.own + sign * step) % hosts.count for step in _steps(hosts) for sign in (1, -1)))
 
 
@@ -38,9 +40,9 @@ def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) ->
     """Return which links are slow. All ranks of a rail call it together.
 
     Args:
-        links: those with the hosts that are `probed`.
-        hosts: who is where.
-        algorithm: by which the hosts tell each other what they have found.
+        links: the links with the `probed` hosts.
+        hosts: the ranks of each host.
+        algorithm: distributes the times.
         what: names the operation in error messages.
     """
     best = _times(links, hosts, algorithm, what)
@@ -58,11 +60,11 @@ def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) ->
 
 
 def _times(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) -> NDArray[np.float64]:
-    """Return the seconds that each host waited for the array from the one before it, the one before that, and so on."""
+    """Return the seconds that each host waited for the array from the previous host, the second previous, and so on."""
     taken = np.zeros((hosts.count, len(_steps(hosts))))
     sent, received = np.zeros(PROBE, np.uint8), np.empty(PROBE, np.uint8)
     for number, step in enumerate(_steps(hosts)):
-        combine_small(algorithm, np.zeros(1), Max, hosts, what)  # nothing of the last array is on its way any more
+        combine_small(algorithm, np.zeros(1), Max, hosts, what)  # a barrier: the last array has arrived everywhere
         began = time.perf_counter()
         links.send((hosts.own + step) % hosts.count, sent)
         links.wait([links.receive((hosts.own - step) % hosts.count, received)], what)
@@ -73,7 +75,7 @@ def _times(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) -> 
 
 
 def combine_small(algorithm: Algorithm, array: Flat, op: ReduceOp, hosts: HostLayout, what: str) -> None:
-    """Combine the arrays of the ranks of a rail in place, without any other rank of their hosts."""
+    """Combine the arrays of the ranks of a rail in place, without the other ranks of their hosts."""
     whole = reduction(array.dtype.name, op, hosts.count, 1.0, 1.0)
     how = stages(whole, hosts.count, 1, algorithm.is_stepwise)
     algorithm.reduce(RailShare([array], [array], 0, how, AsTheyAre(array.dtype)), what)

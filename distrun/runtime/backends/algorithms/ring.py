@@ -1,9 +1,9 @@
-"""A ring: each host sends to the next one only, and receives from the one before.
+"""A ring: each host sends to the next one only, and receives from the previous one only.
 
 A reduce-scatter and an allgather around the ring (P. Patarasuk, X. Yuan: Bandwidth Optimal All-reduce Algorithms for
-Clusters of Workstations, 2009): 2(n-1) steps, in each of which every host sends and receives 1/n of the array. That is
-as many bytes as direct exchange, over two links per host instead of n-1. Part i is added up beginning with host i, so
-the order of summation depends on where in an array an element lies.
+Clusters of Workstations, 2009): 2(n-1) steps. In each, every host sends and receives 1/n of the array. That is as many
+bytes as in direct exchange, over two links per host instead of n-1. The sum of part i begins with host i, so the order
+of summation depends on the place of an element in the array.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Steps
 from distrun.runtime.backends.base import Flat
 
 WINDOW = 4
-"""Pieces under way: one is on the wire while another is added up, and two more for links with a long delay."""
+"""The number of pieces under way: one on the wire, one being added, and two more for links with a long delay."""
 
 
 class Ring(Algorithm):
-    """Every host with its two neighbours."""
+    """Links every host with the next and the previous one."""
 
     name = "ring"
 
@@ -45,7 +45,7 @@ class Ring(Algorithm):
         run(self._links, pieces, WINDOW, what)
 
     def _steps(self, share: RailShare, parts: Sequence[slice], room: Flat) -> Steps:
-        """`room` is where sums of other hosts' elements are received."""
+        """Yield the steps of one piece, divided into `parts`. Sums of other hosts' elements are received in `room`."""
         count, stages = len(parts), share.stages
         part = parts[self._place]
         outgoing = share.encoded(share.ours(part), part)
@@ -59,9 +59,10 @@ class Ring(Algorithm):
             outgoing = share.encoded(share.target[part], part)
         share.settle(outgoing, part)
         for step in range(count - 1):
-            self._links.send(self._next, outgoing)  # what has come goes on as it is
+            self._links.send(self._next, outgoing)  # results are passed on encoded, as they were received
             part = parts[(self._place - step) % count]
-            # Received in place of a sum that has been sent on: the result can only come after that has arrived.
+            # Received over this rank's partial sum, whose send may still be pending. It is safe: the result of this
+            # part can only come after the next host has received the sum.
             outgoing = share.incoming(part)
             yield [self._links.receive(self._previous, outgoing)]
             share.settle(outgoing, part)

@@ -1,12 +1,12 @@
 """A binary tree: sums go up to the root, the result comes down, piece after piece.
 
-2 log2(n) steps, whatever the number of hosts, in which whole pieces travel: least for small arrays. The hosts with slow
-links are leaves, where every element crosses their link once in each direction, and less is not possible: with direct
-exchange, in a ring, or by halving and doubling it is 2(n-1)/n times, almost twice as much. A host with two children
-carries three arrays each way; that is no loss where the slow link is a third as fast or less.
+It takes 2 log2(n) steps with whole pieces, which is the fastest way for small arrays. The hosts with slow links are
+leaves. There, every element crosses the link once in each direction, which is the minimum: with direct exchange, in a
+ring, or by halving and doubling it is 2(n-1)/n times, almost twice as much. A host with two children carries three
+arrays each way. That costs no time if the slow link has at most a third of the bandwidth of the others.
 
-A host adds its own array and its children's: for every element in the same order. (Trees for large arrays are from
-S. Jeaugey, Massively Scale Your Deep Learning Training with NCCL 2.4, 2019, which has two of them for equal links.)
+A host adds its own array and its children's, for every element in the same order. (Trees for large arrays are from S.
+Jeaugey, Massively Scale Your Deep Learning Training with NCCL 2.4, 2019, which has two of them for equal links.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from distrun.runtime.backends.base import Flat
 
 
 class TreePosition(NamedTuple):
-    """Where a host is in a tree."""
+    """The place of a host in a tree."""
 
     parent: int | None
     children: tuple[int, ...]
@@ -31,10 +31,10 @@ class TreePosition(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def place_in_tree(order: tuple[int, ...], host: int, root: int) -> TreePosition:
-    """Return where a host is in the tree of hosts, hung up at `root`.
+    """Return the place of `host` in the tree of hosts whose root is `root`.
 
-    The host at place i of `order` has those at 2i+1 and 2i+2 below it, so the last half of them are leaves. Hung up at
-    another host, the tree has the same edges.
+    The edges do not depend on `root`: the host at index i of `order` has edges with the hosts at 2i+1 and 2i+2, so the
+    last half of the hosts are leaves.
     """
     edges: dict[int, list[int]] = {each: [] for each in order}
     for place in range(1, len(order)):
@@ -43,7 +43,7 @@ def place_in_tree(order: tuple[int, ...], host: int, root: int) -> TreePosition:
         edges[below].append(above)
     places: dict[int, tuple[int | None, int]] = {root: (None, 0)}
     waiting: list[int] = [root]
-    for each in waiting:  # which grows meanwhile
+    for each in waiting:  # the list grows during the loop
         for other in edges[each]:
             if other not in places:
                 places[other] = each, places[each][1] + 1
@@ -54,7 +54,7 @@ def place_in_tree(order: tuple[int, ...], host: int, root: int) -> TreePosition:
 
 
 class Tree(Algorithm):
-    """Every host with at most three others."""
+    """Links every host with at most three others."""
 
     name = "tree"
 
@@ -68,7 +68,7 @@ class Tree(Algorithm):
 
     def reduce(self, share: RailShare, what: str) -> None:
         place = self._place_under(self._order[0])
-        window = 2 * place.height + 1  # every level, up and down, has a piece
+        window = 2 * place.height + 1  # one piece at every level, up and down
         rows = window * max(1, len(place.children))
         part = chunk_elements(share.dtype.itemsize, 2 * window)
         rooms = self._scratch.rows(rows, share.wire.most(part), share.wire.dtype)
@@ -80,7 +80,7 @@ class Tree(Algorithm):
         run(self._links, pieces, window, what)
 
     def _steps(self, share: RailShare, piece: slice, place: TreePosition, rooms: Sequence[Flat]) -> Steps:
-        """`rooms` are where the children's sums are received."""
+        """Yield the steps of one piece. The children's sums are received in `rooms`."""
         links, stages = self._links, share.stages
         for level in range(place.height, 0, -1):
             if place.depth == level - 1 and place.children:
@@ -99,7 +99,8 @@ class Tree(Algorithm):
                 yield ()
         if place.parent is None:
             result = share.settled(piece)
-        # Received in place of the sum that was sent up: the result can only come after that has arrived.
+        # The result is received over the sum that was sent up, whose send may still be pending. It is safe: the result
+        # can only come after the parent has received the sum.
         for level in range(place.height):
             if place.depth == level:
                 for child in place.children:

@@ -1,4 +1,4 @@
-"""A connection for messages with one rank: frames leave and come, and neither ever blocks.
+"""A connection for messages with one rank. Neither sending nor receiving frames ever blocks.
 
 The bytes of a large message go straight from the sender's memory to the socket, and from there to the receiver's.
 """
@@ -21,16 +21,16 @@ from distrun.runtime.transport.connections import SILENT, reason_of
 
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 ROOM = 1 << 18
-"""Bytes of small frames taken at a time."""
-_SLICE = 1 << 20  # bytes of a large message taken at a time
-_MAX_READS = 4  # before others get a turn
+"""Bytes of small frames received at a time."""
+_SLICE = 1 << 20  # bytes of a large message received at a time
+_MAX_READS = 4  # before other connections get a turn
 
 
 class Handler(Protocol):
-    """Is told of all that comes."""
+    """Handles the events of a connection."""
 
     def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
-        """Handle a frame; `body` is what followed it, if its kind has a body: memory that soon has other contents."""
+        """Handle a frame. `body` is what followed it, if its kind has a body. Its memory is reused after the call."""
 
     def on_bytes(self, connection: Connection, receive: Receive) -> None:
         """Handle the end of a large message."""
@@ -43,9 +43,9 @@ class Handler(Protocol):
 
 
 class Connection:
-    """A connection with a rank, over whatever stream of bytes. The caller sees to it that one thread uses it at a time.
+    """A connection with a rank, over any stream socket. The caller ensures that one thread uses it at a time.
 
-    `receive` and `flush` are called when `epoll` reports the socket.
+    The caller calls `receive` and `flush` when `epoll` reports the socket.
     """
 
     def __init__(
@@ -53,37 +53,37 @@ class Connection:
     ) -> None:
         """
         Args:
-            rank: the other one.
-            connection: a stream socket, which is then ours.
-            epoll: where it is registered.
-            handler: is told of what comes.
-            room: `ROOM` bytes for what comes, used while `receive` runs: one for all connections of a thread.
+            rank: the other rank.
+            connection: a stream socket, which this object closes.
+            epoll: where the socket is registered.
+            handler: handles the events.
+            room: `ROOM` bytes to receive into, used only while `receive` runs: all connections of a thread share it.
         """
         connection.setblocking(False)
         self.rank = rank
         self.fd = connection.fileno()
         self.is_closed = False
         self.granted: dict[int, Receive] = {}
-        """The messages that were asked for and have not come, by number."""
+        """The large messages that this rank has asked for and that have not begun to arrive, by number."""
         self.credit_owed = 0
-        """Bytes of small messages that were taken since the sender was last told."""
+        """Bytes of small messages received since the last credit was returned to the sender."""
         self._socket = connection
         self._epoll = epoll
         self._handler = handler
         self._room = room
         self._mask = _READ
         self._unsent: deque[tuple[memoryview, Send | None]] = deque()
-        self._received = b""  # the beginning of a frame
-        self._body: memoryview | None = None  # what is left to come of a large message
-        self._receive: Receive | None = None  # whose it is; None: nobody's any more
-        # Where connections are encrypted, what is decrypted waits in the process, and no poll tells of it.
+        self._received = b""  # the beginning of an incomplete frame
+        self._body: memoryview | None = None  # where the rest of a large message goes
+        self._receive: Receive | None = None  # the receive of this message, or None if it was abandoned
+        # An encrypted connection holds decrypted bytes in the process, which poll does not report.
         self._reads_ahead = hasattr(connection, "reads_ahead")
         epoll.register(self.fd, _READ)
 
     # Sending ----------------------------------------------------------------------------------------------------------
 
     def put(self, frame: bytes, body: memoryview | None = None, send: Send | None = None) -> None:
-        """Send a frame, followed by the memory of a large message, of whose departure the handler is told."""
+        """Send a frame, and after it `body`, the memory of a large message. `on_sent` is called when all has left."""
         is_first = not self._unsent
         self._unsent.append((memoryview(frame), None if body is not None else send))
         if body is not None:
@@ -92,7 +92,7 @@ class Connection:
             self.flush()
 
     def flush(self) -> None:
-        """Send what fits."""
+        """Send as much as fits into the kernel's buffer."""
         unsent = self._unsent
         try:
             while unsent and not self.is_closed:
@@ -109,7 +109,7 @@ class Connection:
             self._want(_READ | _WRITE)
             return
         except OSError:
-            unsent.clear()  # the other side is gone; reading tells how, after what it has still said
+            unsent.clear()  # the other side is gone. `receive` finds out why, after the last frames that it sent
         self._want(_READ)
 
     @property
@@ -119,8 +119,10 @@ class Connection:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether anything that was sent has not come to the other host. If a connection over TCP is closed before,
-        while something is still to be read, the kernel throws that away."""
+        """Whether something sent has not arrived at the other host.
+
+        Closing a TCP connection that holds unread input sends a reset, and the kernel then drops unsent output.
+        """
         if self.is_closed:
             return False
         if self._unsent or self._socket.family == socket.AF_UNIX:
@@ -130,7 +132,7 @@ class Connection:
     # Receiving --------------------------------------------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Take what has come, or some of it."""
+        """Receive what has arrived, at most `_MAX_READS` reads of it."""
         rounds = 0
         try:
             while not self.is_closed and self._receive_some():
@@ -143,14 +145,14 @@ class Connection:
             self._end(reason_of(error))
 
     def give_up_if_silent(self, keepalive: float) -> None:
-        """End it if it leads to another host, and what was sent has been unanswered for so many seconds."""
+        """End a connection with another host that has not acknowledged anything for `keepalive` seconds."""
         if not self.is_closed and self._socket.family != socket.AF_UNIX:
-            with suppress(OSError):  # reading tells how it has ended
+            with suppress(OSError):  # `receive` finds out why it has ended
                 if TcpInfo.of(self._socket).is_dead(keepalive):
                     self._end(SILENT)
 
     def abandon(self, receive: Receive) -> None:
-        """Let the bytes of a message that was asked for go nowhere: its memory is not ours any more."""
+        """Discard the bytes of a message that was asked for: the caller may reuse its memory now."""
         for number, each in list(self.granted.items()):
             if each is receive:
                 self.granted[number] = Receive(memoryview(bytearray(receive.size)), (), "", 0, "")
@@ -158,7 +160,7 @@ class Connection:
             self._receive, self._body = None, memoryview(bytearray(len(self._body)))
 
     def _receive_some(self) -> bool:
-        """Take what fits; returns whether there may be more."""
+        """Read once, and return whether there may be more."""
         if self._body is not None:
             space = self._body[:_SLICE]
             count = self._socket.recv_into(space)
@@ -175,7 +177,7 @@ class Connection:
         return count == len(space) or (self._reads_ahead and count > 0)
 
     def _parse(self, data: memoryview) -> bytes:
-        """Handle all frames that have come whole; returns the rest."""
+        """Handle all complete frames in `data`, and return the rest."""
         offset = 0
         while len(data) - offset >= HEADER_SIZE and not self.is_closed:
             frame = unpack(data, offset)
@@ -195,7 +197,7 @@ class Connection:
         return bytes(data[offset:])
 
     def _begin_body(self, frame: Frame, here: memoryview) -> None:
-        """The bytes of a large message begin; some may be here already."""
+        """Begin to receive a large message, whose first bytes are `here`."""
         self._receive = self.granted.pop(frame.number)
         self._body = self._receive.memory
         self._body[: len(here)] = here
@@ -217,7 +219,7 @@ class Connection:
             self._handler.on_end(self, how)
 
     def unfinished(self) -> list[Receive]:
-        """Return the messages that were asked for and have not come whole."""
+        """Return the receives of large messages that have not arrived completely."""
         return [*self.granted.values(), *([] if self._receive is None else [self._receive])]
 
     def close(self) -> None:
@@ -228,7 +230,7 @@ class Connection:
             self._socket.close()
 
     def disown(self) -> None:
-        """Close a forked child's copy; the epoll object is the parent's as well."""
+        """Close a forked child's copy of the socket, but do not unregister it: the parent shares the epoll object."""
         self.is_closed = True
         os.close(self._socket.detach())
 

@@ -1,8 +1,8 @@
-"""Delivery: what becomes of each message, from `send` and `receive` on. It knows no threads, and waits for nothing.
+"""Delivery: handles each message from `send` and `receive` to its end. It has no threads, and never waits.
 
-A small message is copied and sent at once, and its send has ended. A large one is offered, and sent when the receiver
-has asked for it: then its bytes go straight from memory to memory. So are small ones for a rank that has so many of
-them that it has not asked for.
+A small message is copied and sent at once, which ends its send (eager protocol). A large message is offered, and sent
+when the receiver asks for it, straight from memory to memory (rendezvous protocol). So is a small message if the
+receiver already holds `CREDIT` bytes of small messages that it has not asked for.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ Ended = Callable[[Transfer, Exception | None], None]
 
 
 class Delivery:
-    """The messages of one rank; the `Handler` of its connections."""
+    """The messages of one rank. The `Handler` of its connections."""
 
     def __init__(self, peers: Peers, name: Callable[[int], str], own: int, ended: Ended) -> None:
         """
         Args:
             peers: the other ranks.
-            name: returns a rank for people.
+            name: returns the description of a rank for error messages.
             own: this rank.
-            ended: called once for each transfer that has ended, with the reason if it has failed.
+            ended: called once for each transfer that has ended, with the error if it has failed.
         """
         self.matching: Matching[Connection] = Matching()
         self.under_way: set[Transfer] = set()
         """The transfers that have not ended."""
         self._left: set[int] = set()  # the groups that this rank has left
         self.has_news = False
-        """Whether a connection has ended, and nobody has looked why."""
+        """Whether a connection has ended since `Departures` last looked for the reason."""
         self._peers = peers
         self._name = name
         self._own = own
@@ -89,7 +89,7 @@ class Delivery:
             self.fail_if_in_vain(receive)
 
     def withdraw(self, transfer: Transfer, error: Exception) -> None:
-        """End a transfer that nobody waits for any more. The messages after it are matched as if it had never been."""
+        """End a transfer that the caller has given up. Later messages are matched as if it had never existed."""
         if transfer.done:
             return
         if isinstance(transfer, Receive):
@@ -101,12 +101,12 @@ class Delivery:
             peer = self._peers[transfer.destination]
             peer.offers.pop(transfer.number, None)
             if transfer.is_granted and peer.connections:
-                # Its bytes must come from memory that does not change, so nothing more can be sent on this way.
+                # Part of its bytes may have left, and the caller may now change the rest: the stream cannot go on.
                 self.lose(peer, f"{self._name(self._own)} gave up sending to it in the middle of a message")
         self._end(transfer, error)
 
     def leave(self, group: int) -> None:
-        """Leave a group for good: nothing is received there any more, and what has come or comes is dropped."""
+        """Leave a group for good: its receives end, and messages that have arrived or will arrive are dropped."""
         self._left.add(group)
         for transfer in list(self.under_way):
             if transfer.group == group and isinstance(transfer, Receive):
@@ -161,7 +161,7 @@ class Delivery:
             arrival.body = bytes(arrival.body)
 
     def _drop(self, arrival: Arrival[Connection]) -> None:
-        """A message has come for a group that this rank has left."""
+        """Drop a message for a group that this rank has left, and tell the sender if it only offered it."""
         if arrival.body is not None:
             self._pay_back(arrival.way, len(arrival.body) + HEADER_SIZE)
         elif not arrival.way.is_closed:
@@ -169,7 +169,7 @@ class Delivery:
             arrival.way.put(sentence(REFUSAL, arrival.frame.number, text))
 
     def _take(self, receive: Receive, arrival: Arrival[Connection]) -> None:
-        """A receive and a message have found each other."""
+        """Receive a message into the receive that it matches, or ask for its bytes if it is only offered."""
         frame, body, connection = arrival.frame, arrival.body, arrival.way
         receive.source = arrival.source
         objection = self._objection(receive, arrival)
@@ -215,7 +215,7 @@ class Delivery:
     # Who is gone ------------------------------------------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str) -> None:
-        """Note that a rank is gone: what waits for it ends. What has come from it can still be received."""
+        """Fail the transfers that wait for a rank that is gone. Messages that it sent before can still be received."""
         peer.lost, peer.ended = why, None
         transfers: list[Transfer] = list(peer.offers.values())
         for connection in peer.connections:
@@ -231,7 +231,7 @@ class Delivery:
             self.fail_if_in_vain(receive)
 
     def fail_if_in_vain(self, receive: Receive) -> None:
-        """End a receive without a message if all that it might come from are gone."""
+        """Fail a receive that has no message if all the ranks that it could come from are gone."""
         reasons = [self._peers[source].lost for source in receive.sources]
         if None not in reasons:
             self.matching.withdraw(receive)
@@ -239,7 +239,7 @@ class Delivery:
             self._end(receive, JobAbortedError(f"{self.title(receive)}: {why}"))
 
     def fail(self, why: str) -> None:
-        """End everything: no message can be sent or received any more."""
+        """Fail all transfers and close all connections."""
         self.matching = Matching()
         for peer in self._peers.values():
             peer.offers.clear()
@@ -255,13 +255,13 @@ class Delivery:
             self._ended(transfer, error)
 
     def forget_names(self) -> None:
-        """Let go of who knows the names of ranks."""
+        """Drop the reference to the object that describes ranks, so that it can be freed."""
         self._name = "rank {}".format
 
     # For people -------------------------------------------------------------------------------------------------------
 
     def title(self, transfer: Transfer) -> str:
-        """Return a transfer for messages: `send of 400 bytes of float32 with tag 0 to rank 1`."""
+        """Return the name of a transfer for error messages: `send of 400 bytes of float32 with tag 0 to rank 1`."""
         if isinstance(transfer, Send):
             return f"send of {transfer.contents()} to rank {transfer.destination}"
         if transfer.source is not None:
@@ -269,7 +269,7 @@ class Delivery:
         return f"receive of {transfer.contents()} from any rank"
 
     def waiting_for(self, transfer: Transfer) -> str:
-        """Return a transfer with what it waits for."""
+        """Return the name of a transfer and what it waits for."""
         title = self.title(transfer)
         if isinstance(transfer, Send):
             peer = self._peers[transfer.destination]

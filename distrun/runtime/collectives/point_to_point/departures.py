@@ -1,4 +1,4 @@
-"""Departures: what waits for a rank that is gone ends, as soon as it is known that it is gone, and why."""
+"""Departures: ends transfers with ranks that are gone, once it is known that they are and why."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.transport.network import REASON_TIMEOUT
 
 CHECK_INTERVAL = 0.1
-"""Seconds between looks who is gone, while something is waited for."""
+"""Seconds between two checks for ranks that are gone, while a transfer is pending."""
 
 
 class Departures:
-    """Looks for ranks that have ended or left, while it matters."""
+    """Checks for ranks that have ended or left, while transfers are pending."""
 
     def __init__(self, engine: ProgressEngine, peers: Peers, delivery: Delivery) -> None:
         self._engine = engine
@@ -33,11 +33,11 @@ class Departures:
 
     @property
     def matter(self) -> bool:
-        """Whether anything waits for another rank."""
+        """Whether any transfer waits for another rank."""
         return bool(self._delivery.under_way) or any(peer.is_watched for peer in self._peers.values())
 
     def look(self) -> str | None:
-        """End what waits for ranks that have left; return why nothing can go on, if that is so."""
+        """Fail the transfers that wait for ranks that have left. Returns the reason if the whole job has failed."""
         reason = self._engine.failure
         now = waking_clock.now()
         if reason is not None or (now < self._next_look and not self._delivery.has_news) or not self.matter:
@@ -45,7 +45,7 @@ class Departures:
         self._next_look = now + CHECK_INTERVAL
         self._delivery.has_news = False
         if self._local_group.network is not None:
-            self._engine.ensure_progress()  # it alone reads what other hosts say of themselves
+            self._engine.ensure_progress()  # only the progress thread reads the reasons that other hosts send
             self._check_connections(now)
         reason = self._local_group.lost_rank()
         if reason is None:
@@ -58,7 +58,7 @@ class Departures:
         return reason
 
     def _check_connections(self, now: float) -> None:
-        """Give up those on which nothing is answered any more: the kernel counts retries, which takes longer."""
+        """Close connections whose peer acknowledges nothing: the kernel would wait longer, for all its retries."""
         if now >= self._next_check and self._keepalive < math.inf:
             self._next_check = now + self._interval
             for peer in self._peers.values():
@@ -67,7 +67,7 @@ class Departures:
 
     def _look_at(self, peer: Peer, now: float) -> None:
         if peer.connections and peer.ended is None:
-            return  # what it has sent before it left is still coming, and then the end of the connection
+            return  # what it sent before it left is still arriving, and the end of the connection follows
         why = self._local_group.departure_of(peer.rank)
         if why is None and peer.ended is not None:
             since, how = peer.ended

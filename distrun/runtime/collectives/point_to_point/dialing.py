@@ -1,4 +1,4 @@
-"""Connecting with other ranks: taking the connections that they make, and making one when there is a first message."""
+"""Connects with other ranks: accepts their connections, and dials a rank when there is a first message for it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Attach = Callable[[Peer, socket.socket], None]
 
 
 class RankListeners:
-    """Where this rank listens for others, and where they listen.
+    """Where this rank listens for other ranks, and where they listen.
 
-    A rank takes connections of its own host from its first message on, or its first receive, and of other hosts from
-    `listen_to_hosts` on, at a port that all then tell each other.
+    A rank accepts connections from its own host once it has sent or received a first message. It accepts connections
+    from other hosts after `listen_to_hosts`, at a port that the ranks then exchange.
     """
 
     def __init__(self, rank: int, local_group: LocalGroup, stop_fd: int) -> None:
         """
         Args:
-            rank: this one.
+            rank: this rank.
             local_group: the ranks of this host.
-            stop_fd: readable when no more connections are to be made.
+            stop_fd: readable when dialing must end.
         """
         assert local_group.rendezvous is not None
         self._rank = rank
@@ -44,13 +44,13 @@ class RankListeners:
         self._stop_fd = stop_fd
         self._threads: list[threading.Thread] = []
         self.ports: Sequence[int] = ()
-        """At which each rank listens for those of other hosts; empty while that is not known."""
+        """The port where each rank listens for other hosts, by rank. Empty before the ranks have exchanged them."""
         self._listeners: list[Listener] = []
 
     # Listening --------------------------------------------------------------------------------------------------------
 
     def listen_to_hosts(self) -> Listener | None:
-        """Listen for ranks of other hosts, if there are any."""
+        """Listen for ranks on other hosts. Returns None if there are no other hosts."""
         addresses = self._addresses
         if addresses is None:
             return None
@@ -64,7 +64,7 @@ class RankListeners:
         return self._keep(Listener(sockets, addresses.key, is_encrypted=addresses.is_encrypted))
 
     def listen_to_host(self) -> Listener | None:
-        """Listen for ranks of this host, if there are any."""
+        """Listen for other ranks on this host. Returns None if there are none."""
         return self._keep(LocalListener(self._rendezvous, self._rank)) if len(self._local_ranks) > 1 else None
 
     def _keep(self, listener: Listener) -> Listener:
@@ -78,7 +78,7 @@ class RankListeners:
     # Dialing ----------------------------------------------------------------------------------------------------------
 
     def dial(self, peer: Peer, attach: Attach) -> None:
-        """Connect with a peer in a thread of its own; `attach` is given the connection there."""
+        """Connect with a peer in a new thread, which calls `attach` with the connection."""
         peer.is_dialed = True
         make = self._dial_here if peer.rank in self._local_ranks else self._dial_there
         name = f"distrun dials rank {peer.rank}"
@@ -119,17 +119,17 @@ class RankListeners:
     def tune(self, connection: socket.socket) -> None:
         """Set the options of a connection with another host."""
         if connection.family != socket.AF_UNIX and self._addresses is not None:
-            # A peer that is stopped does not read and is alive; dead hosts are noticed on the alarm connections.
+            # A peer that is stopped does not read but is alive. Dead hosts are noticed on the alarm connections.
             set_tcp_options(connection, self._addresses.keepalive, may_be_unread=True)
 
     def is_stopped(self) -> bool:
-        """Whether no more connections are to be made."""
+        """Whether dialing must end."""
         return local_sockets.is_readable(self._stop_fd)
 
     # The end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Listen no more, and wait for the threads that dial, which `stop_fd` has ended."""
+        """Stop listening, and wait for the threads that dial, which end as `stop_fd` is readable."""
         for listener in self._listeners:
             listener.close()
         for thread in self._threads:

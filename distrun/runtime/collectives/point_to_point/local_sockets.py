@@ -1,6 +1,6 @@
-"""Connections for messages between the ranks of a host: abstract Unix sockets, whose names follow from the meeting.
+"""Connections for messages between the ranks of a host: abstract Unix sockets, named after the rendezvous.
 
-Both sides check that the other is a process of the same user and, where the job has a key, that it knows it.
+Each side checks that the other is a process of the same user and, if the job has a key, that it knows the key.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from distrun.runtime.transport.rendezvous.local_connections import LocalListener
 from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 _STEP_TIMEOUT = 5.0  # seconds for each step of a handshake
-_BUFFER = 1 << 21  # bytes under way, if the kernel allows so many: large messages wake the other side less often
+_BUFFER = 1 << 21  # bytes in the socket's buffer, if the kernel allows it: the other side is woken less often
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between attempts
 
 
 class LocalListener(_LocalListener):
-    """Takes connections from the ranks of this host."""
+    """Accepts connections from the ranks of this host."""
 
     def __init__(self, rendezvous: LocalRendezvous, rank: int) -> None:
-        """Raises `BootstrapError` if another process of this user listens in our place."""
+        """Listen. Raises `BootstrapError` if another process of this user already listens at this address."""
         try:
             listener = abstract_sockets.listen(socket.SOCK_STREAM, _address(rendezvous, rank), 1024)
         except OSError as error:
@@ -41,17 +41,17 @@ class LocalListener(_LocalListener):
 
 
 def connect(rendezvous: LocalRendezvous, names: Names, own: int, stop_fd: int, pauses: Pauses) -> socket.socket | None:
-    """Try once to connect with a rank of this host; None if it does not listen yet, after a pause.
+    """Try once to connect with a rank of this host. If it does not listen yet, pause and return None.
 
     Args:
-        meeting: of the ranks of this host.
-        names: those of the rank to connect with; see `names_of`.
+        rendezvous: the rendezvous of the ranks of this host.
+        names: the names of the rank to connect with (see `names_of`).
         own: this rank.
-        stop_fd: readable when the attempt is to end.
-        pauses: between this attempt and the next.
+        stop_fd: readable when the attempt must end.
+        pauses: the pauses between attempts.
     """
     for name in names.to_try():
-        with suppress(OSError, BootstrapError):  # it does not listen yet, or somebody else does
+        with suppress(OSError, BootstrapError):  # it does not listen yet, or another process does
             return _connect(rendezvous, name, own, stop_fd)
     pauses.pause(stop_fd)
     return None
@@ -71,13 +71,13 @@ def _connect(rendezvous: LocalRendezvous, name: bytes, own: int, stop_fd: int) -
 
 
 class Pauses:
-    """Pauses between attempts, each longer than the one before: nothing tells when an abstract socket appears."""
+    """Pauses between attempts, each longer than the one before: no event reports that an abstract socket appears."""
 
     def __init__(self) -> None:
         self._next = _SHORTEST_PAUSE
 
     def pause(self, stop_fd: int) -> None:
-        """Let some time pass, unless `stop_fd` is readable."""
+        """Sleep until the pause is over or `stop_fd` is readable."""
         poll = select.poll()
         poll.register(stop_fd, select.POLLIN)
         poll.poll(self._next * 1000)
@@ -85,7 +85,7 @@ class Pauses:
 
 
 def is_readable(fd: int) -> bool:
-    """Whether there is something to read."""
+    """Whether `fd` has something to read, without waiting."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,6 +1,8 @@
-"""Matching: which message is for which receive. Messages of one rank are matched in the order in which they were sent;
-of several that a receive might take, the one that came first is taken, and of several receives the one that was posted
-first."""
+"""Matching: pairs messages with receives.
+
+Messages of one rank are matched in the order they were sent. If several messages fit a receive, the first to arrive is
+taken. If a message fits several receives, the first to be posted gets it.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,25 @@ _Key = tuple[int, int]
 
 @dataclass(eq=False)
 class Arrival(Generic[Way]):
-    """A message that has come, or that was offered."""
+    """A message that has arrived, or that was offered."""
 
     source: int
     frame: Frame
     body: bytes | memoryview | None
-    """The bytes of the message; None: it is only offered."""
+    """The bytes of the message, or None if it is only offered."""
     way: Way
-    """The connection that it came by, for the answer."""
+    """The connection that it arrived on, for the answer."""
 
 
 class Matching(Generic[Way]):
-    """Receives without a message, and messages that nobody has asked for."""
+    """Receives without a message (posted), and messages without a receive (arrived)."""
 
     def __init__(self) -> None:
         self._posted: dict[_Key, deque[Receive]] = {}
         self._arrived: dict[_Key, deque[Arrival[Way]]] = {}
 
     def post(self, receive: Receive) -> Arrival[Way] | None:
-        """Return the message for a receive; None: there is none yet, and the next that fits will be for it."""
+        """Return the message for a receive, or keep the receive for the next message that fits and return None."""
         key = receive.group, receive.tag
         arrived = self._arrived.get(key)
         for arrival in arrived or ():
@@ -47,7 +49,7 @@ class Matching(Generic[Way]):
         return None
 
     def arrive(self, arrival: Arrival[Way]) -> Receive | None:
-        """Return the receive that a message is for; None: there is none yet, and the message is kept."""
+        """Return the receive that fits a message, or keep the message for a later receive and return None."""
         key = arrival.frame.group, arrival.frame.tag
         posted = self._posted.get(key)
         for receive in posted or ():
@@ -58,7 +60,7 @@ class Matching(Generic[Way]):
         return None
 
     def withdraw(self, receive: Receive) -> bool:
-        """Take back a receive that is not matched; returns whether it was there."""
+        """Remove a posted receive. Returns False if it is matched already."""
         key = receive.group, receive.tag
         if receive not in self._posted.get(key, ()):
             return False
@@ -66,24 +68,24 @@ class Matching(Generic[Way]):
         return True
 
     def forget_group(self, group: int) -> list[Arrival[Way]]:
-        """Drop what has come for a group that nobody here receives for any more, and return it."""
+        """Drop the messages that have arrived for a group that this rank has left, and return them."""
         keys = [key for key in self._arrived if key[0] == group]
         return [arrival for key in keys for arrival in self._arrived.pop(key)]
 
     def forget_offers(self, source: int) -> None:
-        """Drop what a rank has only offered: it is gone. What has come can still be taken."""
+        """Drop the offers of a rank that is gone. Messages whose bytes have arrived can still be received."""
         for key, arrived in list(self._arrived.items()):
             for arrival in [each for each in arrived if each.source == source and each.body is None]:
                 self._remove(self._arrived, key, arrival)
 
     def posted(self) -> Iterator[Receive]:
-        """Yield the receives that have no message yet, in the order in which they were posted for each tag."""
+        """Yield the receives that have no message yet, for each group and tag in the order they were posted."""
         for waiting in self._posted.values():
             yield from waiting
 
     @property
     def is_waiting(self) -> bool:
-        """Whether there are such receives."""
+        """Whether any receive has no message yet."""
         return bool(self._posted)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Sending and receiving messages: the way in, for the faces."""
+"""Sending and receiving messages: the interface for the framework faces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _messenger: tuple[ProgressEngine, Messenger] | None = None  # of the world of th
 def prepare() -> None:
     """Let ranks of other hosts send messages to this one. All ranks of the world call this together.
 
-    It does nothing in a job on one host, nor when it was called in this world before.
+    In a job on one host it does nothing, nor does a second call in the same world.
 
     Raises:
         UsageError: none of the ports that DISTRUN_PORTS allows is free.
@@ -38,19 +38,19 @@ def prepare() -> None:
 
 
 def send(memory: memoryview, destination: int, group: str = "", tag: int = 0, dtype: str = "uint8") -> Send:
-    """Start to send a message; never waits.
+    """Start to send a message. Never waits.
 
     Args:
-        memory: its bytes, which must not change before the transfer is done.
+        memory: the bytes of the message, which must not change before the transfer is done.
         destination: the rank in the world that receives it.
-        group: the name of the ranks among which it travels; messages of other groups are not confused with it.
-        tag: tells messages of the group apart; it must match. Messages to a rank with the same group and tag are
-            received in the order in which they were sent.
+        group: the name of the group of ranks that it belongs to. Sender and receiver must give the same name.
+        tag: must match as well. Messages to a rank with the same group and tag are received in the order they were
+            sent.
         dtype: the element type, which must match, in at most 24 characters.
 
     Raises:
         NotInitializedError: before `init`.
-        UsageError: the destination is this rank, or none of the job's.
+        UsageError: the destination is this rank, or not a rank of the job.
         JobAbortedError: the job has failed.
     """
     _check(destination, "send to")
@@ -58,12 +58,12 @@ def send(memory: memoryview, destination: int, group: str = "", tag: int = 0, dt
 
 
 def receive(memory: memoryview, sources: Sequence[int], group: str = "", tag: int = 0, dtype: str = "uint8") -> Receive:
-    """Start to receive a message; never waits.
+    """Start to receive a message. Never waits.
 
     Args:
-        memory: where its bytes go, as many as are sent.
-        sources: the ranks in the world that it may come from. Of several messages the one that came first is taken;
-            afterwards `source` tells whose it was.
+        memory: where its bytes go, of the size of the message.
+        sources: the ranks in the world that it may come from. Of several messages the first to arrive is taken, and the
+            transfer's `source` is then the rank that sent it.
         group, tag, dtype: see `send`.
 
     Raises: as `send` does.
@@ -76,17 +76,17 @@ def receive(memory: memoryview, sources: Sequence[int], group: str = "", tag: in
 
 
 def leave(group: str) -> None:
-    """Leave a group of ranks: its receives here end, and its messages are dropped, those that are still to come too.
+    """Leave a group of ranks: its receives here end, and its messages are dropped, including later ones.
 
     Args:
-        group: a name that the group alone has in this world, and that is not used again.
+        group: a name that no other group in this world has, and that is not used again.
     """
     if _messenger is not None and _messenger[0] is world.engine():
         _messenger[1].leave(group)
 
 
 def messenger() -> Messenger:
-    """Return the messenger of the present world, made at the first call.
+    """Return the messenger of the present world. The first call makes it.
 
     Raises:
         NotInitializedError: before `init`.

@@ -1,7 +1,7 @@
-"""The messenger of a rank: one thread reads what others send, and the threads that send or receive wait for it.
+"""The messenger of a rank: one thread serves all connections, and the threads that send or receive wait for it.
 
-The thread starts with the first message or receive. It sleeps in one poll, on all connections; while something is
-waited for it also looks, a few times a second, who is gone.
+The thread starts with the first message or receive. It sleeps in one poll on all connections. While a transfer is
+pending it also checks, ten times a second, which ranks are gone.
 """
 
 from __future__ import annotations
@@ -33,32 +33,34 @@ from distrun.runtime.transport.network import CLOSE_TIMEOUT, REASON_TIMEOUT
 log = logging.getLogger("distrun")
 
 LEAVE_INTERVAL = 0.002
-"""Seconds between looks whether everything has left, while this rank leaves: nothing tells when the last byte has."""
-_LINGER = 1.0  # seconds for which the thread goes on looking who is gone, so that not every message has to wake it
-_JOIN_TIMEOUT = 10.0  # seconds; a signal handler that closes us may have interrupted what the thread waits for
+"""Seconds between checks whether everything has been sent, while this rank leaves: no event reports the last byte."""
+_LINGER = 1.0  # seconds for which the thread keeps checking after the last transfer, so that the next need not wake it
+_JOIN_TIMEOUT = 10.0  # seconds. A signal handler that calls `close` may have interrupted what the thread waits for
 
 
 class Messenger:
-    """Sends messages to the other ranks of a world and receives theirs. Any thread may use it; it is an `Owner`."""
+    """Sends messages to the other ranks of a world and receives theirs. Any thread may use it. It is an `Owner`."""
 
     def __init__(self, engine: ProgressEngine, rank: int, size: int) -> None:
-        """Does nothing that others see before `prepare` or the first message."""
+        """Nothing is visible to other processes before `prepare` or the first message."""
         self._engine = engine
         local_group = engine.local_group
         self._timeouts = local_group.timeouts
         self._condition = threading.Condition(threading.RLock())
-        """Held to change anything; notified when a transfer has ended."""
+        """Held to change anything. Notified when a transfer has ended."""
         self._ended: list[Transfer] = []
         self._failure: str | None = None
         self._until = float("inf")
-        """Until when we have time to leave; inf: we stay."""
+        """The deadline for leaving, by the waking clock (inf while this rank stays)."""
         self._is_over = False
-        self._is_asleep = False  # the thread, without looking who is gone
+        self._is_asleep = False  # whether the thread sleeps without a timeout, and must be woken
         self._stays_awake_until = 0.0
         self._peers = Peers(rank, size)
         self._delivery = Delivery(self._peers, local_group.describe_rank, rank, self._note_end)
         self._departures = Departures(engine, self._peers, self._delivery)
-        self._wakers = socket.socketpair()  # closed by one thread while another wakes us, a descriptor would be reused
+        # Sockets and not descriptors: a thread may call `_wake` while another closes them, and a closed socket object
+        # raises, where the number of a closed descriptor may already be another file.
+        self._wakers = socket.socketpair()
         self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         for end in self._wakers:
@@ -74,10 +76,10 @@ class Messenger:
     # For callers ------------------------------------------------------------------------------------------------------
 
     def prepare(self, tell: Callable[[int], Sequence[int]]) -> None:
-        """Let ranks of other hosts connect with us; all ranks call this together, and once is enough.
+        """Let ranks of other hosts connect with this one. All ranks call this together. A second call does nothing.
 
         Args:
-            tell: tells all ranks a port, and returns everybody's by rank.
+            tell: sends this rank's port to all ranks, and returns the ports of all by rank.
         """
         if self._dialing.ports:
             return
@@ -87,7 +89,7 @@ class Messenger:
         self._dialing.ports = tell(0 if listener is None else listener.endpoints[0][1])
 
     def send(self, send: Send) -> Send:
-        """Start to send a message; never waits. Its memory must not change before the end of the transfer.
+        """Start to send a message. Never waits. Its memory must not change before the end of the transfer.
 
         Raises:
             JobAbortedError: the job has failed, or this rank has shut down.
@@ -103,14 +105,14 @@ class Messenger:
         return send
 
     def receive(self, receive: Receive) -> Receive:
-        """Start to receive a message; never waits. Raises as `send` does."""
+        """Start to receive a message. Never waits. Raises as `send` does."""
         with self._locked():
             self._begin(receive)
             self._delivery.receive(receive)
         return receive
 
     def leave(self, group: str) -> None:
-        """Receive nothing more in a group, whose name no other group of this world gets."""
+        """Leave a group for good. Its name must not be used again in this world."""
         with self._locked():
             self._delivery.leave(group_number(group))
 
@@ -138,7 +140,7 @@ class Messenger:
                 try:
                     now = waking_clock.now()
                     began = waking_clock.note_sleep(began, slept)
-                    now = min(now, waking_clock.now())  # without a stop in that sleep, and without one since
+                    now = min(now, waking_clock.now())  # a stop (SIGSTOP) in this sleep or since counts for nothing
                     if now >= until:
                         raise StallError(f"gave up after {round(now - transfer.began, 1):g} s: {what()}")
                     due = min(timer.look(now), until, now + 60.0)
@@ -152,7 +154,7 @@ class Messenger:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the lock; afterwards call back for what has ended meanwhile."""
+        """Hold the lock. After releasing it, call the callbacks of the transfers that have ended meanwhile."""
         ended: list[Transfer] = []
         try:
             with self._condition:
@@ -171,7 +173,11 @@ class Messenger:
         self._ended.append(transfer)
 
     def _begin(self, transfer: Transfer) -> None:
-        """Something is to be sent or received."""
+        """Begin a transfer: start or wake the thread.
+
+        Raises:
+            JobAbortedError: the job has failed, or this rank has shut down.
+        """
         transfer.owner, transfer.began = self, waking_clock.now()
         failure = self._failure or self._engine.failure
         if failure is not None:
@@ -185,18 +191,18 @@ class Messenger:
             self._wake()
 
     def _hear(self, listener: Listener | None) -> None:
-        """Take connections there, if there is anybody to make them."""
+        """Accept connections at a listener. None means that there are no ranks that could connect."""
         if listener is not None:
             self._listeners[listener.fileno()] = listener
             self._epoll.register(listener.fileno(), select.EPOLLIN)
 
     def _wake(self) -> None:
-        """Have the thread look around; called by anybody."""
-        with suppress(OSError):  # there is enough to wake up for, or we are closed
+        """Wake the thread. Any thread may call this."""
+        with suppress(OSError):  # the buffer is full, so it wakes up anyway, or the socket is closed
             self._wakers[1].send(b"!")
 
     def _attach(self, peer: Peer, connection: socket.socket) -> None:
-        """Use a connection that has been made."""
+        """Use a new connection with a peer, or close it if it is too late for one."""
         with self._locked():
             if self._is_over or self._failure is not None or peer.lost is not None:
                 connection.close()
@@ -220,7 +226,7 @@ class Messenger:
             self._clean_up()
 
     def _turn(self) -> bool:
-        """Handle what happens next; returns whether to go on."""
+        """Wait for events and handle them once. Returns False when the thread must end."""
         with self._locked():
             reason = self._departures.look()
             if reason is not None and self._failure is None:
@@ -268,10 +274,10 @@ class Messenger:
     # The end ----------------------------------------------------------------------------------------------------------
 
     def close(self, is_hurried: bool) -> None:
-        """Give up what this rank waits for, send what has been sent, and end the thread.
+        """Fail this rank's receives, finish its sends, and end the thread.
 
         Args:
-            is_hurried: whether nobody waits for what was sent, since the job has failed, say.
+            is_hurried: whether sends may be cut off after a short time, because the job has failed for example.
         """
         with self._locked():
             for receive in list(self._delivery.matching.posted()):
@@ -286,7 +292,7 @@ class Messenger:
             thread.join(CLOSE_TIMEOUT + _JOIN_TIMEOUT)
 
     def _leave(self) -> bool:
-        """Go on leaving; whether everything has left, or there is no more time."""
+        """Say farewell to all peers. Returns whether all messages have been sent or the time is over."""
         for peer in self._peers.values():
             if peer.connections and not peer.is_told:
                 peer.is_told = True
@@ -295,7 +301,7 @@ class Messenger:
         return not is_under_way or self._failure is not None or waking_clock.now() >= self._until
 
     def _clean_up(self) -> None:
-        """Close everything; what has not ended has failed."""
+        """Close everything. Transfers that have not ended fail."""
         self._engine.watch(lambda: None)
         os.eventfd_write(self._stop_fd, 1)
         with self._locked():
@@ -306,12 +312,12 @@ class Messenger:
         os.close(self._stop_fd)
         for end in self._wakers:
             end.close()
-        # A caller that still has a transfer must not keep the memory of a world that is over.
+        # A caller that keeps a transfer must not keep the memory of a world that is over alive.
         self._delivery.forget_names()
         del self._engine, self._departures
 
     def disown(self) -> None:
-        """Close a forked child's copies; nobody there may use this any more."""
+        """Close a forked child's copies. The messenger must not be used there."""
         for connection in self._connections.values():
             if not connection.is_closed:
                 connection.disown()

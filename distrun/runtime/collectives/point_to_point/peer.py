@@ -1,4 +1,4 @@
-"""A peer: what a rank knows of another one that it exchanges messages with."""
+"""A peer: the state that a rank keeps of another rank that it exchanges messages with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from distrun.runtime.collectives.point_to_point.connection import Connection
 from distrun.runtime.collectives.point_to_point.transfer import Send
 
 SMALL = 1 << 16
-"""Bytes of a message up to which it is sent at once, though the receiver may not have asked for it."""
+"""The largest message, in bytes, that is sent at once, before the receiver has asked for it."""
 CREDIT = 1 << 22
-"""Bytes of such messages that may be under way to a rank, or wait there; more of them are offered first."""
+"""The bytes of such messages that may be on their way to a rank or wait there. Beyond that, messages are offered first,
+which bounds the receiver's memory."""
 
 
 class Peer:
@@ -19,56 +20,57 @@ class Peer:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.connections: list[Connection] = []
-        """The connections that are open. All that is sent begins its way on the first, so that it arrives in order."""
+        """The open connections: two if both sides dialed at once. Messages and offers are sent on the first only, to
+        arrive in order."""
         self.waiting: deque[bytes] = deque()
-        """Frames that wait for a connection."""
+        """Frames to send on the first connection."""
         self.offers: dict[int, Send] = {}
-        """The messages to it that are offered, or whose bytes are leaving, by number."""
+        """The large messages to it that are offered or being sent, by number."""
         self.credit = CREDIT
-        """Bytes of small messages that may be sent without being asked for."""
+        """Bytes of small messages that may be sent to it without an offer."""
         self.is_dialed = False
-        """Whether a connection with it is being made."""
+        """Whether this rank has begun to dial it."""
         self.dial_problem = ""
-        """Why there is none yet, as far as that is known."""
+        """Why dialing has failed so far, or empty if that is not known."""
         self.is_told = False
-        """Whether it knows that this rank leaves."""
+        """Whether it has been sent this rank's FAREWELL."""
         self.has_said_farewell = False
         self.ended: tuple[float, str] | None = None
-        """When a connection with it ended, and how: soon it will be known why."""
+        """When and how a connection with it ended, while the reason is not known."""
         self.lost: str | None = None
-        """Why no message can come from it or go to it any more."""
+        """Why no message can come from it or go to it. None while it is there."""
 
     def put(self, frame: bytes) -> None:
-        """Send a frame, once there is a connection."""
+        """Send a frame, now or when there is a connection."""
         if self.connections:
             self.connections[0].put(frame)
         else:
             self.waiting.append(frame)
 
     def attach(self, connection: Connection) -> None:
-        """Use a connection, and send what has waited for one."""
+        """Add a connection, and send the frames that waited for one."""
         self.connections.append(connection)
         while self.waiting:
             self.connections[0].put(self.waiting.popleft())
 
     @property
     def is_sending(self) -> bool:
-        """Whether anything for it has not left this process."""
+        """Whether any frame for it has not left this process."""
         return bool(self.waiting) or any(connection.is_sending for connection in self.connections)
 
     @property
     def is_under_way(self) -> bool:
-        """Whether anything for it has not come to its host."""
+        """Whether any frame for it has not arrived at its host."""
         return bool(self.waiting) or any(connection.is_under_way for connection in self.connections)
 
     @property
     def is_watched(self) -> bool:
-        """Whether something waits for it to be there, beside what is offered to it or asked of it."""
+        """Whether its departure must be noticed even if no transfer is pending."""
         return self.is_sending or self.ended is not None
 
 
 class Peers(dict[int, Peer]):
-    """The ranks that this one has to do with, made when they are first asked for: a job may have thousands."""
+    """The ranks that this one exchanges messages with, each made on first access: a job may have thousands."""
 
     def __init__(self, own: int, size: int) -> None:
         super().__init__()
@@ -76,7 +78,7 @@ class Peers(dict[int, Peer]):
         self._size = size
 
     def has(self, rank: int) -> bool:
-        """Whether there is such a rank."""
+        """Whether `rank` is another rank of the world."""
         return rank != self._own and 0 <= rank < self._size
 
     def __missing__(self, rank: int) -> Peer:

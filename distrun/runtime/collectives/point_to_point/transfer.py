@@ -10,22 +10,22 @@ from typing import Protocol
 
 @lru_cache(maxsize=1024)
 def group_number(name: str) -> int:
-    """Return the number by which a group's messages are told from those of others."""
+    """Return the number that stands for a group's name in frames."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 class Owner(Protocol):
-    """Sees to transfers: a messenger."""
+    """The messenger as a transfer sees it."""
 
     def wait(self, transfer: Transfer, timeout: float | None) -> None:
-        """Return when a transfer has ended well; see `Transfer.wait`."""
+        """Wait until a transfer has ended (see `Transfer.wait`)."""
 
     def when_done(self, transfer: Transfer, callback: Callable[[], None]) -> None:
-        """Have a function called at the end of a transfer; see `Transfer.when_done`."""
+        """Call `callback` at the end of a transfer (see `Transfer.when_done`)."""
 
 
 class Transfer:
-    """A message on its way."""
+    """A message that is being sent or received."""
 
     owner: Owner
     """Set when it begins."""
@@ -36,8 +36,8 @@ class Transfer:
         """
         Args:
             memory: the bytes of the message, or where they go.
-            group: the name of the ranks among which it travels; messages of other groups are not confused with it.
-            tag: tells messages of the group apart; it must match.
+            group: the name of the group of ranks that it belongs to. Sender and receiver must give the same name.
+            tag: must match as well.
             dtype: the element type, which must match, in at most 24 characters.
         """
         self.memory = memory
@@ -45,9 +45,9 @@ class Transfer:
         self.tag = tag
         self.dtype = dtype
         self.source: int | None = None
-        """The rank that has sent the message; None for one that is not known yet."""
+        """The rank that sends the message. None for a send, and while it is not known."""
         self.done = False
-        """Whether it has ended: `error` tells how, and the memory is not used any more."""
+        """Whether it has ended: then `error` is set if it failed, and its memory is no longer used."""
         self.error: Exception | None = None
         self._callbacks: list[Callable[[], None]] = []
 
@@ -61,16 +61,16 @@ class Transfer:
         return describe(self.size, self.dtype, self.tag)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return when the transfer has ended well.
+        """Wait until the transfer has ended successfully.
 
         Args:
-            timeout: seconds after which it is given up; None: the stall timeout, if there is one.
+            timeout: seconds until it is given up. None: the stall timeout, if there is one.
 
         Raises:
             JobAbortedError: the other rank is gone, the job has failed, or this rank has shut down.
-            StallError: it was given up.
-            MismatchError: the other rank's message is of another size or dtype.
-            UsageError: this is a callback of a transfer, and what it waits for needs the thread that calls it.
+            StallError: the timeout has passed.
+            MismatchError: the other rank's message has another size or dtype.
+            UsageError: a callback of a transfer calls this: it would block the thread that ends transfers.
         """
         if not self.done:
             self.owner.wait(self, timeout)
@@ -78,23 +78,23 @@ class Transfer:
             raise self.error
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Have a function called at the end: by whatever thread ends the transfer, or here if it has ended."""
+        """Call `callback` at the end, in the thread that ends the transfer, or now, if it has ended already."""
         if self.done:
             callback()
         else:
             self.owner.when_done(self, callback)
 
     def ended(self, error: Exception | None) -> None:
-        """Note the end, once. Called by the messenger alone, which then calls back."""
+        """Record the end. Only the messenger calls this, once, and then calls the callbacks."""
         self.error = error
         self.done = True
 
     def add_callback(self, callback: Callable[[], None]) -> None:
-        """Have a function called at the end. For the owner; others use `when_done`."""
+        """Add a function to call at the end. For the owner. Other callers use `when_done`."""
         self._callbacks.append(callback)
 
     def take_callbacks(self) -> list[Callable[[], None]]:
-        """Return the functions that are to be called, and forget them."""
+        """Return the functions to call, and forget them."""
         callbacks, self._callbacks = self._callbacks, []
         return callbacks
 
@@ -106,16 +106,16 @@ class Send(Transfer):
         super().__init__(memory, group, tag, dtype)
         self.destination = destination
         self.number = 0
-        """The number by which it was offered; 0: it was not."""
+        """The number of its offer, or 0 if it was not offered."""
         self.is_granted = False
-        """Whether its bytes are leaving."""
+        """Whether the receiver has asked for its bytes."""
 
 
 class Receive(Transfer):
     """A message from another rank."""
 
     def __init__(self, memory: memoryview, sources: Sequence[int], group: str, tag: int, dtype: str) -> None:
-        """`sources` are the ranks that it may come from: the first that does is taken."""
+        """`sources` are the ranks that it may come from: the first message to arrive is taken."""
         super().__init__(memory, group, tag, dtype)
         self.sources = frozenset(sources)
         if len(self.sources) == 1:
@@ -123,5 +123,5 @@ class Receive(Transfer):
 
 
 def describe(size: int, dtype: str, tag: int) -> str:
-    """Return a message for people: `400 bytes of float32 with tag 7`."""
+    """Return the description of a message for error messages: `400 bytes of float32 with tag 7`."""
     return f"{size} bytes of {dtype} with tag {tag}"

@@ -9,32 +9,32 @@ __all__ = ["Tuned", "autotuned"]
 
 Value = int | str
 Setting = Mapping[str, Value]
-"""Values by the names of settings: `bucket_bytes`, say."""
+"""Values by the names of settings, such as `bucket_bytes`."""
 
 _BYTES = ("bucket_bytes", "first_bucket_bytes", "fusion_threshold")
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A result of autotuning."""
+    """One result of autotuning."""
 
     what: str
-    """`gradients`: the buckets of a `DistributedOptimizer` of torch; `operations`: the fusion of small operations."""
+    """`gradients`: the buckets of a torch `DistributedOptimizer`. `operations`: the fusion of small operations."""
     setting: Mapping[str, Value]
-    """The values by the names of settings, which are those of `DISTRUN_*` in small letters."""
+    """The chosen values by name. The names are the ones of `DISTRUN_*` in small letters."""
     default: Mapping[str, Value]
-    """These values without autotuning."""
+    """These settings without autotuning."""
     seconds: float | None
-    """The median of steps with the best candidate, whether it was chosen or not, on the slowest rank; None: no
-    candidate was measured against the default at the end."""
+    """The median step time with the best candidate, chosen or not, on the slowest rank. None if no candidate was
+    measured against the default at the end."""
     default_seconds: float | None
-    """The median of steps with the default, made by turns with those."""
+    """The median step time with the default, measured in the same pairs of steps as `seconds`."""
     steps: int
-    """The steps that tuning took."""
+    """The number of steps that the tuning took."""
     world: int
-    """The number of the world, which is 1 unless the job is elastic: see `generation`."""
+    """The number of the world, which is 1 unless the job is elastic. See `generation`."""
     why: str = ""
-    """Why tuning ended before its time; empty: it did not."""
+    """Why the tuning ended early, or empty."""
 
     @property
     def is_default(self) -> bool:
@@ -42,7 +42,7 @@ class Tuned:
         return self.setting == self.default
 
     def __str__(self) -> str:
-        """The line about it: `bucket_bytes 100 MiB instead of 25 MiB: 41.2 ms per step instead of 45.0`."""
+        """The line that is printed: `bucket_bytes 100 MiB instead of 25 MiB: 41.2 ms per step instead of 45.0`."""
         if self.is_default:
             return f"{self.what}: the default remains, {self._why_not()}"
         changes = ", ".join(
@@ -64,21 +64,21 @@ _tuned: list[Tuned] = []
 
 
 def autotuned() -> tuple[Tuned, ...]:
-    """Return what autotuning has chosen in this job so far, the latest last: see `DISTRUN_AUTOTUNE`.
+    """Return the results of autotuning in this job so far, the latest last. See `DISTRUN_AUTOTUNE`.
 
-    Rank 0 has all of it. Other ranks have what concerns the buckets of gradients, and not the fusion of operations,
-    which rank 0 decides for them. Empty while the first tuning goes on, and where autotuning is off.
+    Rank 0 has all of them. Other ranks have the results about gradient buckets, but not the ones about the fusion of
+    operations, which rank 0 decides for all. Empty while the first tuning is in progress, and where autotuning is off.
     """
     return tuple(_tuned)
 
 
 def note(tuned: Tuned) -> None:
-    """Remember what was chosen."""
+    """Add a result to `autotuned()`."""
     _tuned.append(tuned)
 
 
 def _shown(name: str, value: Value) -> str:
-    """Return a value for people: `25 MiB`."""
+    """Format a value for people: `25 MiB`."""
     if name not in _BYTES or not isinstance(value, int):
         return str(value) or "unchanged"
     for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
@@ -88,6 +88,6 @@ def _shown(name: str, value: Value) -> str:
 
 
 def _ms(seconds: float | None) -> str:
-    """Return milliseconds with three digits."""
+    """Format a time as milliseconds with three digits."""
     value = (seconds or 0.0) * 1e3
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}"

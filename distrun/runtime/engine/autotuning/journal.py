@@ -1,4 +1,4 @@
-"""The journal of a tuner: the log file, step by step, and in the end the line for people."""
+"""The journal of a tuner: the log file, step by step, and one printed line at the end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COLUMNS = ("world", "tuned", "step", "setting", "seconds", "decision")
 
 
 class Journal:
-    """The journal of one tuner; `file` is None where another rank writes."""
+    """The journal of one tuner. `file` is None where another rank writes."""
 
     def __init__(self, what: str, world: int, file: str | None, tells: bool) -> None:
         """
         Args:
-            what: is tuned, as in `Tuned`.
+            what: the thing that is tuned, as in `Tuned`.
             world: the number of the present world.
-            file: the log, to which rows are added; None or empty: there is none.
+            file: the log, which rows are appended to. None or empty: no log.
             tells: whether this rank prints the line at the end.
         """
         self._what = what
@@ -35,14 +35,14 @@ class Journal:
         self._rows: list[tuple[object, ...]] = []  # not written yet
 
     def add(self, row: Row) -> None:
-        """Write down a step: in the file when something is decided, so that writing disturbs few steps."""
+        """Log a step. The file is written only when something was decided, so that writing disturbs few steps."""
         seconds = "" if row.seconds is None else f"{row.seconds:.6f}"
         self._rows.append((row.step, words(row.setting), seconds, row.decision))
         if row.decision and row.seconds is not None:
             self._write()
 
     def end(self, outcome: Outcome) -> None:
-        """Write down, and say, what remains."""
+        """Record the outcome, and print and log it if this rank does that."""
         tuned = Tuned(
             self._what,
             dict(outcome.setting),
@@ -62,7 +62,7 @@ class Journal:
             print(f"distrun: autotune: {tuned}", file=sys.stderr, flush=True)
 
     def _write(self) -> None:
-        """Add rows to the file, which others may read meanwhile."""
+        """Append the rows to the file, which other processes may be reading."""
         rows, self._rows = self._rows, []
         if not self._file:
             return
@@ -78,7 +78,7 @@ class Journal:
 
 
 def start_log(file: str) -> None:
-    """Empty the log of an earlier job."""
+    """Empty the log file, which may be an earlier job's."""
     try:
         with open(file, "w", newline="") as empty:
             csv.writer(empty, lineterminator="\n").writerow(COLUMNS)

@@ -1,20 +1,24 @@
-"""The policy: which setting the next step uses, and which one remains. No clock, no processes, nothing of its own.
+"""The policy: which setting the next step uses, and which one remains. It has no clock and starts no processes.
 
-It is a program over at most `LIMIT` steps:
+It goes through three phases, in at most `LIMIT` steps:
 
-1. `WARM_UP` steps with the default are not measured: plans are made, memory is touched, caches fill.
-2. Each candidate changes one value of the best setting so far, and takes turns with it, step by step. It is dropped
-   when it does not seem faster, mostly after four steps, and becomes the best so far when it keeps seeming so. The more
-   steps differ among themselves, the more turns this takes, and the fewer candidates get theirs. If there is time left,
-   those that were dropped without losing every pair have a second chance.
-3. What is best in the end takes further pairs of turns with the default, `PAIRS` at least and as many as there is room
-   for. It stays only if these say that it is faster (the signed-rank test, at most `CHANCE` for an error), and by at
-   least `LEAST_GAIN` in the median. Else the default stays.
+1. `WARM_UP` steps with the default are not measured, since plans are made, memory is touched, and caches fill.
+2. Each candidate changes one value of the best setting so far, and alternates with it, step by step. It is dropped when
+   it does not seem faster, mostly after four steps, and becomes the best so far when it keeps seeming faster. The more
+   the step times vary, the more pairs of steps this takes, and the fewer candidates get a trial. If there is time left,
+   candidates that were dropped without losing every pair have a second chance.
+3. The best setting is compared with the default in further pairs of steps: at least `PAIRS`, and as many as the limit
+   leaves room for. It stays only if these pairs alone show that it is faster (by the signed-rank test, with an error
+   probability of at most `CHANCE`), and by at least `LEAST_GAIN` in the median. Otherwise the default stays.
 
-Only the third part guards the default, with times that had no part in the choice. Which of a pair comes first is drawn
-by lot, so the test holds whatever else makes steps differ: noise of any kind, a drift, or every third step doing more
-(R. A. Fisher, "The Design of Experiments", 1935, section 21). However many candidates there were, a setting that is
-exactly as fast as the default is chosen with a probability of at most `CHANCE`, and a slower one with less.
+Only the third phase protects the default, by times that had no part in the choice of the candidate. The order within a
+pair is drawn at random, so the test is valid for any other cause of differences between steps: noise of any kind, a
+drift, or every third step doing more work (R. A. Fisher, "The Design of Experiments", 1935, section 21). However many
+candidates there were, a setting that is exactly as fast as the default is chosen with a probability of at most
+`CHANCE`, and a slower one with less.
+
+A Gaussian process, as in Horovod, gives no such guarantee and takes hundreds of steps. Pairs in a fixed order were
+fooled by every third step doing more, in a quarter of simulated jobs.
 """
 
 from __future__ import annotations
@@ -29,34 +33,34 @@ from distrun.runtime.engine.autotuning.chosen import Setting as Setting, Value a
 from distrun.runtime.engine.autotuning.signed_ranks import largest_sum, slower_ranks
 
 LIMIT = 50
-"""Steps within which the tuning ends."""
+"""The most steps that the tuning takes."""
 WARM_UP = 5
 """Steps at the beginning that are not measured."""
 PAIRS = 8
-"""Pairs of turns of the winner with the default, at least."""
+"""The fewest pairs of steps that compare the winner with the default."""
 LEAST_GAIN = 0.02
-"""The part of a step that a setting has to save to be worth a change."""
+"""The fraction of a step's time that a setting has to save to be worth a change."""
 CHANCE = 0.02
-"""The probability with which a setting that saves nothing may be chosen."""
+"""The highest probability that a setting that saves nothing is chosen."""
 
 _LEAST = -math.log1p(-LEAST_GAIN)
-_SHORTEST = 1e-9  # seconds, of a step
+_SHORTEST = 1e-9  # seconds of a step, so that ratios and logarithms exist
 
 _Program = Generator[Setting, float, bool]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A step of the tuning, as the log shows it."""
+    """One step of the tuning, as the log shows it."""
 
     step: int
     """Counted from 1."""
     setting: Setting
-    """The setting that it was made with."""
+    """The setting that the step used."""
     seconds: float | None
-    """Its duration on the slowest rank; None: it was not measured."""
+    """The duration on the slowest rank. None if the step was not measured."""
     decision: str
-    """The decision after it; empty: none."""
+    """The decision after the step, or empty."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,13 @@ class Outcome:
     setting: Setting
     default: Setting
     steps: int
-    """That the tuning took."""
+    """The number of steps that the tuning took."""
     seconds: float | None = None
-    """The median of steps with what was best, when it was measured against the default; None: it was not."""
+    """The median step time with the best candidate when it was measured against the default. None if it was not."""
     default_seconds: float | None = None
-    """The median of steps with the default, at the same time."""
+    """The median step time with the default, measured at the same time."""
     why: str = ""
-    """Why the tuning ended early; empty: it did not."""
+    """Why the tuning ended early, or empty."""
 
     @property
     def is_default(self) -> bool:
@@ -81,7 +85,7 @@ class Outcome:
 
 
 class Policy:
-    """The tuning of some settings. Ask for `setting`, make a step with it, `record` what it took, and so on."""
+    """The tuning of some settings. Read `setting`, make a step with it, call `record` with its time, and repeat."""
 
     def __init__(
         self,
@@ -92,14 +96,15 @@ class Policy:
     ) -> None:
         """
         Args:
-            default: the values as they are without tuning.
-            choices: further values by name, in the order in which to try them.
-            lot: decides who comes first. Ranks that tune together give the same, seeded alike; each job another one.
-            effect: what a setting makes of a step. Settings with the same effect are not compared.
+            default: the values without tuning.
+            choices: the values to try, each with its setting's name, in this order.
+            lot: draws the order within pairs. Ranks that tune together seed it alike, and each job seeds it
+            differently.
+            effect: maps a setting to what it changes in a step. Settings with the same effect are not compared.
         """
         self.default = dict(default)
         self.setting: Setting = self.default
-        """The setting for the next step; when `outcome` is there, for all further ones."""
+        """The setting for the next step. Once `outcome` is set, for all further steps."""
         self.outcome: Outcome | None = None
         self._choices = choices
         self._lot = lot
@@ -112,11 +117,11 @@ class Policy:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether `record` needs to know what the next step takes."""
+        """Whether `record` needs the time of the next step."""
         return self.outcome is None and self._steps >= WARM_UP
 
     def record(self, seconds: float | None) -> Row:
-        """Note what a step with `setting` took on the slowest rank, in seconds; in the warm-up it may be None."""
+        """Record the time of a step with `setting` on the slowest rank, in seconds. In the warm-up it may be None."""
         used = self.setting
         if not self.is_measuring:
             seconds = None
@@ -126,7 +131,7 @@ class Policy:
         return Row(self._steps, used, seconds, self._said)
 
     def stop(self, why: str) -> None:
-        """End here, with the default."""
+        """End the tuning early, with the default."""
         self._program.close()
         self._end(self.default, why)
 
@@ -144,7 +149,7 @@ class Policy:
     # The program ------------------------------------------------------------------------------------------------------
 
     def _tune(self) -> _Program:
-        """Go through the tuning; return whether the best one may stay."""
+        """Run the tuning: yield settings, and be sent the time of each step. Returns whether the best may stay."""
         self._best: Setting = self.default
         tried = {self._effect(self.default)}
         if not any(self._effect({**self.default, name: value}) not in tried for name, value in self._choices):
@@ -152,7 +157,7 @@ class Policy:
         for _ in range(WARM_UP):
             yield self.default
         queue = list(self._choices)
-        for _ in range(2):  # those that may have been unlucky have a second chance, if time is left
+        for _ in range(2):  # candidates that may have been unlucky have a second chance, if there is time left
             unlucky = []
             for name, value in queue:
                 trial = {**self._best, name: value}
@@ -176,12 +181,14 @@ class Policy:
         return self._steps + steps <= LIMIT - 2 * PAIRS
 
     def _seems_faster(self, trial: Setting) -> Generator[Setting, float, bool | None]:
-        """Let `trial` take turns with the best one until it has lost, or has won clearly enough to be looked at again:
-        more turns where steps are noisy. None: it has lost, though not every pair."""
+        """Alternate `trial` with the best setting until it has lost, or has won clearly enough to be confirmed later.
+
+        The more the steps vary, the more pairs this takes. Returns None if it lost, though not every pair.
+        """
         differences: list[float] = []
         gain = faster = 0.0
         for pairs in (2, 4, 6):
-            if not self._has_room(4):  # not for the first: then it would not be tried at all
+            if not self._has_room(4):  # cannot happen in the first round: the caller has checked that
                 break
             for _ in range(2):
                 ours, its = yield from self._pair(self._best, trial)
@@ -197,7 +204,7 @@ class Policy:
         return gain >= _LEAST
 
     def _is_faster(self, trial: Setting) -> _Program:
-        """Let `trial` take turns with the default, and say what these times alone say of it."""
+        """Alternate `trial` with the default. Returns whether these times alone show that it is faster."""
         count = (LIMIT - self._steps) // 2
         limit = largest_sum(count, CHANCE)
         pairs: list[tuple[float, float]] = []
@@ -208,7 +215,7 @@ class Policy:
             differences.append(math.log(its / default))
             slower = sum(difference >= 0 for difference in differences)
             self._measured = median(its for _, its in pairs), median(default for default, _ in pairs)
-            if slower * (slower + 1) // 2 > limit:  # their ranks add up to that at least
+            if slower * (slower + 1) // 2 > limit:  # the least sum of their ranks already exceeds the limit
                 break
         else:
             if slower_ranks(differences) <= limit and median(differences) <= -_LEAST:
@@ -218,7 +225,7 @@ class Policy:
         return False
 
     def _pair(self, base: Setting, trial: Setting) -> Generator[Setting, float, tuple[float, float]]:
-        """Make one step with each, in an order that is drawn by lot; return what both took."""
+        """Make one step with each setting, in random order. Returns the times of both."""
         if self._lot.getrandbits(1):
             its = yield trial
             ours = yield base
@@ -233,5 +240,5 @@ class Policy:
 
 
 def words(setting: Setting) -> str:
-    """Return a setting as the log shows it: `bucket_bytes=6553600 first_bucket_bytes=1048576`."""
+    """Format a setting as the log shows it: `bucket_bytes=6553600 first_bucket_bytes=1048576`."""
     return " ".join(f"{name}={value}" for name, value in setting.items())

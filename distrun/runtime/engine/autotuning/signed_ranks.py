@@ -1,7 +1,7 @@
-"""The signed-rank test: whether of two things that were measured in pairs the second is smaller, and not by chance.
+"""The signed-rank test: whether the second of two things measured in pairs is smaller, and not by chance.
 
 F. Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1 (1945), 80-83. Only the order of the
-differences counts, so a step that took ten times as long because of something else weighs no more than any other.
+differences counts, so a step that took ten times as long for an unrelated reason weighs no more than any other.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from collections.abc import Sequence
 
 
 def slower_ranks(differences: Sequence[float]) -> int:
-    """Return the sum of the ranks of the differences that are not below zero; the smallest in size has rank 1.
+    """Return the sum of the ranks of the differences that are not negative. The smallest absolute value has rank 1.
 
-    Where sizes are equal, those not below zero get the higher ranks: never in favour of the second thing.
+    Among equal absolute values, the differences that are not negative get the higher ranks, so ties never favour the
+    second thing.
     """
     ordered = sorted(differences, key=lambda difference: (abs(difference), difference >= 0))
     return sum(rank for rank, difference in enumerate(ordered, start=1) if difference >= 0)
 
 
 def largest_sum(count: int, chance: float) -> int:
-    """Return the largest sum of ranks that `count` differences stay at or below with at most this chance, if each is as
-    likely to be above zero as below; -1 if they are too few for that."""
-    ways = [1]  # by sum of ranks: in how many ways signs give it
+    """Return the largest sum of ranks that `count` differences stay at or below with at most the probability `chance`.
+
+    That holds if each difference is as likely to be positive as negative. Returns -1 if they are too few.
+    """
+    ways = [1]  # by sum of ranks: the number of sign patterns that give it
     for rank in range(1, count + 1):
         ways = [
             (ways[total] if total < len(ways) else 0) + (ways[total - rank] if total >= rank else 0)

@@ -1,7 +1,7 @@
-"""Turns: one tuner works at a time, since two that change settings at once would measure each other.
+"""Turns: only one tuner works at a time, since two that change settings at once would measure each other's effects.
 
-A tuner that ranks run together takes its turn at the same point of the program on all of them, so all agree on who has
-it without asking. While one has it, the tuner of rank 0 alone keeps still.
+A tuner that all ranks run together takes its turn at the same point of the program on every rank, so the ranks agree on
+who has it without communication. While one has the turn, the tuner that only rank 0 runs pauses.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _has_joined = False
 
 
 def take(tuner: object) -> bool:
-    """Let a tuner that all ranks run together have the turn, if no other has it; return whether it has."""
+    """Give the turn to a tuner that all ranks run together, if no other has it. Returns whether it has the turn now."""
     global _holder
     if _holder is None:
         _holder = tuner
@@ -19,7 +19,7 @@ def take(tuner: object) -> bool:
 
 
 def give_back(tuner: object) -> None:
-    """Let another one have the turn, if this one has it."""
+    """Take the turn from `tuner`, if it has it."""
     global _holder
     if _holder is tuner:
         _holder = None
@@ -31,7 +31,7 @@ def is_taken() -> bool:
 
 
 def note_join() -> None:
-    """This rank has no more data for now: others make steps that it does not, so they tune together no more."""
+    """Note that this rank has joined: other ranks make steps without it, so ranks can no longer tune together."""
     global _has_joined
     _has_joined = True
 
@@ -42,6 +42,6 @@ def has_joined() -> bool:
 
 
 def begin_world() -> None:
-    """Forget what was in the last world."""
+    """Forget the state of the last world."""
     global _holder, _has_joined
     _holder, _has_joined = None, False

@@ -19,18 +19,18 @@ from distrun.runtime.gpu.nccl.library import AnyCommunicator, Communicator, Nccl
 from distrun.runtime.operations.timeouts import FOREVER, Timeouts, WaitTimer
 
 PEER_CHECK_INTERVAL = 0.05
-"""Seconds between two checks whether the ranks that we wait for will still come."""
+"""Seconds between two checks that the ranks that NCCL waits for have not failed."""
 
 CLOSE_TIMEOUTS = Timeouts(0.0, 10.0)
 """How long to wait for the end of a communicator."""
 
-_MESSAGE_BYTES = 2048  # of the message with the unique id; a longer error text is cut off
+_MESSAGE_BYTES = 2048  # size of the message with the unique id: a longer error text is cut off
 
 _SHARED_GPU_ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
-    # The ranks' kernels wait for each other, so they should find room on the GPU side by side.
+    # The ranks' kernels wait for each other, so they should all fit on the GPU at the same time.
     "NCCL_MAX_CTAS": "2",
-    # NVLink SHARP, sums formed by the switch between GPUs, needs a GPU for each rank.
+    # NVLink SHARP, where the switch between GPUs forms sums, needs a GPU for each rank.
     "NCCL_NVLS_ENABLE": "0",
 }
 
@@ -38,14 +38,16 @@ _T = TypeVar("_T")
 
 
 def set_environment(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let NCCL accept several ranks on a GPU; must be called before NCCL is used. Variables that the user has set
-    stay."""
+    """Set the variables that let NCCL accept several ranks on a GPU, unless the user has set them.
+
+    It must be called before NCCL is used.
+    """
     for name, value in _SHARED_GPU_ENVIRONMENT.items():
         environ.setdefault(name, value)
 
 
 _is_sharing_refused = False
-"""Whether NCCL has read, and keeps, an environment in which ranks may not share a GPU."""
+"""Whether NCCL has already read an environment that forbids ranks to share a GPU."""
 
 
 def can_share_gpus() -> bool:
@@ -59,8 +61,8 @@ def _note_environment(environ: Mapping[str, str] = os.environ) -> None:
 
 
 class Communicators:
-    """The communicators of one rank. One thread gets them; another may `check` and `abort`, also while the first is
-    waiting."""
+    """The communicators of one rank. One thread calls `get`. Another may `check` and `abort`, even while `get`
+    waits."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Communicators:
         Args:
             host_backends: broadcast the unique ids, by process set.
             timeouts: how long to wait for other ranks.
-            peer_failure: returns why a rank will not come any more, or None.
+            peer_failure: returns why a rank is gone, or None.
         """
         self._driver = driver
         self._host_backends = host_backends
@@ -90,9 +92,9 @@ class Communicators:
         `shares_gpus`: whether some of them share a GPU.
 
         Raises:
-            NcclError: NCCL failed. The other ranks may be waiting in NCCL, and must be told.
-            JobAbortedError: a rank will not come any more.
-            StallError: it did not come within the stall timeout.
+            NcclError: NCCL failed. The other ranks may be waiting in NCCL, and must be notified.
+            JobAbortedError: a rank is gone.
+            StallError: a rank did not call this within the stall timeout.
         """
         known = self._communicators.get(process_set)
         if known is not None:
@@ -135,7 +137,7 @@ class Communicators:
     def _shared_unique_id(self, host_backend: Backend) -> bytes:
         """Return the group's unique id, which its first rank makes and broadcasts.
 
-        Its error, if it cannot, is raised on all ranks.
+        If the first rank fails to make it, its error is raised on all ranks.
         """
         error, text = False, b""
         if host_backend.rank == 0:
@@ -155,23 +157,23 @@ class Communicators:
 
     @property
     def aborted(self) -> str | None:
-        """Why nothing can be done with them any more; another thread may set it at any time."""
+        """Why the communicators cannot be used, or None. Another thread may set it at any time."""
         return self._aborted
 
     def check(self) -> None:
-        """Check all communicators for errors of what was queued; raises `NcclError`."""
+        """Check all communicators for errors of queued operations. Raises `NcclError`."""
         for communicator in self._all():
             communicator.check()
 
     def abort(self, reason: str = "the communicators were aborted") -> None:
-        """End what is queued and what waits for other ranks here; later calls raise, with this reason."""
+        """End queued operations and calls that wait for other ranks. Later calls raise errors with this `reason`."""
         with self._lock:
             if self._aborted is None:
                 self._aborted = reason
         self._end(self._all(), lambda communicator: communicator.abort(reason), CLOSE_TIMEOUTS, lambda: None)
 
     def remove(self, process_set: int, timeouts: Timeouts | None = None) -> None:
-        """Close the communicator of a process set, whose ranks call this together; waits as `close` does."""
+        """Close the communicator of a process set. Its ranks call this together. It waits as `close` does."""
         with self._lock:
             communicator = self._communicators.pop(process_set, None)
         if communicator is not None:
@@ -180,8 +182,7 @@ class Communicators:
     def close(self, timeouts: Timeouts | None = None) -> None:
         """Close all communicators, unless they have been aborted.
 
-        NCCL lets the ranks of a host wait for each other there, so the wait ends when a rank is gone or the timeout is
-        over.
+        The ranks of a host wait for each other in NCCL, so the wait ends if a rank is gone or the timeout has passed.
         """
         if self._aborted is None:
             self._aborted = "the communicators were closed"
@@ -203,25 +204,25 @@ class Communicators:
         timeouts: Timeouts,
         failure: Callable[[], str | None],
     ) -> None:
-        """End communicators. NCCL waits until all CUDA graphs are gone that contain its calls."""
+        """Call `end` for all `communicators`. NCCL waits until all CUDA graphs that contain its calls are gone."""
 
         def work() -> None:
-            # NCCL restores the thread's current GPU afterwards: without this, the default one, where it would create a
-            # context.
+            # NCCL restores the thread's current GPU afterwards. Without this, it would be the default one, where NCCL
+            # would create a context.
             with self._driver.use():
                 for communicator in communicators:
                     end(communicator)
 
         if communicators and self._helper is not None:
-            with suppress(JobAbortedError, StallError):  # the process's end frees what they hold
+            with suppress(JobAbortedError, StallError):  # what they hold is freed when the process ends
                 _run_watched(self._helper, work, lambda _: None, "NCCL is closed", timeouts, failure)
 
 
 class _HelperThread:
-    """A thread for NCCL's calls that wait for other ranks and cannot be interrupted; runs them one after the other.
+    """A thread for NCCL's calls that wait for other ranks and cannot be interrupted. It runs them one after the other.
 
-    It is kept for closing what it has made: from Python 3.12 on, no thread can be started while the interpreter exits.
-    A daemon, so that one that is stuck does not keep the process from ending.
+    It is kept to close what it has made: since Python 3.12, no thread can be started while the interpreter exits. It is
+    a daemon thread, so that a call that never returns does not keep the process from ending.
     """
 
     def __init__(self) -> None:
@@ -249,16 +250,19 @@ def _run_watched(
     timeouts: Timeouts,
     failure: Callable[[], str | None],
 ) -> _T:
-    """Run `work`, which may wait for other ranks and cannot be interrupted, in the helper thread; return its result.
+    """Run `work`, which may wait for other ranks and cannot be interrupted, in the helper thread. Return its result.
 
     Args:
-        dispose: releases a result that comes when nobody waits for it any more.
+        helper: the thread.
+        work: returns the result.
+        dispose: releases a result that arrives after the wait has ended.
         what: describes the work in messages.
-        failure: returns why the wait is to be given up, or None.
+        timeouts: limit the wait.
+        failure: returns why the wait must end, or None.
 
     Raises:
-        JobAbortedError: `failure` gave a reason. The thread is left to itself.
-        StallError: the timeout is over. The thread is left to itself.
+        JobAbortedError: `failure` returned a reason. The thread continues by itself.
+        StallError: the timeout has passed. The thread continues by itself.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
@@ -290,12 +294,12 @@ def _run_watched(
     except BaseException:
         with lock:
             is_abandoned = True
-        if results:  # it has come between the last check and now
+        if results:  # the result has arrived since the last check
             dispose(results[0])
         raise
     if errors:
         try:
             raise errors[0]
         finally:
-            errors.clear()  # or error and frame would keep each other, and all that we were called with
+            errors.clear()  # otherwise the error and this frame would keep each other and all arguments alive
     return results[0]

@@ -1,8 +1,7 @@
-"""NCCL's communicators, through cupy: the ranks' GPUs as one group. Calls queue work on a stream, and none waits for
-it.
+"""NCCL's communicators, through cupy. Calls queue work on a stream, and do not wait for it.
 
-Errors quote NCCL's own line about what went wrong, which its library keeps and cupy does not show, and name a remedy if
-the cause is a common one.
+Errors quote NCCL's own message about the cause, which its library keeps and cupy does not show, and name a remedy for
+common causes.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ ITEMSIZES = {
 """The bytes of an element, by NCCL's element type."""
 
 OPS = ("sum", "prod", "min", "max", "avg")
-"""NCCL's operators; `avg` is meant for floating-point types."""
+"""NCCL's operators. `avg` is for floating-point types only."""
 
 ABORT_GRACE = 1.0
-"""Seconds in which an abort lets a call in another thread finish. Only one that waits for other ranks takes longer."""
+"""Seconds that an abort waits for a call in another thread. Only a call that waits for other ranks takes longer."""
 
 _IN_PROGRESS = 7  # ncclInProgress
 
@@ -71,28 +70,30 @@ _REMEDIES = (
         "another rank has ended, or the network failed: see what the other ranks say first",
     ),
 )
-"""A pattern in NCCL's words and the remedy, for known causes; the more specific patterns first."""
+"""Patterns in NCCL's messages and the remedies, for known causes. More specific patterns are first."""
 
 _UNKNOWN = "set NCCL_DEBUG=INFO to see what led to it"
 
 
 class NcclError(CollectiveError):
-    """NCCL failed. The communicator cannot be used any more."""
+    """NCCL failed. The communicator can no longer be used."""
 
 
 class Communicator:
-    """A group of ranks with one GPU each. One thread calls; another may `check` and `abort` at any time.
+    """The communicator of a group of ranks. One thread calls it. Another may `check` and `abort` at any time.
 
-    Pointers and streams are addresses; a count is in elements of `dtype`, one of `ITEMSIZES`; `op` is one of `OPS`.
+    Pointers and streams are addresses. A count is in elements of `dtype`, one of `ITEMSIZES`. `op` is one of `OPS`.
     Every rank of the group makes the same calls in the same order. All methods raise `NcclError`.
     """
 
     def __init__(self, nccl: Any, size: int, unique_id: bytes, rank: int) -> None:
-        """Wait, without limit, until all ranks of the group have come here, with their GPUs current.
+        """Wait, without a timeout, until all ranks of the group construct it, with their GPUs current.
 
         Args:
             nccl: the module cupy.cuda.nccl.
+            size: the number of ranks.
             unique_id: the result of `unique_id()` on one of the ranks.
+            rank: the number of this rank in the group.
         """
         self.size = size
         self.rank = rank
@@ -112,17 +113,17 @@ class Communicator:
         self._run("allreduce", self._comm.allReduce, source, target, count, self._types[dtype], self._ops[op], stream)
 
     def reduce(self, source: int, target: int, count: int, dtype: str, op: str, root: int, stream: int) -> None:
-        """Reduce the ranks' `count` elements into the root's target; the other ranks' targets are ignored."""
+        """Reduce the ranks' `count` elements into the root's target. The other ranks' targets are ignored."""
         self._run("reduce", self._comm.reduce, source, target, count, self._types[dtype], self._ops[op], root, stream)
 
     def reduce_scatter(self, source: int, target: int, count: int, dtype: str, op: str, stream: int) -> None:
-        """Reduce the ranks' `size * count` elements; rank i gets the i-th `count` of them."""
+        """Reduce the ranks' `size * count` elements. Rank i receives the i-th `count` of them."""
         self._run(
             "reducescatter", self._comm.reduceScatter, source, target, count, self._types[dtype], self._ops[op], stream
         )
 
     def broadcast(self, source: int, target: int, count: int, dtype: str, root: int, stream: int) -> None:
-        """Copy the root's source into every rank's target; the other ranks' sources are ignored."""
+        """Copy the root's source into every rank's target. The other ranks' sources are ignored."""
         self._run("broadcast", self._comm.broadcast, source, target, count, self._types[dtype], root, stream)
 
     def all_gather(self, source: int, target: int, count: int, dtype: str, stream: int) -> None:
@@ -130,24 +131,23 @@ class Communicator:
         self._run("allgather", self._comm.allGather, source, target, count, self._types[dtype], stream)
 
     def send(self, source: int, count: int, dtype: str, peer: int, stream: int) -> None:
-        """Send to a rank, which receives as many elements. Exchanges that depend on each other belong into one
-        group."""
+        """Send `count` elements to the rank `peer`. Exchanges that depend on each other must be in one group."""
         self._run("send", self._comm.send, source, count, self._types[dtype], peer, stream)
 
     def recv(self, target: int, count: int, dtype: str, peer: int, stream: int) -> None:
-        """Receive as many elements as the rank `peer` sends."""
+        """Receive `count` elements from the rank `peer`."""
         self._run("receive", self._comm.recv, target, count, self._types[dtype], peer, stream)
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Queue the calls made inside the `with` block as one; none takes effect before its end."""
+        """Queue the calls inside the `with` block as one. None takes effect before its end."""
         with self._inside:
             self._run("the start of a group", self._nccl.groupStart)
             try:
                 yield
             except BaseException:
-                # Groups nest in NCCL: left open, this one would contain the thread's next. The first error is the one
-                # to tell.
+                # Groups nest in NCCL: if this one were left open, it would contain the thread's next group. The first
+                # error is the one to raise.
                 with suppress(RuntimeError, KeyError):
                     self._nccl.groupEnd()
                 raise
@@ -167,18 +167,17 @@ class Communicator:
                 raise failure(operation, self.rank, error) from None
 
     def _why_ended(self) -> str | None:
-        # A method, so that type checkers do not take it for constant: another thread may have set it since the last
-        # call.
+        # A method, so that type checkers do not assume that the value stays None: another thread may set it.
         return self._ended
 
     def check(self) -> None:
-        """Check for errors of what was queued before.
+        """Check for errors of queued operations.
 
         Raises:
             NcclError: there was an error, or the communicator was aborted or closed.
         """
         reason = self._why_ended()
-        if reason is not None:  # also while an abort holds `_ending`, which this must not wait for
+        if reason is not None:  # before taking `_ending`, which an abort may hold for long
             raise NcclError(f"NCCL cannot be used any more on rank {self.rank}: {reason}")
         with self._ending:
             if self._why_ended() is not None:
@@ -190,15 +189,16 @@ class Communicator:
                     raise failure("an operation that was queued", self.rank, error) from None
 
     def abort(self, reason: str = "the communicator was aborted") -> None:
-        """End what is queued, and a call that waits in another thread; later calls raise, with this reason."""
-        if self._why_ended() is not None:  # also while a close holds `_ending`, which this must not wait for
+        """End queued operations, and a call that waits in another thread. Later calls raise errors with this
+        `reason`."""
+        if self._why_ended() is not None:  # before taking `_ending`, which a close may hold for long
             return
         with self._ending:
             if self._why_ended() is not None:
                 return
             self._ended = reason
-            # An abort frees the communicator's memory, so a call that is inside, and not waiting for other ranks, comes
-            # first.
+            # An abort frees the communicator's memory, so a call that is running, and not waiting for other ranks, must
+            # finish first.
             has_lock = self._inside.acquire(timeout=ABORT_GRACE)
             try:
                 with suppress(RuntimeError, KeyError):
@@ -208,7 +208,7 @@ class Communicator:
                     self._inside.release()
 
     def close(self) -> None:
-        """Destroy the communicator; waits for what is queued, and for the ranks on the same host to do the same."""
+        """Destroy the communicator. It waits for queued operations, and for the ranks on the same host to call this."""
         with self._ending:
             if self._why_ended() is not None:
                 return
@@ -218,8 +218,7 @@ class Communicator:
 
 
 class SingleRankCommunicator:
-    """The communicator of a world of one, with the methods of `Communicator`: every call is a copy, and NCCL is not
-    needed."""
+    """The communicator of a world of one, with the methods of `Communicator`. Every call is a copy, without NCCL."""
 
     size = 1
     rank = 0
@@ -249,11 +248,11 @@ class SingleRankCommunicator:
         self._driver.copy(target, source, count * ITEMSIZES[dtype], stream)
 
     def send(self, source: int, count: int, dtype: str, peer: int, stream: int) -> None:
-        """Note what is sent, for `recv`."""
+        """Record the source for `recv`."""
         self._sent.append((source, count * ITEMSIZES[dtype]))
 
     def recv(self, target: int, count: int, dtype: str, peer: int, stream: int) -> None:
-        """Copy what was sent first and not received yet."""
+        """Copy from the oldest source that was sent and not received yet."""
         source, nbytes = self._sent.popleft()
         self._driver.copy(target, source, nbytes, stream)
 
@@ -276,10 +275,10 @@ AnyCommunicator = Communicator | SingleRankCommunicator
 
 
 def unique_id(nccl: Any) -> bytes:
-    """Return a new id for a group of ranks, 128 bytes; one rank makes it and sends it to the others.
+    """Return a new id of 128 bytes for a group of ranks. One rank makes it and sends it to the others.
 
     Raises:
-        NcclError: NCCL failed; it may have found no network interface.
+        NcclError: NCCL failed. It may have found no network interface.
     """
     try:
         return bytes(nccl.get_unique_id())
@@ -288,7 +287,7 @@ def unique_id(nccl: Any) -> bytes:
 
 
 def failure(operation: str, rank: int, error: Exception) -> NcclError:
-    """Return the error to raise for the one that cupy has just raised on this thread."""
+    """Return the error to raise in place of `error`, which cupy has just raised on this thread."""
     # cupy raises KeyError for a status that is missing in its table of names, as the newest ones are.
     name = f"NCCL status {error.args[0]}" if isinstance(error, KeyError) else str(error)
     line = last_line()
@@ -297,14 +296,14 @@ def failure(operation: str, rank: int, error: Exception) -> NcclError:
 
 
 def remedy(told: str) -> str:
-    """Return what to do about an error that NCCL describes in these words, as part of a sentence."""
+    """Return the remedy for an error with the text `told`, as part of a sentence."""
     return next((advice for pattern, advice in _REMEDIES if re.search(pattern, told.lower())), _UNKNOWN)
 
 
 def last_line() -> str:
-    """Return NCCL's own words for the last error in this process; empty if there was none, or NCCL is not loaded."""
+    """Return NCCL's message for the last error in this process, or "" if there was none or NCCL is not loaded."""
     try:
-        # RTLD_NOLOAD finds only a library that is loaded already: the one that cupy uses, by its soname.
+        # RTLD_NOLOAD only finds a library that is already loaded: the one that cupy uses, by its soname.
         library = ctypes.CDLL("libnccl.so.2", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         get_last_error = library.ncclGetLastError  # since NCCL 2.13
     except (OSError, AttributeError):

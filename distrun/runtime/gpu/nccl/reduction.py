@@ -1,5 +1,4 @@
-"""Reductions in NCCL's terms: which of its element types and operators give a request the meaning that it has on the
-host."""
+"""Reductions in NCCL's terms: the element type and the operator that have the same meaning as on the host."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Prod
 from distrun.runtime.operations.request import Request
 
 BYTES = "uint8"
-"""NCCL's element type for what is only copied."""
+"""NCCL's element type for data that is only copied."""
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _INTEGERS = ("int8", "uint8", "int32", "uint32", "int64", "uint64")
-_PARTS = {"complex64": "float32", "complex128": "float64"}  # of a complex number: two of these
+_PARTS = {"complex64": "float32", "complex128": "float64"}  # the type of the two parts of a complex number
 
 _OPS: dict[ReduceOp, str] = {Average: "avg", Sum: "sum", Min: "min", Max: "max", Product: "prod"}
 _BOOLEAN_OPS: dict[ReduceOp, str] = {Average: "max", Sum: "max", Max: "max", Min: "min", Product: "min"}
@@ -26,7 +25,7 @@ class NcclReduction(NamedTuple):
     dtype: str
     """NCCL's element type in memory."""
     wire: str
-    """NCCL's element type in which elements are reduced."""
+    """NCCL's element type on the wire, for the reduction."""
     units: int
     """The number of NCCL's elements in one element of the request: 2 for complex numbers."""
     op: str
@@ -40,10 +39,10 @@ class NcclReduction(NamedTuple):
 
 
 def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
-    """Return how NCCL carries out a reduction, or None if its result would differ in meaning from the host's.
+    """Return a request's reduction in NCCL's terms, or None if the result would differ in meaning from the host's.
 
-    `wire` is the type in which elements are to travel; empty for their own. NCCL cannot add up quantised elements,
-    which have scales: those that are not exchanged by `gpu.quantised` travel in their own type.
+    `wire` is the type on the wire, "" for the elements' own. NCCL cannot add quantised elements, which have scales. So
+    those that `gpu.quantised` does not exchange are sent in their own type.
     """
     dtype, op = request.dtype, request.op
     if op is Adasum:
@@ -61,7 +60,7 @@ def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
 
 
 def is_supported(request: Request) -> bool:
-    """Whether NCCL can execute the request with the meaning that it has on the host. Everything else must be staged."""
+    """Return whether NCCL can execute `request` with the same meaning as on the host. Other requests are staged."""
     if request.kind in ("allreduce", "reducescatter"):
         return nccl_reduction(request) is not None
     return request.kind in ("broadcast", "allgather", "alltoall")

@@ -1,7 +1,7 @@
-"""Reductions whose elements travel quantised between the GPUs of several hosts.
+"""Reductions whose elements are quantised between the GPUs of several hosts.
 
-NCCL adds up what travels, and cannot add up what has scales. So here it only moves bytes, and kernels do the
-arithmetic. `exchange` says which elements are whose, and `steps` queues what a rank sends, receives and computes;
-`kernels` launches the kernels, `places` is about numbers in several places, and `residuals` is what quantisation has
-taken, in the GPU's memory. Imported when the first tensor is to be quantised.
+NCCL's reductions add elements as they are sent, and cannot add quantised blocks with scales. So here NCCL only moves
+bytes, and kernels do the arithmetic. `exchange` divides the elements among rails and hosts, and `steps` queues what a
+rank sends, receives and computes. `kernels` launches the kernels, `places` describes elements in several places of
+memory, and `residuals` holds the residuals in GPU memory. This package is imported when the first tensor is quantised.
 """

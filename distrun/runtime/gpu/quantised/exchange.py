@@ -1,22 +1,23 @@
-"""The exchange: reductions in which every element travels quantised between hosts, once each way.
+"""The exchange: reductions whose elements are quantised between hosts, once each way.
 
-It does what the host backend does (`HierarchicalBackend`, `algorithms.direct`), with the same parts, order of summation
-and roundings, so that its bits are those of arrays in the hosts' memory wherever those are exchanged directly and in
-one piece:
+It works as the host backend does (`HierarchicalBackend`, `algorithms.direct`), with the same parts, order of summation
+and roundings. So its results have the same bits as if the arrays were in host memory and exchanged directly and in one
+piece:
 
-1. Each rail has an equal share of the elements. The ranks of a host send the rank of each rail their values of its
-   share, in float32, which adds them up.
-2. Of the share, each host owns a part. A rank quantises its sums of the other hosts' parts, and sends them to those.
-3. The owner adds up, in float32 and in the order of the hosts, what has come and its own sum, which was never
-   quantised. It quantises the result, and sends it to the other hosts.
-4. The ranks of each rail pass all results on to the other ranks of their host, quantised as they are. Every rank, the
-   owner too, restores them: so all hold the same bits.
+1. Each rail has an equal share of the elements. The ranks of a host send their float32 values of each share to the
+   share's rank on their host, which adds them.
+2. Each host owns a part of the share. A rank quantises its sums of the other hosts' parts, and sends them to the
+   owners.
+3. The owner adds the received sums and its own, which was never quantised, in float32 and in the order of the hosts. It
+   quantises the result, and sends it to the other hosts.
+4. The ranks of each rail pass all results on to the other ranks of their host, still quantised. Every rank, including
+   the owner, restores them, so all hold the same bits.
 
 A reducescatter ends with the sum of step 3. The part of each rank is what its host owns of its rail's share, so all
-hosts must have as many ranks.
+hosts must have the same number of ranks.
 
-All of it is sends and receives of the one communicator that the group has. A second one within each host could reduce
-there by NCCL's own kernels, in an order that nobody knows, for about as many bytes.
+Everything is sends and receives on the group's only communicator. A second communicator within each host could reduce
+there by NCCL's own kernels, but in an unknown order, and with about as many bytes.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ from distrun.runtime.operations.wire import SMALL
 from distrun.tensor_fusion.device_quantisation import Source
 
 MOST_AT_ONCE = 1 << 23
-"""Elements that are exchanged at a time: a bound for the memory in between, about three times theirs in float32."""
+"""The most elements that are exchanged at a time. It bounds the temporary memory, about three times their float32
+size."""
 
 
 class QuantisedExchange:
-    """One rank's part in the exchanges of a group. One thread at a time calls, inside `driver.use()`.
+    """Exchanges of a group, on one rank. One thread at a time calls it, inside `driver.use()`.
 
     Methods raise `NcclError` if NCCL fails, and `CollectiveError` if a kernel cannot be compiled or launched.
     """
@@ -61,14 +63,14 @@ class QuantisedExchange:
     def allreduce(
         self, tensors: Sequence[Tensor], request: Request, wire: str, feedback: Feedback | None, stream: int
     ) -> None:
-        """Queue the allreduce of those tensors that are large.
+        """Queue the allreduce of those `tensors` that are large.
 
         Args:
-            tensors: all of the operation.
+            tensors: all tensors of the operation.
             request: a sum or an average.
             wire: the type on the wire.
-            feedback: makes up for what was lost the last time.
-            stream: on which to queue.
+            feedback: holds the residuals of the operation.
+            stream: the stream to queue on.
         """
         hosts = self._hosts
         sources = _large(tensors, (tensor.sources for tensor in tensors))
@@ -77,7 +79,7 @@ class QuantisedExchange:
         count = operation.sources.count
         shares = divided(slice(0, count), hosts.rails)
         if not hosts.has_rail:
-            feedback = None  # this rank quantises nothing
+            feedback = None  # this rank does not quantise
         if feedback is not None:
             self._begin(feedback, shares[hosts.position], operation, stream)
         number = -(-count // MOST_AT_ONCE)
@@ -98,7 +100,7 @@ class QuantisedExchange:
 
     @property
     def can_scatter(self) -> bool:
-        """Whether every rank has a rail, as a reducescatter needs it; the same on all ranks."""
+        """Whether every rank has a rail, as a reducescatter requires. It is the same on all ranks."""
         return self._hosts.rails == self._hosts.most
 
     def reducescatter(
@@ -114,11 +116,11 @@ class QuantisedExchange:
 
         Args:
             array: the tensor.
-            counts: the elements of each rank's part.
-            target: where this rank's part goes.
+            counts: the number of elements of each rank's part.
+            target: receives this rank's part.
             request: a sum or an average.
             wire: the type on the wire.
-            stream: on which to queue.
+            stream: the stream to queue on.
         """
         ranks = [[those[rail] for those in self._hosts.ranks] for rail in range(self._hosts.rails)]
         bounds = list(accumulate(counts, initial=0))
@@ -140,6 +142,6 @@ class QuantisedExchange:
 
 
 def _large(tensors: Sequence[Tensor], spans: Iterable[Sequence[tuple[int, int]]]) -> Iterator[Source]:
-    """Yield where the elements of tensors lie; zeros stand for the small ones."""
+    """Yield the places of the elements of `tensors`. Zeros stand for the small ones."""
     for tensor, parts in zip(tensors, spans, strict=True):
         yield from [Source(0, tensor.size)] if tensor.size < SMALL else [Source(*part) for part in parts]

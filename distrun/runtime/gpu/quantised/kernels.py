@@ -1,4 +1,4 @@
-"""The kernels of quantising.cu: compiled when they are first used, and launched on a stream."""
+"""The kernels of quantising.cu, compiled on first use and launched on a stream."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from distrun.tensor_fusion.device_quantisation import (
 )
 
 BITS = {"int8": 8, "int4": 4}
-"""The bits of a code, by the type on the wire."""
+"""The number of bits of a code, by the type on the wire."""
 
 
 class Kernels:
-    """Launches the kernels of one GPU. The caller is inside `driver.use()`; methods raise `CollectiveError`."""
+    """Launches the kernels on one GPU. The caller is inside `driver.use()`. Methods raise `CollectiveError`."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -37,11 +37,11 @@ class Kernels:
     def quantise(
         self, wire: str, sources: Sequence[Source], raw: int, factor: float, residuals: tuple[int, int], stream: int
     ) -> None:
-        """Quantise numbers that lie in up to `PIECES` places; see `quantising`."""
+        """Quantise numbers in up to `PIECES` places. For the arguments see `quantising`."""
         self._launch(QUANTISE, wire, *quantising(sources, raw, factor, residuals), stream)
 
     def add_up(self, wire: str, addends: Sequence[Addend], count: int, out: int, factor: float, stream: int) -> None:
-        """Restore arrays, and add them up in this order; see `adding_up`."""
+        """Restore the arrays of `addends`, and add them in this order. For the arguments see `adding_up`."""
         for table, blocks in adding_up(addends, count, out, factor):
             self._launch(ADD_UP, wire, table, blocks, stream)
 

@@ -1,4 +1,4 @@
-"""Places: float32 numbers that lie in several places of a GPU's memory, taken as one array."""
+"""Places: float32 numbers in several places of GPU memory, taken as one array."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ ITEMSIZE = 4
 
 
 class Places:
-    """Where consecutive elements lie. Neighbours are one place; zeros stand for elements that lie nowhere."""
+    """The places of consecutive elements. Adjacent places are merged. The address 0 stands for elements that are
+    zero."""
 
     def __init__(self, sources: Iterable[Source], first: int = 0) -> None:
         """`first` is the number of the first element."""
@@ -32,7 +33,7 @@ class Places:
         """The number of elements."""
 
     def part(self, part: slice) -> list[Source]:
-        """Return where some of the elements lie."""
+        """Return the places of the elements of `part`."""
         found: list[Source] = []
         index = max(0, bisect_right(self._starts, part.start) - 1)
         for (address, count), start in zip(self._sources[index:], self._starts[index:], strict=True):
@@ -45,17 +46,17 @@ class Places:
 
 
 def _moved(address: int, count: int) -> int:
-    """Return the address of the element so many behind the one at `address`; zeros stay zeros."""
+    """Return the address of the element `count` elements after `address`. The address 0, for zeros, stays 0."""
     return address and address + count * ITEMSIZE
 
 
 def single(sources: Sequence[Source]) -> bool:
-    """Return whether elements lie in one place; zeros do not."""
+    """Return whether `sources` are one place in memory. Zeros are not."""
     return len(sources) == 1 and sources[0].address != 0
 
 
 def packing(sources: Sequence[Source], target: int) -> Iterator[Piece]:
-    """Yield what copies elements to one place."""
+    """Yield the copies of the elements of `sources` to one place, `target`."""
     for source in sources:
         yield Piece(source.address, target, source.count)
         target += source.count * ITEMSIZE

@@ -1,4 +1,4 @@
-"""The steps of an exchange: what one rank queues to reduce as many elements as it has memory for at once."""
+"""The steps of an exchange: each queues the reduction of as many elements as fit into the temporary memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from distrun.tensor_fusion.device_quantisation import PIECES, Addend, Source, nb
 _FLOAT32 = "float32"
 
 Transfer = tuple[int, int, int]
-"""A rank of the group, an address, and the bytes there."""
+"""A rank of the group, an address, and the number of bytes there."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """The things that one rank of a group exchanges with."""
+    """The resources of one rank of a group for exchanges."""
 
     communicator: AnyCommunicator
     packer: Packer
     kernels: Kernels
     fusion: FusionMemory
     hosts: HostLayout
-    """Which ranks of the group share a host; there are several hosts."""
+    """The ranks of the group on each host. There are several hosts."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Operation:
     """A reduction of float32 numbers."""
 
     sources: Places
-    """Where they lie. Zeros stand for those of small tensors, which travel another way."""
+    """The places of the elements. Zeros stand for small tensors, which are reduced separately."""
     targets: Places
-    """Where the results of an allreduce go, with zeros in the same places."""
+    """The places for the results of an allreduce, with zeros for the same tensors."""
     wire: str
     """The type on the wire."""
     prescale: float
     factor: float
-    """The number by which sums are multiplied."""
+    """The factor of sums."""
 
 
 class Step:
@@ -63,7 +63,7 @@ class Step:
         """
         Args:
             parts: the part of each host, by rail, then by host.
-            feedback: makes up for losses; None if this rank has no rail.
+            feedback: holds the residuals. None if this rank has no rail.
         """
         self._communicator, self._packer, self._kernels = resources.communicator, resources.packer, resources.kernels
         self._fusion, self._hosts, self._stream = resources.fusion, resources.hosts, stream
@@ -71,7 +71,8 @@ class Step:
         self._pieces = [slice(those[0].start, those[-1].stop) for those in parts]
         self._is_alone = len(self._hosts.local_ranks) == 1
         self._slots = FusionSlots()
-        # Where the values of each rail's piece are packed, and later, when they are not needed any more, its results.
+        # The slots where the values of each rail's piece are packed, and later, after these have been used, its
+        # results.
         self._rooms = [
             self._slots.add(size_of(piece) * ITEMSIZE) if self._needs_room(piece) else None for piece in self._pieces
         ]
@@ -79,14 +80,14 @@ class Step:
             self._allot(self._pieces[self._hosts.position], parts[self._hosts.position])
 
     def _needs_room(self, piece: slice) -> bool:
-        """Return whether a rail's values are packed. A host's only rank quantises them from up to `PIECES` places."""
+        """Return whether a rail's values must be packed. A host's only rank can quantise from up to `PIECES` places."""
         sources = self._operation.sources.part(piece)
         if self._is_alone:
             return len(sources) > PIECES
         return not (single(sources) and self._operation.prescale == 1.0)
 
     def _allot(self, piece: slice, parts: Sequence[slice]) -> None:
-        """Allot what a rank with a rail needs."""
+        """Allocate the slots that a rank with a rail needs, for its rail's `piece` and the hosts' `parts` of it."""
         slots, own = self._slots, parts[self._hosts.own]
         self._sent = slots.add(self._nbytes(*parts))
         self._received = slots.add(self._nbytes(own) * len(parts))
@@ -95,7 +96,7 @@ class Step:
             self._values = slots.add(size_of(piece) * ITEMSIZE * len(self._hosts.local_ranks))
 
     def _nbytes(self, *parts: slice) -> int:
-        """Return the bytes of quantised parts."""
+        """Return the number of bytes of quantised `parts`."""
         return sum(nbytes(size_of(part), BITS[self._operation.wire]) for part in parts)
 
     def _at(self, slot: Location, offset: int = 0) -> int:
@@ -104,7 +105,7 @@ class Step:
     # Within the host -------------------------------------------------------------------------------------------------
 
     def _within_host(self) -> tuple[Places, float]:
-        """Return this host's sums of our rail's piece, and what they are still to be multiplied by."""
+        """Return this host's sums of this rail's piece, and the factor that they must still be multiplied by."""
         self._base = self._fusion.pointer(self._slots.nbytes, self._stream)
         sources = [self._operation.sources.part(piece) for piece in self._pieces]
         if self._is_alone and len(sources[0]) <= PIECES:
@@ -119,8 +120,10 @@ class Step:
         return self._summed(addresses), 1.0
 
     def _gathered(self, sources: Sequence[Source], room: Location | None, packs: list[Piece]) -> int:
-        """Return where numbers lie one after the other, multiplied: where they are, or in `room`, into which `packs`
-        will copy them."""
+        """Return the address of the numbers of `sources`, contiguous and scaled.
+
+        It is their own address if possible, else `room`. In that case, add the copies to `packs`.
+        """
         if single(sources) and self._operation.prescale == 1.0:
             return sources[0].address
         assert room is not None
@@ -128,7 +131,8 @@ class Step:
         return self._at(room)
 
     def _summed(self, addresses: Sequence[int]) -> Places:
-        """Send the ranks of this host their values, by rail, and add up those of our own rail, if we have one."""
+        """Send the values of each rail's piece to that rail's rank on this host. Add the values of this rank's rail, if
+        any."""
         hosts, ranks = self._hosts, self._hosts.local_ranks
         sends = [
             (ranks[rail], address, size_of(piece) * ITEMSIZE)
@@ -149,7 +153,7 @@ class Step:
     # Between hosts ---------------------------------------------------------------------------------------------------
 
     def _combine(self, values: Places, factor: float, out: int) -> None:
-        """Send the other hosts their parts of our rail's piece, and put the combined own part at `out`."""
+        """Send the other hosts their parts of this rail's piece, and write this host's combined part to `out`."""
         hosts, rail = self._hosts, self._hosts.position
         parts = self._parts[rail]
         own, size = parts[hosts.own], self._nbytes(parts[hosts.own])
@@ -164,7 +168,7 @@ class Step:
         self._add_up(addends, size_of(own), out, self._operation.factor)
 
     def _own_values(self, values: Sequence[Source], factor: float) -> int:
-        """Return where this host's values of its own part lie, as they are added up."""
+        """Return the address of this host's values of its own part, contiguous and scaled."""
         if single(values) and factor == 1.0:
             return values[0].address
         self._copy(packing(values, self._at(self._contribution)), factor)
@@ -191,7 +195,7 @@ class Step:
             self._packer.copy(pieces, _FLOAT32, _FLOAT32, factor, self._stream)
 
     def _swap(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
-        """Send and receive at once; what a rank would send to itself is left out."""
+        """Send and receive in one group. Transfers from this rank to itself are left out."""
         communicator = self._communicator
         with communicator.group():
             for peer, address, size in sends:
@@ -203,16 +207,16 @@ class Step:
 
 
 class ReducescatterStep(Step):
-    """A reducescatter: what a rank owns of its rail's piece is all that it wants. Every rank has a rail."""
+    """A step of a reducescatter: a rank's result is its own part of its rail's piece. Every rank has a rail."""
 
     def queue(self, out: int) -> None:
-        """Queue all of it; the result is put at `out`."""
+        """Queue the whole step, which writes the result to `out`."""
         values, factor = self._within_host()
         self._combine(values, factor, out)
 
 
 class AllreduceStep(Step):
-    """An allreduce: the combined parts travel on, to all hosts and there to all ranks."""
+    """A step of an allreduce: the combined parts are sent to all hosts, and there to all ranks."""
 
     def __init__(
         self,
@@ -231,7 +235,7 @@ class AllreduceStep(Step):
         return super()._needs_room(piece) or not single(self._operation.targets.part(piece))
 
     def queue(self) -> None:
-        """Queue all of it."""
+        """Queue the whole step."""
         values, factor = self._within_host()
         if self._hosts.has_rail:
             self._combine(values, factor, self._at(self._sum))
@@ -241,11 +245,11 @@ class AllreduceStep(Step):
         self._restore()
 
     def _result(self, rail: int, host: int) -> int:
-        """Return the address of the result of a host's part, quantised."""
+        """Return the address of the quantised result of the part of `host` on `rail`."""
         return self._at(self._results[rail], self._nbytes(*self._parts[rail][:host]))
 
     def _tell_hosts(self) -> None:
-        """Send the other hosts the result of our part, and get those of theirs."""
+        """Send the result of this host's part to the other hosts, and receive the results of their parts."""
         hosts, rail = self._hosts, self._hosts.position
         parts, result = self._parts[rail], self._result(rail, hosts.own)
         own, size = parts[hosts.own], self._nbytes(parts[hosts.own])
@@ -256,7 +260,7 @@ class AllreduceStep(Step):
         )
 
     def _pass_on(self) -> None:
-        """Give the other ranks of this host the results that our rail has, and get those of the other rails."""
+        """Send this rail's results to the other ranks of this host, and receive the results of the other rails."""
         hosts, ranks, sends = self._hosts, self._hosts.local_ranks, []
         sizes = [self._nbytes(*parts) for parts in self._parts]
         if hosts.has_rail:
@@ -265,7 +269,7 @@ class AllreduceStep(Step):
         self._swap(sends, [(ranks[rail], self._result(rail, 0), size) for rail, size in enumerate(sizes)])
 
     def _restore(self) -> None:
-        """Restore all results where they belong."""
+        """Restore all results into their targets."""
         unpacks: list[Piece] = []
         for rail, (piece, parts) in enumerate(zip(self._pieces, self._parts, strict=True)):
             room = self._rooms[rail]

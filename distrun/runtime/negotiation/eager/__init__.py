@@ -1,5 +1,5 @@
-"""Eager messages between hosts: with them comes what else would take a decision, or another way over the network.
+"""Eager messages between hosts: they carry data along that saves a decision, or a further message over the network.
 
-`sends` is what a rank sends and takes of them, and when two that cross need no decision; `piggyback` keeps the small
-arrays that have come along, and adds them up.
+`sends` sends a rank's eager messages and handles the ones that it receives, and knows when two that cross need no
+decision. `piggyback` keeps the small arrays that came along, and reduces them.
 """

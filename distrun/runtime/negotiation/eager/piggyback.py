@@ -1,12 +1,13 @@
 """Piggybacked payloads: a small array that travels with the message that submits it, between hosts (an eager send).
 
-Every way over the network costs tens of microseconds, however little is sent. So a rank that submits a single small
+A message over the network costs tens of microseconds, however short it is. So a rank that submits a single small
 allreduce sends its array along. If all ranks did, the coordinator combines the arrays and sends the result with its
-decision: there and back, and all is done. If not all did (one had several operations to submit, say), the decision is
-executed like any other, and the payloads are dropped. Either way the arithmetic is the same, and so are the bits.
+decision: one round trip completes the operation. If not all did (one rank had several operations to submit, for
+example), the decision is executed like any other, and the payloads are dropped. Either way the arithmetic is the same,
+and so are the bits of the result.
 
-Where there are just two ranks, each sends its array to the other (see `sends`). What two ranks have sent each other
-cannot be taken back when the operation is given up, so that is not done where there is a stall timeout.
+Where there are just two ranks, each sends its array to the other (see `sends`). A payload that two ranks have exchanged
+cannot be taken back if the operation is given up, so this is not done where there is a stall timeout.
 """
 
 from __future__ import annotations
@@ -25,31 +26,32 @@ from distrun.runtime.operations.request import CPU
 from distrun.tensor_fusion.packing import unpack
 
 SMALL = 16 << 10
-"""Bytes that may come to the coordinator for one operation."""
+"""The most bytes that may arrive at the coordinator for one operation."""
 SMALL_PAIR = 64 << 10
-"""Bytes that may travel along between two ranks, whose arrays cross each other."""
+"""The most bytes that may travel along between two ranks, whose arrays cross each other."""
 _HEADER = 8
-"""Bytes before the arrays: the letter of the message, three of padding, the cache id of the request."""
+"""Bytes before the arrays: the message's letter, three bytes of padding, and the request's cache id."""
 _CACHE_ID = slice(4, 8)
 
 
 class Piggyback:
-    """The payloads that have come along with messages, and those that we have sent along."""
+    """The payloads that came along with messages, and the ones that this rank has sent."""
 
     def __init__(self, backend: HierarchicalBackend, may_offer: bool) -> None:
-        """`may_offer`: nothing is ever given up; the same on all ranks."""
+        """`may_offer` says that no operation is ever given up. It is the same on all ranks."""
         self._backend = backend
         self.makes_offers = may_offer and backend.size == 2
         self._largest = SMALL_PAIR if self.makes_offers else SMALL // (backend.size - 1)
-        # Cache id -> rank -> payloads. With two ranks, one that is done may begin the next operation of the same name
-        # before the other has looked, hence a queue; None stands for one that the rank submitted without a payload.
+        # By cache id and rank: a queue of payloads. It is a queue since, of two ranks, the one that is done first may
+        # begin the next operation of the same name before the other has read the first payload. None in it stands for
+        # a request that the rank submitted without a payload.
         self._received: dict[int, dict[int, deque[bytes | None]]] = {}
-        self._sent: set[int] = set()  # the cache ids of the requests for which our payload is under way
+        self._sent: set[int] = set()  # requests that this rank has sent eagerly, by cache id, until they are done
         self._eligible: dict[int, bool] = {}  # by cache id
         self._reductions: dict[int, Reduction] = {}
 
     def is_eligible(self, handle: Handle) -> bool:
-        """Whether an operation's arrays may travel with its message; the same for all of its occurrences."""
+        """Whether an operation's arrays may travel with its message. This is the same each time it is submitted."""
         known = self._eligible.get(handle.cache_id)
         if known is None:
             known = self._is_eligible(handle)
@@ -71,16 +73,16 @@ class Piggyback:
         )
 
     def pack(self, letter: bytes, cache_id: int, arrays: Sequence[Flat]) -> bytes:
-        """A message with a payload."""
+        """Return a message with a payload."""
         return b"".join([letter, b"\0\0\0", cache_id.to_bytes(4, "little"), *[array.data for array in arrays]])
 
     def pack_own(self, letter: bytes, handle: Handle) -> bytes:
-        """A message with our payload, if the operation is eligible, which is under way from now on."""
+        """Return a message with this rank's payload, or none if the operation is not eligible. It counts as sent."""
         self._sent.add(handle.cache_id)
         return self.pack(letter, handle.cache_id, handle.inputs if self.is_eligible(handle) else ())
 
     def receive(self, rank: int, message: bytes) -> int:
-        """Keep the payload that a rank has sent along; the cache id of its request."""
+        """Keep the payload in a message from a rank, and return the cache id of its request."""
         cache_id = cache_id_of(message)
         self._received.setdefault(cache_id, {}).setdefault(rank, deque()).append(message)
         return cache_id
@@ -89,7 +91,7 @@ class Piggyback:
         """Note that a rank has submitted these requests without payloads."""
         for cache_id in cache_ids if self._received else ():
             queue = self._received.get(cache_id, {}).get(rank)
-            if queue:  # it is ahead of us: the payload before this one belongs to the operation before
+            if queue:  # it is ahead of this rank: the payloads in the queue belong to earlier operations
                 queue.append(None)
 
     def is_complete(self, cache_id: int) -> bool:
@@ -98,20 +100,20 @@ class Piggyback:
         return len(queues) == self._backend.size - 1 and None not in [queue[0] for queue in queues.values()]
 
     def have_crossed(self, cache_id: int) -> bool:
-        """Whether our payload and the other rank's are both under way: both ranks have, or get, all they need."""
+        """Whether this rank's and the other's message are both sent, so that each has, or gets, all it needs."""
         return self.makes_offers and cache_id in self._sent and self.is_complete(cache_id)
 
     @property
     def has_received(self) -> bool:
-        """Whether payloads wait here."""
+        """Whether any payloads wait here."""
         return bool(self._received)
 
     def forget(self, cache_id: int) -> None:
-        """Our payload for a request has reached who needs it, and theirs was not kept here."""
+        """Note that this rank's payload has served its purpose, and the other rank's was not kept here."""
         self._sent.discard(cache_id)
 
     def take(self, cache_id: int) -> dict[int, bytes]:
-        """Take out the payloads that have come for a request, by rank."""
+        """Remove and return the payloads that have come for a request, by rank."""
         self._sent.discard(cache_id)
         taken = {}
         queues = self._received.get(cache_id, {})
@@ -126,8 +128,10 @@ class Piggyback:
         return taken
 
     def finish(self, own: Handle, others: Mapping[int, bytes]) -> Flat:
-        """Write the result into an operation's outputs, from our own arrays and the payloads of the other ranks; return
-        it."""
+        """Write the result into an operation's outputs, and return it.
+
+        It combines this rank's arrays with the other ranks' payloads, in rank order, as the backend would.
+        """
         cache_id, inputs, outputs = own.cache_id, own.inputs, own.outputs
         how = self._reductions.get(cache_id)
         if how is None:
@@ -151,10 +155,10 @@ class Piggyback:
 
     @staticmethod
     def result_in(message: bytes, handle: Handle) -> Flat:
-        """The result in a message that brings it with the decision."""
+        """Return the result from a message that brings it with the decision."""
         return np.frombuffer(message, handle.outputs[0].dtype, offset=_HEADER)
 
 
 def cache_id_of(message: bytes) -> int:
-    """The cache id of the request to which a message's payload belongs."""
+    """Return the cache id of the request that a message's payload belongs to."""
     return int.from_bytes(message[_CACHE_ID], "little")

@@ -1,5 +1,5 @@
-"""Matching what ranks submit: in common `streams` as long as all do so in one order, else one by one (`matching`).
+"""Matching what ranks submit: in common `streams` while all submit in one order, otherwise one by one (`matching`).
 
-`disagreement` is the sentence about an operation of which ranks have asked for different things, and
-`decision_queue` has what was decided in order, with the disagreements that ranks are still asked about.
+`disagreement` makes the sentence about an operation that ranks have submitted with different requests. `decision_queue`
+keeps the decisions in order, with the disagreements that wait for answers from ranks.
 """

@@ -1,7 +1,7 @@
-"""The decision queue: what was decided, in the order in which every rank executes it, until it is told.
+"""The decision queue: it keeps decisions, in the order of their execution on every rank, until they are sent.
 
-A disagreement keeps its place, and holds back what comes behind it, until one rank of each side has said where in user
-code it submitted the operation.
+A disagreement keeps its place, and holds back the decisions behind it, until one rank of each side has answered where
+in user code it submitted the operation.
 """
 
 from __future__ import annotations
@@ -14,43 +14,42 @@ from distrun.runtime.negotiation.matching.disagreement import describe_disagreem
 from distrun.runtime.negotiation.matching.matching import Slot
 
 SiteOf = Callable[[Slot, int], str]
-"""Returns where a rank submitted the operation of a slot, as far as that is known."""
+"""Returns the call site of a rank for a slot's operation, as far as it is known."""
 
 
 @dataclass
 class _Inquiry:
-    """A disagreement of which ranks are still to say where they submitted it."""
+    """A disagreement that waits for ranks to say where they submitted the operation."""
 
     slot: Slot
     asked: set[int] = field(default_factory=set)
 
 
 class DecisionQueue:
-    """The decisions that have not been told yet."""
+    """The decisions that have not been sent yet."""
 
     def __init__(self) -> None:
         self.questions: list[tuple[int, Key]] = []
         """See `Controller.questions`."""
         self._ready: list[int] = []
-        self._ready_as = (0, 0)  # process set, and how many ranks take part, of what is ready
+        self._ready_as = (0, 0)  # process set, and the number of ranks that take part, for `_ready`
         self._decisions: list[Decision | _Inquiry] = []
-        self._inquiries = 0  # among the decisions
+        self._inquiries = 0  # the number of these among the decisions
 
     def execute(self, process_set: int, cache_ids: list[int], taking_part: int = 0) -> None:
-        """Add that operations are executed; those that come one after the other become one decision."""
+        """Add operations to execute. Consecutive calls for the same ranks are merged into one decision."""
         if (process_set, taking_part) != self._ready_as:
             self._flush()
             self._ready_as = process_set, taking_part
         self._ready += cache_ids
 
     def add(self, decision: Decision) -> None:
-        """Add another decision."""
+        """Add any other decision."""
         self._flush()
         self._decisions.append(decision)
 
     def fail(self, slot: Slot) -> None:
-        """Add that an operation fails about which the ranks disagree, once one rank of each side has said where it
-        is."""
+        """Add the failure of an operation that the ranks disagree about. It waits for one answer from each side."""
         inquiry = _Inquiry(slot)
         for ranks in sides_of(slot).values():
             if ranks[0] not in slot.sites:
@@ -61,7 +60,7 @@ class DecisionQueue:
         self._decisions.append(inquiry)
 
     def site_told(self, rank: int, key: Key, site: str) -> None:
-        """A rank that was asked has said where in user code it submitted an operation; "" if it does not know."""
+        """Handle the call site from a rank that was asked for it, or "" if the rank does not know it."""
         for decision in self._decisions:
             if isinstance(decision, _Inquiry) and decision.slot.key == key and rank in decision.asked:
                 decision.asked.discard(rank)
@@ -70,7 +69,7 @@ class DecisionQueue:
                 return
 
     def take(self, site_of: SiteOf) -> list[Decision]:
-        """Return the decisions since the last call, but for those behind a disagreement that waits for answers."""
+        """Return the decisions since the last call, except those behind a disagreement that waits for answers."""
         self._flush()
         if not self._inquiries:
             told, self._decisions = self._decisions, []

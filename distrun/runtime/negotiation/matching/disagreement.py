@@ -1,4 +1,4 @@
-"""Disagreements: the sentence about an operation of which ranks have asked for different things."""
+"""Disagreements: the sentence about an operation that ranks have submitted with different requests."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from distrun.runtime.operations.request import (
 
 
 def slot_title(slot: Slot) -> str:
-    """Return an operation as messages call it."""
+    """Return an operation's name in messages."""
     process_set, place = slot.key
     text = title(slot.request.kind, slot.request.name, place if isinstance(place, int) else None)
     return f"{text} of process set {process_set}" if process_set else text
 
 
 def sides_of(slot: Slot) -> dict[str, list[int]]:
-    """Return what the ranks have asked for, as far as it differs, and which ranks asked for it."""
+    """Return the ranks on each side of a disagreement, by a text of the side's fields that differ."""
     fields, place = _differences(slot)
     sides: dict[str, list[int]] = {}
     for rank in sorted(slot.present):
         request = slot.request_of(rank)
-        if place is not None:  # of a large group, show the tensor that differs
+        if place is not None:  # show only the tensor that differs, as the group may be large
             request = request._replace(shapes=(request.shapes[place],))
         values = ", ".join(f"{_label(request, name)} {describe_field(request, name)}" for name in fields)
         sides.setdefault(values, []).append(rank)
@@ -39,7 +39,7 @@ def sides_of(slot: Slot) -> dict[str, list[int]]:
 
 
 def describe_disagreement(slot: Slot, site_of: Callable[[int], str]) -> str:
-    """Return the sentence; `site_of` tells where in user code a rank has submitted the operation, if that is known."""
+    """Return the sentence. `site_of` returns a rank's call site in user code, or "" if it is not known."""
     fields, place = _differences(slot)
     sides = [
         f"{list_ranks(ranks)} asked for {values}{_at(site_of(ranks[0]))}" for values, ranks in sides_of(slot).items()
@@ -58,7 +58,7 @@ def _differences(slot: Slot) -> tuple[list[str], int | None]:
 
 
 def _label(request: Request, field: str) -> str:
-    """Return what a field holds, in words."""
+    """Return the name of a field for people."""
     if field == "shapes" and request.kind in (ADD_PROCESS_SET, FORM_PROCESS_SET):
         return "ranks"
     return "process_set_id" if field == "shapes" and request.kind == REMOVE_PROCESS_SET else field

@@ -1,9 +1,9 @@
-"""Streams: what the ranks of a process set submit by cache ids, as long as all of them do so in one order.
+"""Streams: what the ranks of a process set submit by cache ids, while all of them do so in one order.
 
 Training repeats itself, so most of the time all ranks submit the same operations in the same order. Then nothing has to
-be matched one by one: the first rank that comes to a place in the order says what belongs there, every later one is
-compared with it, and an operation is ready when the last rank has passed its place. Counting the ranks at each place
-tells when that is, at a cost per submission that does not depend on the number of ranks.
+be matched one by one. The first rank that reaches a place in the order defines what belongs there, every later rank is
+compared with it, and an operation is ready when the last rank has passed its place. This is known from the number of
+ranks at each place, at a cost per submission that does not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 Token = TypeVar("Token", bound=Hashable)
-"""A cache id, or what else stands for an operation."""
+"""A cache id, or anything else that stands for an operation."""
 
 
 class Streams(Generic[Token]):
-    """One order of cache ids, and how far each rank has come in it."""
+    """One order of cache ids, and the place that each rank has reached in it."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._places = dict.fromkeys(ranks, 0)
-        self._ranks_at = {0: len(self._places)}  # place -> ranks that have come so far and no farther
-        self._start = 0  # the place that the slowest rank has come to
-        self._order: list[Token] = []  # from there on
-        self._since: list[float] = []  # when the first rank came to each place
+        self._ranks_at = {0: len(self._places)}  # by place: the number of ranks that are exactly there
+        self._start = 0  # the place of the slowest rank
+        self._order: list[Token] = []  # the cache ids from `_start` on
+        self._since: list[float] = []  # when the first rank reached each of these places
 
     def submit(self, rank: int, cache_ids: list[Token], now: float) -> list[Token] | None:
         """Note what a rank submits next.
 
         Returns:
-            The cache ids that are ready, in order; None, with nothing noted, if the rank has left the common order.
+            The cache ids that are ready, in order, or None, with nothing noted, if the rank has left the common order.
         """
         place, order = self._places[rank], self._order
         index = place - self._start
@@ -50,7 +50,7 @@ class Streams(Generic[Token]):
         return self._advance() if place == self._start else []
 
     def _advance(self) -> list[Token]:
-        """Return what all ranks have passed now that none is at the start any more."""
+        """Remove and return the cache ids that all ranks have passed. No rank is at the start any longer."""
         start, ranks_at = self._start, self._ranks_at
         while start not in ranks_at:
             start += 1
@@ -62,11 +62,11 @@ class Streams(Generic[Token]):
 
     @property
     def oldest(self) -> float | None:
-        """The time at which the operation that has waited longest was first submitted; None when none waits."""
+        """When the operation that has waited longest was first submitted, or None if none waits."""
         return self._since[0] if self._since else None
 
     def drain(self) -> Iterator[tuple[int, Token, float]]:
-        """Take out what waits: ranks, the cache ids that each has submitted, in its order, and since when they wait."""
+        """Remove what waits, and yield it rank by rank: the rank, a cache id, and the time since when it has waited."""
         order, since, start = self._order, self._since, self._start
         places = self._places
         self._places = dict.fromkeys(places, 0)

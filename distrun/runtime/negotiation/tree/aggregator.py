@@ -1,10 +1,11 @@
-"""The aggregator: what a leader's children have submitted to the world, made one where it is the same.
+"""The aggregator: merges what a leader's children submit to the world, where it is the same.
 
-Pure policy. A *source* is a rank, or a whole subtree that has been made one by its own leader. A *token* is what it
-submits: a cache id, or a request in full as it is sent. As long as all children submit the same tokens in the same
-order, those that all have submitted go up as the whole subtree's (see `Streams`). The first difference sends up what is
-held, source by source; and so it goes on until every rank has submitted each name as often as all others. (Whatever the
-request: if these differ, the operation fails on all ranks. One that is given up stays so until the late ranks come.)
+Pure policy. A *source* is a rank, or a whole subtree whose submissions its own leader has merged. A *token* is what it
+submits: a cache id, or a full request as it is sent. While all children submit the same tokens in the same order, the
+tokens that all have submitted go up as the whole subtree's (see `Streams`). At the first difference, what is held back
+goes up source by source, and so does everything after it, until every rank has submitted each name as often as all
+others. (The requests need not be equal: if they differ, the operation fails on all ranks. An operation that is given up
+stays so until the late ranks come.)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from distrun.runtime.operations.request import Request
 
 Token = int | bytes
 Upward = tuple[int | None, list[Token]]
-"""A source, or None for the whole subtree, and what goes up as its own, in order."""
+"""A source, or None for the whole subtree, and the tokens that go up as its own, in order."""
 
 
 class Aggregator:
@@ -28,20 +29,20 @@ class Aggregator:
         Args:
             children: the sources that submit to this leader.
             ranks_of: returns the ranks of a source.
-            ranks: those of the whole subtree.
+            ranks: all ranks of the subtree.
         """
         self._streams: Streams[Token] = Streams(children)
         self._children = frozenset(children)
         self._ranks_of = ranks_of
         self._count = len(ranks)
         self._names: dict[int, str | None] = {}  # by cache id
-        # How many times more a rank has submitted a name, or something without one, than those that have least. Empty
-        # if all ranks have submitted the same, apart from what is held.
+        # By name, or None for all unnamed requests: how many more of them a rank has submitted than the rank with the
+        # fewest. Empty if all ranks have submitted the same, apart from what is held back in the streams.
         self._ahead: dict[str | None, Counter[int]] = {}
         self._has_joined = False
 
     def submit(self, source: int, tokens: list[Token], now: float) -> list[Upward]:
-        """Note what a source submits next; returns what goes up now."""
+        """Note what a source submits next, and return what goes up now."""
         if source in self._children and not self._ahead and not self._has_joined:
             ready = self._streams.submit(source, tokens, now)
             if ready is not None:
@@ -52,7 +53,7 @@ class Aggregator:
         return upward
 
     def flush(self) -> list[Upward]:
-        """Return what is held: it goes up as it is."""
+        """Return what is held back, which goes up source by source."""
         if self._streams.oldest is None:
             return []
         upward: list[Upward] = []
@@ -81,14 +82,14 @@ class Aggregator:
     # What rank 0 decides ---------------------------------------------------------------------------------------------
 
     def defined(self, request: Request, cache_id: int) -> None:
-        """A request has a cache id from now on."""
+        """Note the new cache id of a request."""
         self._names[cache_id] = request.name
 
     def joined(self) -> None:
-        """A rank has joined: until all have, nothing that the others submit is submitted by all."""
+        """Note that a rank has joined. Until all have joined, no operation is submitted by all ranks."""
         self._has_joined = True
 
     def all_joined(self) -> None:
-        """All ranks have joined, and whatever had been submitted before is decided."""
+        """Note that all ranks have joined. Everything submitted before is decided."""
         self._has_joined = False
         self._ahead.clear()

@@ -1,4 +1,4 @@
-"""The control planes of a job with a control tree: of rank 0, of the other leaders, and of the ranks that they lead."""
+"""The control planes of a job with a control tree: for rank 0, the other leaders, and the ranks below leaders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distrun.runtime.transport.network import Network
 
 
 def control_plane(local_group: LocalGroup, tree: ControlTree | None) -> ControlPlane:
-    """Return the control plane of a rank; `tree` is None where all ranks connect with rank 0."""
+    """Return the control plane of a rank. `tree` is None where all ranks have connections with rank 0."""
     if tree is None or (local_group.ranks[0] == 0 and tree.rank):
         return ControlPlane(local_group)
     if tree.rank != tree.leader:
@@ -27,17 +27,17 @@ def control_plane(local_group: LocalGroup, tree: ControlTree | None) -> ControlP
 
 
 def controller_of(tree: ControlTree, members: Mapping[int, Iterable[int]], capacity: int) -> Controller:
-    """Return the controller of a job with a control tree; see `Controller`."""
+    """Return the controller of a job with a control tree. See `Controller`."""
     size = tree.size
     sources = [*tree.local_ranks, *(size + child for child in tree.children)]
-    tree.subtree(0)  # computes those of all leaders, for which no operation is to wait
+    tree.subtree(0)  # computes and keeps all subtrees now, so that no operation has to wait for that
     return Controller(
         members, capacity, sources, lambda source: (source,) if source < size else tree.subtree(source - size)
     )
 
 
 class LedControlPlane(ControlPlane):
-    """That of a rank whose leader passes everything on."""
+    """The control plane of a rank that reaches rank 0 only through its host's leader."""
 
     def alarm(self, rank: int) -> None:
         self.send(0, envelopes.pack_wake(rank))
@@ -45,7 +45,7 @@ class LedControlPlane(ControlPlane):
 
 
 class _TreeControlPlane(ControlPlane):
-    """That of a rank with other leaders above or below it."""
+    """The control plane of a rank that has other leaders above or below it."""
 
     def __init__(
         self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
@@ -59,14 +59,17 @@ class _TreeControlPlane(ControlPlane):
         self._clock = clock
 
     def _pass_to(self, leader: int, envelope: bytes, is_urgent: bool = False) -> None:
-        """Send an envelope to a neighbour in the tree, and wake it if nothing else may do so."""
+        """Send an envelope to the leader above or below, and wake it if nothing else might."""
         self._leaders.send(leader, envelope)
         if is_urgent:
             self._leaders.alarm(leader)
 
     def _pass_to_all(self, envelope: bytes) -> bytes:
-        """Pass on an envelope for all ranks: the children first, whose ranks have the longer way, and of these the
-        first, below whom most hosts are. Return the message in it, which our own rank is still to take in."""
+        """Forward an envelope for all ranks, and return its message, which this rank still has to take in.
+
+        The children come before this host's ranks, since their ranks have the longer way. The first child comes first
+        of all, since it has the most hosts below it.
+        """
         for child in self._children:
             self._leaders.send(child, envelope)
         message = envelopes.message_for_all(envelope)
@@ -74,7 +77,7 @@ class _TreeControlPlane(ControlPlane):
         return message
 
     def _hand_out(self, ranks: Iterable[int], message: bytes) -> None:
-        """Give a message to ranks of this host, apart from this one."""
+        """Send a message to ranks of this host, except this one."""
         for rank in ranks:
             if rank != self._tree.rank:
                 super().send(rank, message)
@@ -96,13 +99,14 @@ class _TreeControlPlane(ControlPlane):
 
 
 class RootControlPlane(_TreeControlPlane):
-    """Rank 0's. What all ranks of a leader's subtree have submitted comes from `size` + that leader."""
+    """The control plane of rank 0. What a leader's whole subtree has submitted has the source `size` + the leader."""
 
     def __init__(
         self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
     ) -> None:
         super().__init__(local_group, tree, clock)
-        # Not by a method of ours: a cycle would keep this host's memory after the world.
+        # A partial of a function, not a bound method: that would be a reference cycle, and keep this host's shared
+        # memory after the end of the world.
         self.survey = self._survey = Survey(tree.children, partial(_ask, self._leaders, tree.children))
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
@@ -139,14 +143,14 @@ class RootControlPlane(_TreeControlPlane):
 
 
 def _ask(network: Network, children: Sequence[int], number: int) -> None:
-    """Begin a survey."""
+    """Begin a survey, by asking all children."""
     for child in children:
         network.send(child, envelopes.pack_survey(envelopes.FLUSH, number))
         network.alarm(child)
 
 
 class LeaderControlPlane(_TreeControlPlane):
-    """Another leader's. It passes on what its subtree sends and gets whenever it looks for messages."""
+    """The control plane of a leader other than rank 0. Whenever it looks for messages, it forwards its subtree's."""
 
     def __init__(
         self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
@@ -156,10 +160,10 @@ class LeaderControlPlane(_TreeControlPlane):
         self._parent = tree.parent
         self._relay = Relay(tree)
         self._for_us: deque[bytes] = deque()
-        """Messages for this rank, which the ranks of this host have been sent as well."""
+        """Messages for this rank that the other ranks of this host have been sent as well."""
         self._held: list[bytes] = []
-        """One for which there was no room in some mailbox. It must not be taken in before there is: a rank that waits
-        for us in an operation does not empty its mailbox."""
+        """A message that had no room in some local mailbox. It must not be taken in before it has: a rank that waits
+        for this rank inside an operation does not empty its mailbox."""
 
     def waiting(self) -> bool:
         for box in self._incoming:  # as in `ControlPlane.waiting`
@@ -232,7 +236,7 @@ class LeaderControlPlane(_TreeControlPlane):
             self._pass_down(envelope)
 
     def _pass_down(self, envelope: bytes) -> None:
-        """Pass on an envelope for one rank or some."""
+        """Forward an envelope for one or several ranks."""
         message, local, children = self._relay.down(envelope)
         for child, packed in children:
             self._pass_to(child, packed, is_urgent=True)

@@ -1,7 +1,7 @@
-"""The relay: what a leader passes on of the messages of its subtree, and of those for it.
+"""The relay: decides what a leader forwards of its subtree's messages, and of the messages for its subtree.
 
-Pure policy: envelopes and messages go in and come out. Whatever concerns all ranks of the job goes through the
-`Aggregator`; what concerns a process set, or one rank, goes up as it is.
+Pure policy: envelopes and messages go in and come out. What concerns all ranks of the job goes through the
+`Aggregator`. What concerns a process set, or a single rank, goes up unchanged.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCES
 from distrun.runtime.transport.control.control_tree import ControlTree
 
 _decoded = lru_cache(maxsize=64)(Request.decode)
-"""Most ranks send the same text."""
+"""Most ranks send identical requests, which are then decoded once."""
 _KNOWN_STRETCHES = 1000
 
 
 class Down(NamedTuple):
-    """Where a message from above goes."""
+    """The recipients of a message from above."""
 
     message: bytes
     local: list[int]
-    """Ranks of this host, this one perhaps among them."""
+    """Ranks of this host, which may include this one."""
     children: list[tuple[int, bytes]]
-    """Leaders below, and the envelope for each."""
+    """The leaders below that get it, and the envelope for each."""
 
 
 class Relay:
-    """One leader's; not rank 0's, which nothing is above."""
+    """The relay of a leader other than rank 0."""
 
     def __init__(self, tree: ControlTree) -> None:
         self._tree = tree
@@ -42,12 +42,12 @@ class Relay:
         ours = tree.subtree(tree.rank)
         children = [*tree.local_ranks, *(self._size + child for child in tree.children)]
         self._aggregator = Aggregator(children, self._ranks_of, ours)
-        self._of_sets: set[int] = set()  # the cache ids of requests to other process sets than the world
-        # What messages of cache ids of the world submit: training repeats itself, so most messages are known.
+        self._of_sets: set[int] = set()  # the cache ids of requests to process sets other than the world
+        # The tokens in messages of cache ids of the world, by message: training repeats itself, so most come again.
         self._stretches: dict[bytes, list[Token]] = {}
         self._for_all_below = envelopes.pack_subtree(tree.rank, b"")
         self._survey = 0
-        self._awaited: set[int] = set()  # children that have not answered the survey
+        self._awaited: set[int] = set()  # the children that have not answered the survey
 
     def _ranks_of(self, source: int) -> Sequence[int]:
         return (source,) if source < self._size else self._tree.subtree(source - self._size)
@@ -55,13 +55,15 @@ class Relay:
     # Up -------------------------------------------------------------------------------------------------------------
 
     def message(self, source: int, message: bytes, now: float) -> Iterable[bytes]:
-        """Return the envelopes that go up when a source sends a message: a rank, or `size` + the leader of a subtree
-        all of whose ranks do."""
+        """Return the envelopes that go up when `source` sends a message.
+
+        A source is a rank, or `size` + the leader of a subtree if all ranks of the subtree send it.
+        """
         stretch = self._stretches.get(message)
         if stretch is None:
             return self._new_message(source, message, now)
         upward = self._aggregator.submit(source, stretch, now)
-        if upward == [(None, stretch)]:  # the last source was to submit this: the same message goes on
+        if upward == [(None, stretch)]:  # this was the last source to submit it, so the message is forwarded unchanged
             return (self._for_all_below + message,)
         return self._upward(upward) if upward else ()
 
@@ -94,7 +96,7 @@ class Relay:
             yield from self._upward(self._aggregator.submit(source, tokens, now))
 
     def flush(self) -> Iterator[bytes]:
-        """Yield what is held."""
+        """Yield envelopes with what is held back."""
         return self._upward(self._aggregator.flush())
 
     def _upward(self, upward: Iterable[tuple[int | None, list[Token]]]) -> Iterator[bytes]:
@@ -110,7 +112,7 @@ class Relay:
     # Down -----------------------------------------------------------------------------------------------------------
 
     def down(self, envelope: bytes) -> Down:
-        """Return where a message for one rank or some goes."""
+        """Return the recipients of a message for one or several ranks."""
         letter, number, ranks, message = envelopes.unpack(envelope)
         tree = self._tree
         if letter == envelopes.ONE:
@@ -125,7 +127,7 @@ class Relay:
         return Down(message, local, children)
 
     def note(self, message: bytes) -> None:
-        """Learn from a decision that is passed down, before anything else goes up."""
+        """Update the relay's state by a decision on its way down, before anything else goes up."""
         letter = message[:1]
         if letter == messages.EXECUTE:
             return
@@ -141,7 +143,7 @@ class Relay:
     # Surveys --------------------------------------------------------------------------------------------------------
 
     def survey(self, number: int) -> Iterator[bytes]:
-        """Yield the envelopes that go up when a survey asks for what is held; the children are to be asked, too."""
+        """Yield what goes up when a survey asks for what is held back. The children have to be asked, too."""
         self._survey, self._awaited = number, set(self._tree.children)
         yield from self._answer()
 
@@ -158,7 +160,7 @@ class Relay:
 
 
 def _messages_of(tokens: Iterable[Token]) -> Iterator[bytes]:
-    """Yield the messages by which tokens are submitted."""
+    """Yield the messages that submit these tokens."""
     for kind, those in groupby(tokens, key=type):
         if kind is int:
             cache_ids = [token for token in those if isinstance(token, int)]

@@ -1,4 +1,4 @@
-"""The ways of small messages between the coordinator and all ranks.
+"""The transport of small messages between the coordinator and all ranks.
 
-`control_plane` sends and receives them. Where hosts are many they go along the `control_tree`, by `tree_connections`.
+`control_plane` sends and receives them. With many hosts, they go along the `control_tree`, over `tree_connections`.
 """

@@ -1,9 +1,9 @@
 """The control plane: small messages between the ranks and the coordinator, which is rank 0.
 
-On rank 0's host they travel through mailboxes in shared memory, to other hosts over TCP. What does not fit waits here
-or in the channel, in order, so that sending never blocks: the reader may be waiting for us in a collective. Where there
-are many hosts, ranks have mailboxes with the first rank of their host, which passes on what they send and get (see
-`negotiation.tree`).
+On rank 0's host, they go through mailboxes in shared memory, to other hosts over TCP. A message that does not fit waits
+here or in the channel, in order, so sending never blocks: the reader may itself be waiting for this rank in a
+collective operation. With many hosts, ranks have mailboxes with the first rank of their host, which passes on the
+messages in both directions (see `negotiation.tree`).
 """
 
 from __future__ import annotations
@@ -20,54 +20,55 @@ from distrun.runtime.transport.shared_memory.mailbox import LARGEST, Mailbox
 LARGEST_MESSAGE = LARGEST
 """Bytes of the largest message."""
 DEPARTURE = b"B"
-"""The letter of the message that a rank of another host has left, a sentence, to those that have no connections."""
+"""The letter of a message to ranks without connections: a rank of another host has left. A sentence follows."""
 
 
 class Survey(Protocol):
-    """The question of the coordinator to the leaders of hosts for all that they have not passed on."""
+    """The coordinator's request to the leaders of hosts to report everything that they have not yet passed on."""
 
     deadline: float
 
     def begin(self, now: float) -> None:
-        """Ask, unless that is under way."""
+        """Send the request, unless answers are still expected."""
         ...
 
     def is_under_way(self, now: float) -> bool:
-        """Whether answers are still to come."""
+        """Return whether answers are still expected."""
         ...
 
     def is_fresh(self, now: float) -> bool:
-        """Whether it has just ended."""
+        """Return whether it has ended recently."""
         ...
 
 
 class ControlPlane:
-    """The messages of one rank: the coordinator's to and from all others, any other's to and from the coordinator."""
+    """Sends and receives the messages of one rank: between the coordinator and all others, or another rank and it."""
 
     survey: Survey | None = None
-    """On the coordinator, where leaders of hosts pass on what their ranks submit."""
+    """Set on the coordinator if leaders of hosts pass on what their ranks submit."""
 
     def __init__(self, local_group: LocalGroup, is_led: bool = False) -> None:
-        """`is_led`: the ranks of this host have mailboxes with its first rank though that is not rank 0."""
+        """`is_led`: the ranks of this host have mailboxes with its first rank even if that is not rank 0."""
         self._local_group = local_group
         self._network = local_group.network
         self.is_across_hosts = self._network is not None
         self._own = local_group.ranks[local_group.own]
         self._places = {rank: index for index, rank in enumerate(local_group.ranks)}
         self._indices = {**self._places, 0: 0}
-        """Whose mailboxes are those of a rank: what is for rank 0 goes to the first rank of the host."""
+        """The local index for messages to a rank. Messages to rank 0 go to the first rank of the host."""
         self._inboxes: dict[int, Mailbox] = {}
         self._outboxes: dict[int, Mailbox] = {}
         self._unsent: dict[int, deque[bytes]] = {}
         self.is_stuck = False
-        """Whether a mailbox was full; nothing tells when there is room again, so try `push` now and then."""
+        """Whether a mailbox was full. There is no event when it has room again, so call `push` from time to time."""
         if is_led or local_group.ranks[0] == 0:
             self._open_mailboxes()
         self._incoming = list(self._inboxes.values())
         bells = local_group.bells
         self._peers = [(rank, box, bells[self._indices[rank]]) for rank, box in self._outboxes.items()]
         self.speaks_for_host = self.is_across_hosts and local_group.own == 0 and bool(self._inboxes)
-        """Whether other hosts hear of the peers from us alone, for these have no connections with rank 0."""
+        """Whether this rank reports the departure of its local peers to other hosts, as they are not connected with
+        rank 0."""
         self._missed = 0
         self._has_told = False
         self._passed_on: set[int] = set()
@@ -84,7 +85,7 @@ class ControlPlane:
             self._outboxes[0] = Mailbox(local_group.mine, 0)
 
     def waiting(self) -> bool:
-        """Whether a message has come that was not taken yet."""
+        """Return whether there is a received message that has not been taken yet."""
         for box in self._incoming:  # any() takes twice the time, and this runs while spinning
             if box:
                 return True
@@ -94,7 +95,7 @@ class ControlPlane:
         return False
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Take the messages that have come, with their senders' ranks."""
+        """Yield and remove the received messages, with their senders' ranks."""
         for rank, box in self._inboxes.items():
             while (message := box.get()) is not None:
                 yield rank, message
@@ -105,7 +106,7 @@ class ControlPlane:
                 yield inbox.popleft()
 
     def send(self, rank: int, message: bytes) -> None:
-        """Send a message; never blocks."""
+        """Send `message` to `rank` without blocking."""
         if rank not in self._outboxes:
             assert self._network is not None
             self._network.send(rank, message)
@@ -121,7 +122,7 @@ class ControlPlane:
             self.is_stuck = True
 
     def send_to_peers(self, message: bytes) -> None:
-        """Send a message to all ranks of this host that have mailboxes with us."""
+        """Send `message` to all ranks of this host that have mailboxes with this rank."""
         for rank, box, bell in self._peers:
             if not self.is_stuck and box.put(message):
                 bell.ring()
@@ -129,21 +130,21 @@ class ControlPlane:
                 ControlPlane.send(self, rank, message)
 
     def send_all(self, ranks: Sequence[int], message: bytes) -> None:
-        """Send a message to all of these ranks but this one."""
+        """Send `message` to all `ranks` except this one."""
         own = self._own
         for rank in ranks:
             if rank != own:
                 self.send(rank, message)
 
     def alarm(self, rank: int) -> None:
-        """Wake a rank's engine even when nobody there waits for anything, so that it takes its messages."""
+        """Wake the progress thread of `rank`, so that it receives its messages even if no other thread there waits."""
         if rank in self._places:
             self._local_group.service_bells[self._places[rank]].force()
         elif self._network is not None:
             self._network.alarm(rank)
 
     def push(self) -> None:
-        """Send what did not fit before."""
+        """Send messages that did not fit into a mailbox before."""
         for rank, unsent in self._unsent.items():
             while unsent and self._outboxes[rank].put(unsent[0]):
                 unsent.popleft()
@@ -151,8 +152,10 @@ class ControlPlane:
         self.is_stuck = any(self._unsent.values())
 
     def tell_departure(self) -> None:
-        """Tell the peers for which we speak that a rank of another host has left; one is enough, as it ends the job for
-        all that waits for a decision."""
+        """Tell the local peers without connections that a rank of another host has left.
+
+        Only the first departure is reported: it already ends every wait for a decision.
+        """
         network = self._network
         if network is None or not network.is_over or self._has_told or (why := network.departure) is None:
             return
@@ -162,37 +165,41 @@ class ControlPlane:
                 ControlPlane.send(self, rank, DEPARTURE + why.encode())
 
     def note_departure(self, message: bytes) -> None:
-        """A rank of another host has left, as `tell_departure` says."""
+        """Handle a message of `tell_departure`: record that a rank of another host has left."""
         if self._network is not None:
             self._network.note_departure(message[1:].decode(errors="replace"))
 
     # Several hosts ----------------------------------------------------------------------------------------------------
 
     def direct_link(self, rank: int) -> DirectLink:
-        """Return the line with a rank of another host that this one has a connection with."""
+        """Return the message connection with `rank` of another host."""
         assert self._network is not None
         return self._network.direct_link(rank)
 
     @property
     def looks(self) -> int:
-        """How often to look for a message of another host before other ways of waiting are taken."""
+        """How often to check for a message of another host before the thread sleeps."""
         return self._local_group.looks
 
     @property
     def is_sending(self) -> bool:
-        """Whether there are messages that another host has not taken."""
+        """Whether messages to another host are pending."""
         return self._network is not None and self._network.is_sending
 
     def hear_alarms(self) -> bool:
-        """Whether `alarm` was called for us on another host since the last time, or a peer for which we speak has left
-        or failed; by the progress thread only."""
+        """Return whether, since the last call, an alarm has arrived, or a peer that this rank reports on has left or
+        failed.
+
+        Only the progress thread calls it.
+        """
         is_called = self._network is not None and self._network.hear_alarms()
         if self.speaks_for_host and self._missed != (missing := self._local_group.missing):
             self._missed, is_called = missing, True
         return is_called
 
     def report_lost_ranks(self) -> str | None:
-        """Tell the other hosts which peers have left; return why the job cannot go on, if one has failed or ended."""
+        """Tell the other hosts which peers have left. Return why the job cannot continue, if one has failed or
+        ended."""
         if not self.speaks_for_host or self._network is None:
             return None
         for rank in self._inboxes:
@@ -202,7 +209,7 @@ class ControlPlane:
         return self._local_group.lost_rank()
 
     def trouble_with(self, rank: int) -> str:
-        """Return a sentence about what TCP says is wrong on the way to or from a rank; empty if nothing is."""
+        """Return a sentence about what TCP reports to be wrong on the path to or from `rank`, or "" if nothing is."""
         if self._network is None or rank in self._places:
             return ""
         if rank in self._network.complaints:
@@ -210,15 +217,15 @@ class ControlPlane:
         return link_health.trouble_with(self._network, rank)
 
     def troubles(self) -> list[str]:
-        """Return such sentences about all connections of this rank."""
+        """Return sentences as of `trouble_with` about all connections of this rank."""
         return [] if self._network is None else link_health.troubles(self._network)
 
     def hears_from(self, rank: int) -> bool:
-        """Whether a rank is on another host, which has answered all that we have sent a moment ago."""
+        """Return whether `rank` is on another host, which has recently acknowledged everything that was sent to it."""
         return self._network is not None and rank not in self._places and link_health.answers(self._network, rank)
 
     def complain(self) -> None:
-        """Let the coordinator, on another host, hear by an alarm if what we send to it is not acknowledged."""
+        """Send an alarm to the coordinator on another host if this rank's messages to it are not acknowledged."""
         if 0 not in self._places:
             self._complain_to(0)
 
@@ -227,7 +234,10 @@ class ControlPlane:
             self._network.alarm(rank, is_complaint=True)
 
     def trouble(self, is_undecided: bool) -> str | None:
-        """Why the job cannot go on: a rank of another host has failed, or has left while we wait for a decision."""
+        """Return why the job cannot continue, or None.
+
+        The reason is that a rank of another host has failed, or has left while this rank waits for a decision.
+        """
         network = self._network
         if network is None or not network.is_over:
             return None

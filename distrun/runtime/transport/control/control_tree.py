@@ -1,8 +1,8 @@
-"""The control tree: the way of messages between rank 0 and all others, where these are too many for a connection each.
+"""The control tree: routes messages between rank 0 and all others if these are too many for a connection each.
 
-The first rank of each host, its *leader*, speaks for the host. The leaders form a tree with rank 0 at its root, in
-which each has at most `fan_out` children; so no rank has more connections than that, and a message from rank 0 passes
-log(hosts) / log(fan_out) leaders on its way.
+The first rank of each host, its *leader*, passes on the messages of the host's ranks. The leaders form a tree with rank
+0 at its root. Each leader has at most `fan_out` children. So no rank has more connections than one to its parent and
+`fan_out` to its children, and a message from rank 0 passes log(hosts) / log(fan_out) leaders.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property
 
 FAN_OUT = 8
-"""The children of a leader, where nothing else is said; simulated, 4 to 12 are about as good for 32 to 1,250 hosts."""
+"""The default number of a leader's children. In simulations, 4 to 12 are about equally good for 32 to 1,250 hosts."""
 MOST_CONNECTIONS = 64
-"""Ranks on other hosts with which rank 0 connects directly; if there are more, there is a tree."""
+"""The most ranks on other hosts that rank 0 connects with directly. With more, there is a tree."""
 
 
 @dataclass(frozen=True)
 class ControlTree:
-    """The place of a rank in the tree. Hosts are numbered as in a heap: host h has the children f*h+1 to f*h+f."""
+    """The place of a rank in the tree. Hosts are numbered as in a heap: host h has the children f*h+1 to f*h+f.
+
+    f is `fan_out`.
+    """
 
     hosts: tuple[tuple[int, ...], ...]
-    """The ranks of each host, by the host's number; rank 0 is the first of host 0."""
+    """The ranks of each host, by the host's number. Rank 0 is the first of host 0."""
     rank: int
     """The number of this rank."""
     fan_out: int = FAN_OUT
@@ -47,22 +50,21 @@ class ControlTree:
 
     @property
     def parent(self) -> int | None:
-        """The leader to which this rank, a leader, passes messages for rank 0; None for rank 0, and if it leads no
-        host."""
+        """The leader that this rank passes messages for rank 0 to. None if this is rank 0 or not a leader."""
         if self.rank != self.leader or not self._own:
             return None
         return self.hosts[(self._own - 1) // self.fan_out][0]
 
     @cached_property
     def children(self) -> tuple[int, ...]:
-        """The leaders that pass their messages to this rank."""
+        """The leaders that pass their messages for rank 0 to this rank."""
         if self.rank != self.leader:
             return ()
         first = self.fan_out * self._own + 1
         return tuple(ranks[0] for ranks in self.hosts[first : first + self.fan_out])
 
     def subtree(self, leader: int) -> tuple[int, ...]:
-        """Return the ranks of a leader's host and of all hosts below it, in rising order."""
+        """Return the ranks of the host of `leader` and of all hosts below it, in rising order."""
         return self._subtrees[leader]
 
     @cached_property
@@ -77,7 +79,7 @@ class ControlTree:
         return {rank: child for child in self.children for rank in self._subtrees[child]}
 
     def hop(self, rank: int) -> int:
-        """Return the leader to which a message for a rank of another host is passed next; for leaders."""
+        """Return the leader that this leader passes a message for `rank` of another host to."""
         child = self._children_of.get(rank)
         if child is not None:
             return child
@@ -88,13 +90,13 @@ class ControlTree:
 def control_tree(
     hosts: tuple[tuple[int, ...], ...], rank: int, fan_out: int, is_relayed: bool = False
 ) -> ControlTree | None:
-    """Return the tree of a job, or None where all ranks connect with rank 0.
+    """Return the tree of a job, or None if all ranks connect with rank 0.
 
     Args:
         hosts: the ranks of each host.
         rank: the number of this rank.
-        fan_out: the most children of a leader, where rank 0 asks for a tree; 0: it does not.
-        is_relayed: whether some ranks have met rank 0 without a connection of their own, so that there must be one.
+        fan_out: the most children of a leader if a tree is asked for, else 0.
+        is_relayed: whether some ranks had no connection with rank 0 in the rendezvous, so that there must be a tree.
     """
     if not fan_out and not is_relayed and sum(map(len, hosts[1:])) <= MOST_CONNECTIONS:
         return None

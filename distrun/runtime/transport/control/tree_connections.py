@@ -1,7 +1,7 @@
-"""The connections of the control tree: each leader's with the one above it and with those below it.
+"""The connections of the control tree, of each leader with its parent and its children.
 
-One rank or more of each other host have met rank 0, with a connection each. Now those that are no children of rank 0
-give it up, and leaders dial their parents where these listen for data connections.
+After the rendezvous, one or more ranks of each other host are connected with rank 0. Those that are not children of
+rank 0 close this connection. Then leaders dial their parents at the endpoints where these listen for data connections.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _CHECK_INTERVAL = 0.5  # seconds
 def connect_tree(
     rendezvous: Rendezvous, tree: ControlTree, deadline: float, interruption: Interruption | None = None
 ) -> dict[int, socket.socket]:
-    """Replace the connections of a rendezvous by those with the neighbours in the tree.
+    """Replace the connections of a rendezvous by connections with this rank's parent and children in the tree.
 
     Args:
-        rendezvous: `control` and `alarms` become those with the parent and the children of this rank.
+        rendezvous: its `control` and `alarms` are changed to the connections with the parent and the children.
         tree: the place of this rank.
-        deadline: the monotonic time until which to try.
-        interruption: what ends that before.
+        deadline: the monotonic time when to stop trying.
+        interruption: may end the wait earlier.
 
     Returns:
-        The data connections that others have made meanwhile, by rank.
+        The data connections that other ranks have made with this one in the meantime, by rank.
 
     Raises:
         BootstrapError: the parent cannot be reached, or a child has not connected in time.

@@ -1,6 +1,7 @@
-"""MPI as a carrier between ranks that mpirun or srun started; mpi4py is imported only here and in `backends.mpi`.
+"""MPI as a transport between ranks that mpirun or srun started. Only this package and `backends.mpi` import mpi4py.
 
-`requests` posts non-blocking operations and waits for them without blocking inside MPI. `links` moves arrays between
-hosts on top of that, for the hierarchical backend (`backends.mpi` does so within one host). `rendezvous` uses MPI just
-to tell all ranks where rank 0 listens and what the job key is; everything after that goes over TCP.
+`requests` posts non-blocking operations and waits for them without blocking inside MPI. On top of this, `links` moves
+arrays between hosts for the hierarchical backend, as `backends.mpi` does within one host. `afterwards` calls MPI while
+no rank waits. `rendezvous` uses MPI only to tell all ranks rank 0's endpoint and the job key. Everything after that
+uses TCP.
 """

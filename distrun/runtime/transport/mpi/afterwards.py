@@ -1,9 +1,9 @@
-"""Progress of MPI while nobody waits for it.
+"""Progress of MPI while no operation waits for it.
 
-A request that is complete on the side of the sender may still have messages in the queues of MPI: the kernel had no
-room for them when they were to be sent (Open MPI's last message of a rendezvous, by which the receiver learns that all
-is there, is one of them). MPI sends them when it is called the next time, which may be never, since the sender may not
-begin the next operation before the receiver has ended this one.
+A request that is complete on the sender's side may still have messages in MPI's queues, because the kernel's buffers
+were full. One of these is Open MPI's last message of its rendezvous protocol, which tells the receiver that all data
+has arrived. MPI sends them the next time it is called. Without the calls here, this might never happen, since the
+sender may not begin the next operation before the receiver has finished this one.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from distrun.runtime.transport.shared_memory.doorbell import Doorbell
 
 SHORTEST, LONGEST = 0.005, 1.0
-"""Seconds from the last use of MPI to the first look, and between two looks at most; each takes twice as long to come
-as the one before."""
+"""Seconds from the last use of MPI to the first call, and the most seconds between two calls. The interval doubles
+after each call."""
 CALLS = 8
-"""Calls in one look: MPI implementations do not look at everything in each."""
+"""Calls of MPI at a time: an implementation may not progress everything in each call."""
 
 
 class Afterwards:
-    """Calls MPI at times of which the network knows, after its last use."""
+    """Calls MPI from time to time after its last use. It is a `Companion` of the network."""
 
     def __init__(self, comm: MPI.Intracomm, bell: Doorbell) -> None:
-        """`bell` wakes the progress thread of this rank, so that it notes a new time."""
+        """`bell` wakes the progress thread of this rank, which then reads the new `due`."""
         from mpi4py import MPI
 
         self._probe = comm.Iprobe
@@ -39,10 +39,10 @@ class Afterwards:
         self._interval = SHORTEST
         self._is_over = False
         self.due = waking_clock.now() + SHORTEST
-        """When to look next, by the waking clock."""
+        """When to call MPI next, by the waking clock."""
 
     def note_use(self) -> None:
-        """MPI has been used just now."""
+        """Schedule calls after MPI has just been used."""
         if self._is_over:
             return
         now = waking_clock.now()
@@ -53,11 +53,11 @@ class Afterwards:
             self._bell.ring()
 
     def end(self) -> None:
-        """Do not call MPI any more."""
+        """Stop the calls of MPI."""
         self._is_over, self.due = True, math.inf
 
     def progress(self) -> None:
-        """Look, and let the next look be later.
+        """Call MPI, and double the interval to the next call.
 
         Raises:
             JobAbortedError: MPI reports an error.

@@ -1,4 +1,4 @@
-"""Links through MPI, for ranks on several hosts that mpirun or srun has started."""
+"""Links through MPI, for ranks on several hosts that mpirun or srun started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class _Transfer:
-    """An array on its way to a host, or from one."""
+    """An array that is being sent to a host or received from it."""
 
     __slots__ = ("host", "requests")
 
@@ -26,19 +26,18 @@ class _Transfer:
 
     @property
     def left(self) -> int:
-        """The number of its messages that are not known to be complete."""
+        """The number of its messages that are not yet known to be complete."""
         return sum(map(bool, self.requests))
 
 
 class MpiLinks(Links):
     """Links by point-to-point messages of MPI.
 
-    Both ends cut an array into the same messages, and those between two ranks arrive in the order in which they were
-    sent.
+    Both ends divide an array into the same messages, and messages between two ranks arrive in the order they were sent.
     """
 
     def __init__(self, requests: Requests, network: Network, peers: Peers) -> None:
-        """`peers` are the ranks at the other ends, numbered as in MPI."""
+        """`peers` are the ranks at the other ends, by host, numbered as in MPI."""
         self._requests = requests
         self._network = network
         self._peers = peers
@@ -75,7 +74,7 @@ class MpiLinks(Links):
 
 
 class MpiLinkMaker(LinkMaker):
-    """Makes links on one communicator of all ranks of the job."""
+    """Makes links, all on one communicator of all ranks of the job."""
 
     def __init__(self, local_group: LocalGroup, network: Network, rank: int, size: int) -> None:
         """Collective: all ranks of the job construct it together.
@@ -94,5 +93,5 @@ class MpiLinkMaker(LinkMaker):
         return MpiLinks(self._requests.of_set(local_ranks), self._network, peers)
 
     def links(self, peers: Peers) -> MpiLinks:
-        """Return the links of the whole job, whose end is the communicator's."""
+        """Return the links of the whole job. Closing them frees the communicator."""
         return MpiLinks(self._requests, self._network, peers)

@@ -1,7 +1,7 @@
-"""The endpoint of the rendezvous where an MPI launcher started the ranks: MPI itself tells it to them.
+"""The rendezvous endpoint for ranks that an MPI launcher started: rank 0 sends it to all ranks through MPI.
 
-MPI's connections can be read on the network, so rank 0 seals the job key for each of the others, by the public key that
-it has sent. Only where a rank lacks the package cryptography the key travels as it is.
+MPI's connections are not encrypted, so rank 0 seals the job key for each of the others with the public key that it has
+sent. Only if a rank lacks the package cryptography is the key sent in plain text.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 _POLL_INTERVAL = 0.001  # seconds
 
 _PUBLIC_SIZE = 32  # bytes
-_PUBLIC_TAG = 0  # nothing else is sent before the ranks have met
+_PUBLIC_TAG = 0  # no other messages are sent before the end of the rendezvous
 
 _reservations: list[socket.socket] = []
 
 
 def find(rank: int, size: int, network: str, timeout: float) -> RendezvousEndpoint:
-    """Return rank 0's addresses with a port, and a new job key. Collective over MPI_COMM_WORLD.
+    """Return rank 0's endpoint: its addresses with a port, and a new job key. Collective over MPI_COMM_WORLD.
 
     Args:
         rank: the number of this rank.
         size: the number of ranks.
-        network: interfaces and subnets that may be used; empty: all.
+        network: interfaces and subnets that may be used. "" allows all.
         timeout: seconds to wait for the others.
 
     Raises:
         UsageError: `network` allows no interface of rank 0's host, or mpi4py has found another MPI than the launcher's.
-        BootstrapError: the others did not come in time.
+        BootstrapError: another rank did not call this in time.
     """
     world = comm_world(
         rank,
@@ -74,13 +74,13 @@ def find(rank: int, size: int, network: str, timeout: float) -> RendezvousEndpoi
 
 
 def release() -> None:
-    """Release the port: the ranks have met."""
+    """Release the reserved port after the rendezvous."""
     while _reservations:
         _reservations.pop().close()
 
 
 def _complete(world: MPI.Intracomm, start: Callable[[], MPI.Request], deadline: float, timeout: float) -> None:
-    """Start a collective of MPI and wait for its end; raises `BootstrapError` at the deadline."""
+    """Start a collective operation of MPI and wait for its end. Raise `BootstrapError` at the deadline."""
     if _await(world, lambda: [start()], deadline):
         raise BootstrapError(
             f"rank {world.rank} waited for {timeout:g} s in init() for the other ranks, some of which did not call "
@@ -89,9 +89,9 @@ def _complete(world: MPI.Intracomm, start: Callable[[], MPI.Request], deadline: 
 
 
 def _gather(world: MPI.Intracomm, own: NDArray[np.uint8], deadline: float, timeout: float) -> list[bytes]:
-    """Return the public keys of all ranks on rank 0, none on the others.
+    """Return the public keys of all ranks on rank 0, and an empty list on the others.
 
-    By messages, not by a collective of MPI's: that could not tell which rank is missing.
+    This uses messages, not a collective operation of MPI, which could not report which rank is missing.
     """
     if world.rank:
         _complete(world, lambda: world.Isend(own, 0, _PUBLIC_TAG), deadline, timeout)
@@ -110,13 +110,13 @@ def _gather(world: MPI.Intracomm, own: NDArray[np.uint8], deadline: float, timeo
 
 
 def _await(world: MPI.Intracomm, start: Callable[[], list[MPI.Request]], deadline: float) -> list[int]:
-    """Start requests of MPI, and wait until all are done or the deadline has come; return the places of those that are
-    not done."""
+    """Start requests of MPI, and wait until all are complete or until `deadline`. Return the indices of incomplete
+    ones."""
     try:
         requests = start()
         left = [place for place, request in enumerate(requests) if not request.Test()]
     except _errors() as error:
-        abort_at_exit()  # the others wait
+        abort_at_exit()  # the other ranks are waiting in MPI
         raise BootstrapError(
             f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have "
             "been given a network that is not there (--network, or --mca btl_tcp_if_include)"
@@ -136,14 +136,14 @@ def _errors() -> type[Exception]:
 
 
 def _own_endpoint(network: str, keys: KeyPair | None, publics: Sequence[bytes]) -> tuple[bytes, str]:
-    """Return what rank 0 has to tell, and the job key that it has made.
+    """Return rank 0's message to all ranks, and the job key that it has made.
 
-    When the job cannot start that is a sentence, for which the others should not wait.
+    If the job cannot start, the message has a sentence about the reason instead, so that the others need not time out.
 
     Args:
         network: see `find`.
-        keys: rank 0's own.
-        publics: everybody's public key; zeros of a rank that has none.
+        keys: rank 0's own key pair.
+        publics: the public keys of all ranks, zeros for a rank that has none.
     """
     try:
         present = own_interfaces()
@@ -162,7 +162,7 @@ def _own_endpoint(network: str, keys: KeyPair | None, publics: Sequence[bytes]) 
 
 
 def _key_pair() -> KeyPair | None:
-    """Return a key pair with which to receive the job key; None where the package cryptography is missing."""
+    """Return a key pair to receive the job key, or None if the package cryptography is missing."""
     try:
         from distrun.host.sealing import KeyPair
     except ImportError:

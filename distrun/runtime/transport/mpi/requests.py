@@ -1,7 +1,8 @@
-"""MPI requests, and how they are waited for: nothing here blocks inside MPI.
+"""MPI requests, which are waited for without blocking inside MPI.
 
-A blocking call burns a core while it waits, and never returns when a peer is dead. We post non-blocking ones, test them
-now and then, and sleep in between where the local peers' doorbells and the death of any rank wake us.
+A blocking call of MPI busies a core while it waits, and never returns if a peer is dead. Here, requests are posted
+without blocking and tested from time to time. In between, the rank sleeps, and is woken by the doorbells of its local
+peers and by the death of any rank.
 """
 
 from __future__ import annotations
@@ -31,32 +32,32 @@ log = logging.getLogger("distrun")
 LARGEST_MESSAGE = 1 << 30
 """Bytes in one MPI message. Counts have 32 bits in MPI before 4.0, so larger arrays take several messages."""
 LARGEST_BETWEEN_HOSTS = 1 << 20
-"""Bytes in one message between hosts, where MPI makes progress only while we test: each message that is complete shows
-that more are coming."""
+"""Bytes in one message between hosts, where MPI makes progress only while requests are tested: a message that completes
+resets the interval between tests."""
 SPIN = 0.0002
-"""Seconds of testing before the first nap, if there are cores to spare and no doorbell tells when something has
-come."""
+"""Seconds of testing before the first nap, if there are spare cores and no doorbell reports that something arrived."""
 TESTS_PER_NAP = 4
 """Tests between two naps: MPI makes progress only inside its calls, and a limited amount in each."""
 WINDOW = 32
-"""Requests tested, the oldest first: MPI makes progress with all that are posted, whichever are tested."""
+"""The number of requests that are tested, the oldest first. A test of some requests progresses all posted ones."""
 SHORTEST_NAP, SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 0.001, 0.01
-"""Seconds between two tests. Nothing interrupts a nap; from `SHORTEST_SLEEP` on, the least a poll can wait, doorbells
-do."""
+"""Seconds between two tests. Up to `SHORTEST_SLEEP`, the shortest time of a poll, nothing interrupts a nap. Doorbells
+interrupt a longer sleep."""
 GROWTH = 1.25
-"""The factor by which naps grow as long as nothing comes: we are late by at most a quarter of the time that it took."""
+"""The factor between a nap and the next, while nothing arrives. So a message is noticed late by at most a quarter of
+the time that was waited for it."""
 LAST_WORDS = 0.2
-"""Seconds in which messages that a rank sent before it left or died may still come out of MPI's queues."""
+"""Seconds when messages of a rank that has left or died may still arrive from MPI's queues."""
 
 _abandoned: list[Sequence[MPI.Request]] = []
 """Requests that will never be complete, kept alive because MPI may write into their buffers until the process ends."""
 
 
 def comm_world(rank: int, size: int, remedy: str) -> MPI.Intracomm:
-    """Return MPI_COMM_WORLD, in which this process must be rank `rank` of `size`; MPI is initialised if it was not.
+    """Return MPI_COMM_WORLD, where this process must be rank `rank` of `size`. Initialise MPI if necessary.
 
     Raises:
-        UsageError: the process has another rank in MPI, or MPI cannot be loaded; the text ends with `remedy`.
+        UsageError: the process has another rank in MPI, or MPI cannot be loaded. The text ends with `remedy`.
     """
     try:
         from mpi4py import MPI
@@ -73,19 +74,20 @@ def comm_world(rank: int, size: int, remedy: str) -> MPI.Intracomm:
 
 
 class Requests:
-    """The requests that one rank has posted on a communicator of its own, and the waiting for them.
+    """Posts requests of one rank, and waits for them.
 
-    It is a duplicate of MPI_COMM_WORLD.
+    The communicator is a duplicate of MPI_COMM_WORLD, because the script may use MPI as well.
     """
 
     def __init__(self, local_group: LocalGroup, rank: int, size: int, instead: str) -> None:
         """Collective: all ranks construct it together.
 
         Args:
-            local_group: for waiting. If it has no network, the job has a single host, and doorbells tell what has come.
-            rank: this rank in the job.
+            local_group: waits for its peers. If it has no network, the job has a single host, and the peers ring the
+                doorbells when they send.
+            rank: the number of this rank.
             size: the number of ranks in the job.
-            instead: the value of DISTRUN_BACKEND that needs no MPI.
+            instead: the value of DISTRUN_BACKEND to suggest if MPI cannot be used.
 
         Raises:
             UsageError: these ranks were not started by an MPI launcher, or MPI does not support threads.
@@ -125,9 +127,9 @@ class Requests:
             local_group.network.accompany(self._afterwards)
 
     def of_set(self, local_ranks: LocalRanks) -> Requests:
-        """Return the requests of a set of ranks on the same communicator, where a rank has its number in the job.
+        """Return the requests of a set of ranks on the same communicator, which numbers ranks as the job does.
 
-        `local_ranks` are those of this host, for waiting.
+        `local_ranks` are the ranks of the set on this host, for waiting.
         """
         requests = copy(self)
         requests._local_ranks, requests._posted, requests._owns_comm = local_ranks, [], False
@@ -136,8 +138,8 @@ class Requests:
     def of_subgroup(self, local_ranks: LocalRanks) -> Requests:
         """Return the requests of some of the ranks of the job's only host, on a communicator of their own.
 
-        There a rank's number is its position among them. Collective: they call this at the same time, for it does block
-        in MPI.
+        In it, a rank's number is its position among them. Collective over them. It blocks inside MPI, so they should
+        call it at about the same time.
 
         Raises:
             JobAbortedError: MPI reports an error.
@@ -164,7 +166,7 @@ class Requests:
         try:
             for request in posting:
                 requests.append(request)
-                self._posted.append(request)  # at once: if the next one cannot be posted, this one is known
+                self._posted.append(request)  # at once, so that `_abandon` finds it if the next one cannot be posted
         except BaseException as error:
             self._abandon()
             if isinstance(error, self._error):
@@ -173,30 +175,32 @@ class Requests:
         return requests
 
     def send(self, array: NDArray[Any], rank: int) -> Iterator[MPI.Request]:
-        """Return what `post` takes to send a contiguous array, which must not change before the requests are
-        complete."""
+        """Return an iterator for `post` that sends a contiguous array to `rank`.
+
+        The array must not change until the requests are complete.
+        """
         return (self.comm.Isend([piece, self._byte], rank) for piece in self.pieces(array))
 
     def receive(self, into: NDArray[Any], rank: int) -> Iterator[MPI.Request]:
-        """Return what `post` takes to receive into a contiguous array, as large as the one that is sent."""
+        """Return an iterator for `post` that receives from `rank` in a contiguous array, as large as the one sent."""
         return (self.comm.Irecv([piece, self._byte], rank) for piece in self.pieces(into))
 
     def pieces(self, array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """Yield the array's bytes in pieces, one for each message; none for an empty array."""
+        """Yield the array's bytes in pieces, one for each message, and nothing for an empty array."""
         raw = array.view(np.uint8)
         for start in range(0, raw.size, self._largest):
             yield raw[start : start + self._largest]
 
     def complete(self, requests: Sequence[MPI.Request], waiting_for: Callable[[], str]) -> None:
-        """Wait until all of the requests are complete.
+        """Wait until all `requests` are complete.
 
         Args:
-            requests: some of those that were posted.
+            requests: posted requests.
             waiting_for: describes what is waited for, in messages.
 
         Raises:
-            JobAbortedError: a rank ended, left or failed before they were, or MPI reports an error.
-            StallError: they were not within the stall timeout.
+            JobAbortedError: a rank ended, left or failed before they were complete, or MPI reports an error.
+            StallError: they were not complete within the stall timeout.
         """
         left = [request for request in requests if request]
         try:
@@ -205,7 +209,7 @@ class Requests:
                 if not self._has_come(left):
                     self._wait(left, waiting_for)
         except BaseException as error:
-            # In the middle of an operation, which the others cannot complete now.
+            # The other ranks cannot complete the operation now.
             if self._local_group.stop_reason is not None:
                 self._local_group.announce(FAILED, str(error))
             self._abandon()
@@ -218,11 +222,11 @@ class Requests:
             self._posted = [request for request in self._posted if request]
 
     def _has_come(self, left: list[MPI.Request]) -> bool:
-        """Test once, and remove the requests that are complete from the list; return whether all are."""
+        """Remove complete requests from `left`, testing while there are any. Return whether none is left."""
         while left:
             if not self._testsome(left[:WINDOW]):
                 return False
-            left[:] = [request for request in left if request]  # a request that is complete is false
+            left[:] = [request for request in left if request]  # a complete request is false
         return True
 
     def _wait(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> None:
@@ -239,7 +243,7 @@ class Requests:
                 next_warning *= 2
 
     def _wait_for_one(self, left: list[MPI.Request], waiting_for: Callable[[], str], until: float) -> bool:
-        """Wait until a request is complete, or until a time; return whether all are."""
+        """Wait until a request of `left` is complete, or until the time `until`. Return whether all are complete."""
         count = len(left)
         nap = SHORTEST_SLEEP
         if not self._is_rung:
@@ -260,7 +264,7 @@ class Requests:
         return not left
 
     def _spin(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> bool:
-        """Test without a pause; return whether a request is complete."""
+        """Test without a pause for up to `SPIN` seconds. Return whether a request has completed."""
         count = len(left)
         if self._local_group.may_spin and self._local_group.spare_cores >= 0:
             stop = time.perf_counter() + SPIN
@@ -272,10 +276,10 @@ class Requests:
         return False
 
     def _check_other_hosts(self, waiting_for: Callable[[], str]) -> None:
-        """Fail if a rank of another host is known to have failed.
+        """Raise `JobAbortedError` if a rank of another host is known to have failed.
 
-        This must come before a test: when Open MPI finds that a peer is gone, it ends the process, with a report that
-        does not name the rank.
+        Call it before each test: when Open MPI finds that a peer is gone, it ends the process with a report that does
+        not name the rank.
         """
         network = self._local_group.network
         if network is not None:
@@ -284,7 +288,7 @@ class Requests:
                 raise JobAbortedError(f"{waiting_for()}: {network.failure}")
 
     def _sleep(self, left: list[MPI.Request], waiting_for: Callable[[], str], seconds: float) -> None:
-        """Sleep until a request is complete, but at most for `seconds`."""
+        """Sleep until a request of `left` is complete, at most for `seconds`."""
         count = len(left)
 
         def ready() -> bool:
@@ -295,7 +299,7 @@ class Requests:
             self._local_ranks.wait(ready, waiting_for, waking_clock.now() + seconds, FOREVER)
         except JobAbortedError:
             self._check_other_hosts(waiting_for)
-            # A rank is gone, but may have sent everything before.
+            # A rank is gone, but may have sent everything before it ended.
             deadline = time.monotonic() + LAST_WORDS
             while not self._has_come(left):
                 if time.monotonic() > deadline:
@@ -309,9 +313,9 @@ class Requests:
         abort_at_exit()
 
     def close(self) -> None:
-        """Free the communicator if it is ours, or, if the job has failed, make sure that this process can end.
+        """Free the communicator if this object owns it. If the job has failed, make sure that this process can end.
 
-        A rank that left before others failed does wait for them in MPI_Finalize, so that it does not cut off their
+        A rank that left before others failed still waits for them in MPI_Finalize, so that it does not cut off their
         reports.
         """
         if self._owns_comm and self._afterwards is not None:
@@ -325,16 +329,16 @@ class Requests:
 
 
 def keep(requests: Sequence[MPI.Request]) -> None:
-    """Give up waiting for requests, because the job has failed."""
+    """Keep incomplete `requests` alive until the process ends, because the job has failed."""
     _abandoned.append(requests)
     abort_at_exit()
 
 
 def abort_at_exit() -> None:
-    """Let this process end though the job has failed.
+    """Make this process abort MPI when the interpreter ends, because the job has failed.
 
-    mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, also for dead ones. So a rank
-    on which the job has failed aborts MPI instead, just as late: its script has reported its errors and run its exit
+    mpi4py finalises MPI when the interpreter ends, and MPI_Finalize waits for all ranks, including dead ones. So a rank
+    whose job has failed aborts MPI at this point instead. By then its script has reported its errors and run its exit
     handlers.
     """
     from mpi4py.run import set_abort_status

@@ -1,5 +1,4 @@
-"""The rendezvous across hosts: the ranks of a job find each other at rank 0, which everybody knows from the
-environment."""
+"""The rendezvous across hosts: the ranks of a job find each other at rank 0, whose endpoint is in the environment."""
 
 from __future__ import annotations
 
@@ -29,25 +28,25 @@ def rendezvous_across_hosts(
     keepalive: float = DEAD_HOST_TIMEOUT,
     at_host: LocalRendezvous | None = None,
 ) -> Rendezvous:
-    """Meet the ranks of all hosts.
+    """Return the rendezvous of this rank with the ranks of all hosts.
 
     Args:
         rank: the number of this rank.
         size: the number of ranks.
         host: identifies this rank's host.
-        hostname: the host's name for people.
-        endpoint: where rank 0 is.
-        agreed: numbers of which rank 0's hold for everybody.
+        hostname: the host's name in messages to users.
+        endpoint: the endpoint of rank 0.
+        agreed: numbers by name. Rank 0's hold for all ranks.
         timeout: seconds to wait for the slowest rank.
-        network: interfaces and subnets that may be used (see `host.interfaces.matching`); empty allows all.
-        interruption: what ends the wait before.
-        silence: seconds after which a rank that does not answer counts as gone; 0: never.
-        at_host: the meeting of this host's ranks, one of which connects with rank 0 for all; None: this rank connects
-            with rank 0 itself. Ranks may differ in this, even on one host.
+        network: interfaces and subnets that may be used (see `host.interfaces.matching`). "" allows all.
+        interruption: may end the wait earlier.
+        keepalive: seconds after which a rank that does not answer counts as gone. 0 for never.
+        at_host: the rendezvous of this host's ranks, if one of them connects with rank 0 for all. None if this rank
+            connects with rank 0 itself. Ranks may differ in this, even on one host.
 
     Raises:
-        BootstrapError: a rank did not come in time or was not who it should be, or the wait was interrupted. No
-            descriptor is left open then.
+        BootstrapError: a rank did not connect in time or is not a valid member of the job, or the wait was interrupted.
+            In this case no descriptor is left open.
         UsageError: `network` allows no interface of this machine.
     """
     interfaces = matching(own_interfaces(), network, f"host {hostname!r}") if network else []

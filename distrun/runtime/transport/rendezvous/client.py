@@ -1,4 +1,5 @@
-"""The client of the rendezvous: a rank other than rank 0 that connects with it, perhaps for others of its host too."""
+"""The client of the rendezvous: a rank other than rank 0, which connects with it, perhaps also for others of its
+host."""
 
 from __future__ import annotations
 
@@ -31,16 +32,16 @@ from distrun.runtime.transport.rendezvous.protocol import (
 from distrun.runtime.transport.rendezvous.relay import HostListener, Relay
 
 Further = Callable[[str], Sequence[Interface]]
-"""Returns the interfaces at which to listen beside an address."""
+"""Returns the interfaces to listen at in addition to the given address."""
 
 
 def nothing_further(address: str) -> Sequence[Interface]:
-    """Listen nowhere else."""
+    """Return no interfaces: listen at no other address."""
     return ()
 
 
 class Client:
-    """The side of a rank other than rank 0."""
+    """Connects a rank other than rank 0 with rank 0."""
 
     def __init__(
         self,
@@ -65,15 +66,15 @@ class Client:
         """Connect with rank 0 and wait for the table.
 
         Args:
-            allowed: the addresses that may be used; None: all.
-            further: the interfaces at which to listen too.
-            place: where other ranks of this host come, for which this one connects too; None: none do.
+            allowed: the addresses that may be used. None for all.
+            further: returns further interfaces to listen at.
+            place: the listener for other ranks of this host, if this rank is their relay.
         """
         with ExitStack() as undo:
             listeners: list[socket.socket] = []
 
             def introduction(connection: socket.socket) -> dict[str, Any]:
-                """Return who we are and where we listen, which depends on the address that leads to rank 0."""
+                """Return this rank's introduction. Its endpoint depends on the local address of `connection`."""
                 while listeners:  # an earlier connection broke
                     listeners.pop().close()
                 sockets, told = _listening(self._mine, connection, allowed, further)
@@ -100,7 +101,7 @@ class Client:
                     interruption=self._interruption,
                 ) as relay:
                     table = self._receive_table(server, relay)
-            assert alarm is not None  # rank 0 does not tell who is there before it has all alarms
+            assert alarm is not None  # rank 0 does not send the table before it has all alarm connections
             control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
             if table.members[0].host == self._mine.host:
                 for connections in (control_by_rank, alarm_by_rank):
@@ -142,7 +143,7 @@ class Client:
             ) from None
 
     def _connect_alarm(self, server: PeerConnection) -> socket.socket | None:
-        """Return the alarm; None when rank 0 has sent something instead, which can only be why it gave up."""
+        """Return the alarm connection, or None if rank 0 has sent a message before, which can only be its failure."""
         try:
             introduction = self._introduction(ALARM, self._mine)
             stop_on = (server.socket.fileno(), *stop_descriptors(self._interruption))
@@ -157,9 +158,10 @@ class Client:
             raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
 
     def _receive_table(self, server: PeerConnection, relay: Relay | None = None) -> Table:
-        """Return what rank 0 tells everybody, which `relay` hands on."""
+        """Return rank 0's table, and pass it on by `relay`."""
         endpoint, rank = format_endpoint(*server.endpoint), self._mine.rank
-        # Rank 0 began to wait before we found it, and can tell who is missing: let it give up first.
+        # Rank 0 began to wait before this rank found it, and can report which rank is missing. So it should time out
+        # first.
         until = time.monotonic() + self._timeout + ERROR_TIMEOUT
         with nullcontext() if relay is None else relay.telling_failures():
             if relay is not None:
@@ -181,16 +183,19 @@ class Client:
         return table
 
     def _table(self, packed: bytes, endpoint: tuple[str, int]) -> Table:
-        """Return what rank 0, which was reached at `endpoint`, has told; raises `BootstrapError` if that is why the job
-        cannot start."""
+        """Return the table in the message `packed` of rank 0, which was reached at `endpoint`.
+
+        Raises:
+            BootstrapError: the message is the reason why the job cannot start.
+        """
         message = unpack_message(packed)
         if "error" in message:
             raise BootstrapError(str(message["error"]))
         members = [Member(*row) for row in message["members"]]
         if [member.rank for member in members] != list(range(self._size)):
             raise BootstrapError(f"rank 0 told rank {self._mine.rank} of {len(members)} ranks instead of {self._size}")
-        # Rank 0 can be reached at this address from here; of its others we know nothing. Ranks of its host may have
-        # connected over loopback, and then listen at all addresses.
+        # Rank 0 can be reached from here at this address, perhaps not at its others. Ranks of its host that have
+        # connected over loopback listen at all addresses, so at this one as well.
         address, port = endpoint
         members[0] = replace(members[0], address=address, port=port)
         members = [
@@ -205,7 +210,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Table:
-    """The message of rank 0 to everybody when all have come; see `Rendezvous`."""
+    """The message of rank 0 to all ranks when all have connected. For the fields see `Rendezvous`."""
 
     members: tuple[Member, ...]
     agreed: dict[str, int]
@@ -215,8 +220,10 @@ class Table:
 def _listening(
     member: Member, connection: socket.socket, allowed: list[str] | None, further: Further
 ) -> tuple[list[socket.socket], Member]:
-    """Listen for data links where `connection` leads to rank 0 from; return the sockets, and the member with where that
-    is."""
+    """Listen for data links at the local address of `connection`, which leads to rank 0.
+
+    Return the sockets, and `member` with their endpoints.
+    """
     address = _own_address(connection.getsockname()[0], allowed)
     everywhere = "::" if ":" in address else "0.0.0.0"
     more = further(address)
@@ -231,7 +238,7 @@ def _listening(
 
 
 def _own_address(address: str, allowed: list[str] | None) -> str:
-    """Return where to listen: at the address on the way to rank 0, or an allowed one, of the same family if
+    """Return the address to listen at: `address` if it is allowed, else an allowed one, of the same family if
     possible."""
     if allowed is None or address in allowed:
         return address

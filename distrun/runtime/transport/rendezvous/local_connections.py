@@ -15,10 +15,10 @@ from distrun.host.connections.listener import Listener
 
 
 class LocalListener(Listener):
-    """Takes connections from processes of this host and user."""
+    """Accepts connections from processes of this host and user that know the job key."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
-        """`listener`: an abstract Unix socket that listens; `key`: empty where the job has none."""
+        """`listener` is a listening abstract Unix socket. `key` is the job key, empty if the job has none."""
         super().__init__([listener], key)
         self._context: bytes = listener.getsockname()
 
@@ -30,18 +30,19 @@ class LocalListener(Listener):
 def connect_locally(
     address: bytes, key: bytes, introduction: Introduction, deadline: float, interruption: Interruption | None
 ) -> socket.socket:
-    """Connect with a `LocalListener`; try once.
+    """Return a connection with a `LocalListener`, after one try.
 
     Args:
-        address: of its abstract Unix socket.
-        key: the job key; empty where the job has none.
-        introduction: what the other side gets to know of us.
-        deadline: the monotonic time at which to give up.
-        interruption: what ends the wait before.
+        address: the address of its abstract Unix socket.
+        key: the job key, empty if the job has none.
+        introduction: the message that introduces this process to the other side.
+        deadline: the monotonic time when to stop waiting.
+        interruption: may end the wait earlier.
 
     Raises:
-        OSError: nobody listens there, or the connection ended.
-        BootstrapError: who listens is of another user or does not know the key, or the wait was interrupted.
+        OSError: no process listens there, or the connection ended.
+        BootstrapError: the listening process belongs to another user or does not know the key, or the wait was
+            interrupted.
     """
     connection = abstract_sockets.connect(socket.SOCK_STREAM, address)
     try:

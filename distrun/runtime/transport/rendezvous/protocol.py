@@ -1,21 +1,22 @@
-"""The protocol of the rendezvous across hosts: where rank 0 is, who the members are, and the messages.
+"""The protocol of the rendezvous across hosts: rank 0's endpoint, the members, and the messages.
 
-Each rank but rank 0 makes two connections with rank 0: on the *control* connection it introduces itself and says where
-it listens itself; the *alarm* is for later. When all ranks have come, rank 0 sends the table of members over the
-control connections, or a sentence why the job cannot start. It is compressed, since each of the ranks gets all of it.
+Each rank except rank 0 makes two connections with rank 0. On the *control* connection, it introduces itself and sends
+the endpoint where it listens. The *alarm* connection is used after the rendezvous. When all ranks have connected, rank
+0 sends the table of members over the control connections, or a sentence about why the job cannot start. The table is
+compressed, since every rank receives all of it.
 
     rank 0 to the others    length, compressed {"members": [[rank, host, hostname, pid, address, port, further], ...],
                                                 "agreed": {...}, "is_relayed": ...}
                             length, compressed {"error": "..."}
 
-In a large job one rank of each host, its *relay*, does so for the others of its host as well: it tells rank 0 who has
-come, with where they listen, and who has ended, and hands on to them what rank 0 says.
+In a large job, one rank of each host, its *relay*, does this for the others of its host as well: it reports to rank 0
+which ranks have connected, with their endpoints, and which have ended, and passes on rank 0's messages to them.
 
     a relay to rank 0       length, compressed {"came": [{"size": ..., "member": [...]}, ...], "ended": [rank, ...]}
     a rank to its relay     {"size": ..., "member": [...]}, as an introduction
-    a relay to a rank       a byte, with the sockets at which the rank is to listen
-                            length, compressed {"endpoint": [address, port], "key": "..."}: rank 0's, as it was reached
-                            what rank 0 says, unchanged
+    a relay to a rank       a byte, with the listening sockets of the rank
+                            length, compressed {"endpoint": [address, port], "key": "..."}: rank 0, as seen from there
+                            rank 0's message, unchanged
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from distrun.host.endpoints import LAST_PORT, parse_endpoint
 CONTROL, ALARM, DATA = "control", "alarm", "data"
 """The purposes of connections: the two with rank 0, and later ones with other ranks."""
 ERROR_TIMEOUT = 2.0
-"""Seconds within which a rank takes the sentence that the job cannot start."""
+"""Seconds that a rank has to receive the sentence that the job cannot start."""
 
 _LENGTH = struct.Struct("<I")
 _MAX_MESSAGE = 1 << 26
@@ -45,27 +46,28 @@ _MAX_MESSAGE = 1 << 26
 
 @dataclass(frozen=True)
 class RendezvousEndpoint:
-    """Where rank 0 listens for the other ranks, and how both sides come by the key."""
+    """The addresses where rank 0 listens for the other ranks, and how both sides get the job key."""
 
     addresses: tuple[tuple[str, int], ...]
     """Names or addresses, and ports, in order of preference. Rank 0 listens at all that are its own."""
     key: bytes | None = None
-    """The job key; None where there are hooks."""
+    """The job key. None if `greeting` or `opener` provides it."""
     greeting: Callable[[], tuple[bytes, bytes]] | None = None
-    """On rank 0 of a job that was given no key: makes a key and the greeting that tells it to those who may know
-    it."""
+    """On rank 0 of a job without a given key: returns a greeting and a new key, which the greeting reveals only to
+    processes of this job's user."""
     opener: Callable[[bytes], bytes] | None = None
-    """On the others: finds the key in a greeting, which may come from anybody; raises a DistrunError when it cannot."""
+    """On the other ranks: returns the key in a greeting, which may come from any process. Raises a DistrunError if it
+    cannot."""
 
     is_encrypted: bool = False
-    """Whether all connections between hosts are encrypted; the same on all ranks."""
+    """Whether all connections between hosts are encrypted. It is the same on all ranks."""
 
     @property
     def known_key(self) -> bytes:
         """The job key.
 
         Raises:
-            BootstrapError: there is none.
+            BootstrapError: there is no key.
         """
         if self.key is None:
             raise BootstrapError(
@@ -75,10 +77,10 @@ class RendezvousEndpoint:
 
 
 def parse_endpoints(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the addresses of `10.0.0.1:40123,[fd00::1]:40123`; the name of a host may stand for an address.
+    """Return the endpoints in a text such as `10.0.0.1:40123,[fd00::1]:40123`. Host names are allowed, too.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text has another form.
     """
     return tuple(_parse_one(part.strip(), text) for part in text.split(","))
 
@@ -101,13 +103,13 @@ class Member:
     host: str
     """Identifies the host: equal for ranks that share one."""
     hostname: str
-    """The host's name for people."""
+    """The host's name in messages to users."""
     pid: int
     address: str
-    """Where it listens for data links, in digits. Rank 0's is the one at which *this* rank reached it."""
+    """The numeric address where it listens for data links. For rank 0, the address where *this* rank reached it."""
     port: int
     further: str = ""
-    """Further addresses where it listens, in networks that the user has named, as `10.1.0.1/24,10.2.0.1/24`."""
+    """Further addresses where it listens, in networks that the user named, such as `10.1.0.1/24,10.2.0.1/24`."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} (process {self.pid} on host {self.hostname})"
@@ -115,42 +117,43 @@ class Member:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the ranks of all hosts listen when they do, and the secret by which they know each other."""
+    """The addresses and the key for connections that are made after the rendezvous."""
 
     members: tuple[Member, ...]
-    """All ranks, in rank order; their ports are those of the rendezvous, where nobody listens any more."""
+    """All ranks, in rank order. Their ports are from the rendezvous and no longer in use."""
     own: tuple[str, ...]
-    """The addresses at which the others look for us, in digits."""
+    """The numeric addresses that the others use for this rank."""
     key: bytes
     is_encrypted: bool
     keepalive: float
-    """Seconds after which a host that does not answer counts as gone; 0: never."""
+    """Seconds after which a host that does not answer counts as gone. 0 for never."""
 
 
 @dataclass
 class Rendezvous:
-    """The result of the rendezvous on one rank. All connections block, have no timeout, and have our TCP options."""
+    """The result of the rendezvous on one rank. All connections are blocking, without a timeout, with TCP options
+    set."""
 
     members: tuple[Member, ...]
     """All ranks, in rank order."""
     agreed: dict[str, int]
     """The numbers that rank 0 has decided for all."""
     control: dict[int, socket.socket]
-    """On rank 0: one connection per rank on another host that has introduced itself. On such a rank: the one to rank 0.
-    Elsewhere: none."""
+    """On rank 0, the connections with the ranks on other hosts that connected with it, by rank. On such a rank, the
+    connection with rank 0. Empty on all others."""
     alarms: dict[int, socket.socket]
-    """A second connection with the same ranks."""
+    """The alarm connections, with the same ranks."""
     listener: Listener
-    """Where this rank listens for data links; still open."""
+    """The listener for data links, still open."""
     key: bytes
     """The job key."""
     is_encrypted: bool = False
     """Whether connections with other hosts are encrypted."""
     is_relayed: bool = False
-    """Whether there are ranks on other hosts with which rank 0 has no connection, since others introduced them."""
+    """Whether a relay introduced some ranks on other hosts, so that rank 0 has no connections with them."""
 
     def addresses(self, keepalive: float) -> Addresses:
-        """Return what is worth knowing when nobody listens any more; called before the listener is closed."""
+        """Return the addresses for later connections. Call it before the listener is closed."""
         own = tuple(dict.fromkeys(address for address, _ in self.listener.endpoints))  # rank 0 may have several ports
         return Addresses(self.members, own, self.key, self.is_encrypted, keepalive)
 
@@ -162,28 +165,29 @@ class Rendezvous:
 
 
 def pack_message(message: dict[str, Any]) -> bytes:
-    """Return a message as it is sent."""
+    """Return `message` encoded for sending."""
     text = zlib.compress(json.dumps(message, separators=(",", ":")).encode())
     return _LENGTH.pack(len(text)) + text
 
 
 def unpack_message(packed: bytes) -> dict[str, Any]:
-    """Return the message that was packed."""
+    """Return the message that `pack_message` encoded."""
     return dict(json.loads(zlib.decompressobj().decompress(packed[_LENGTH.size :], _MAX_MESSAGE)))
 
 
 def send_message(connection: socket.socket, message: dict[str, Any], timeout: float) -> None:
-    """Send a message within so many seconds; raises `OSError`."""
+    """Send `message` within `timeout` seconds. Raises `OSError`."""
     connection.settimeout(timeout)
     connection.sendall(pack_message(message))
 
 
 def receive_packed(connection: socket.socket, deadline: float, interruption: Interruption | None = None) -> bytes:
-    """Receive a message, as it was sent, until the monotonic time `deadline`; the connection blocks without a timeout
-    afterwards.
+    """Return a message as `pack_message` encoded it, received until the monotonic time `deadline`.
+
+    Afterwards the connection is blocking, without a timeout.
 
     Raises:
-        OSError: nothing came in time, or the connection ended.
+        OSError: no message arrived in time, or the connection ended.
         BootstrapError: the wait was interrupted.
     """
     await_readable(connection, deadline, interruption)
@@ -194,14 +198,14 @@ def receive_packed(connection: socket.socket, deadline: float, interruption: Int
 
 
 class MessageReader:
-    """Receives messages on a connection as they come."""
+    """Receives messages on a connection without blocking."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._data = bytearray()
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the messages that have come, without waiting; raises `OSError` when the connection has ended."""
+        """Return the messages that have arrived, without waiting. Raises `OSError` if the connection has ended."""
         timeout = self._connection.gettimeout()
         self._connection.setblocking(False)
         try:
@@ -221,7 +225,7 @@ class MessageReader:
 
 
 def _size(head: bytes | bytearray) -> int:
-    """Return the number of bytes that follow the head of a message."""
+    """Return the number of bytes of a message after its length, which is `head`."""
     (size,) = _LENGTH.unpack_from(head)
     if size > _MAX_MESSAGE:
         raise ConnectionError(f"a message of {size} bytes")

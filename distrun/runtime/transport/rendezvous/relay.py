@@ -1,7 +1,7 @@
-"""The relay of a host: the one of its ranks that connects with rank 0 for the others too.
+"""The relay of a host: the rank that connects with rank 0 also for the other ranks of its host.
 
-It tells rank 0 who comes and who ends, so rank 0 knows as much as if each had connected itself, and its sentences are
-the same. What rank 0 says it hands on as it came.
+It reports to rank 0 which of them connect and which end, so rank 0 knows as much as if each had connected itself, and
+its messages to users are the same. It passes on rank 0's messages unchanged.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from distrun.runtime.transport.rendezvous.protocol import ERROR_TIMEOUT, Member,
 
 @dataclass(frozen=True)
 class HostListener:
-    """Where the other ranks of a host come."""
+    """The relay's listening socket for the other ranks of its host."""
 
     socket: socket.socket
     """An abstract Unix socket that listens."""
     key: bytes
-    """The job key; empty where the job has none."""
+    """The job key, empty if the job has none."""
 
 
 class Relay:
-    """The other ranks of this host, seen from the one that connects with rank 0 for them."""
+    """Connects the other ranks of this host with rank 0, on the rank that is their relay."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class Relay:
     ) -> None:
         """
         Args:
-            place: where they come.
+            place: the listener for the other ranks.
             server: the connection with rank 0.
-            listening: listens for one of them; returns the sockets, and the member with where that is.
-            tells_key: whether they have to be told the job key.
-            interruption: what ends the wait for them.
+            listening: opens the listening sockets of a member. Returns them, and the member with their endpoints.
+            tells_key: whether to send the job key to the other ranks.
+            interruption: may end the wait for them.
         """
         self._listener = LocalListener(place.socket, place.key)
         self._server = server.socket
@@ -56,19 +56,19 @@ class Relay:
         self._listening = listening
         self._interruption = interruption
         self._others: dict[int, tuple[socket.socket, Member]] = {}  # by descriptor
-        self._told: set[int] = set()  # the descriptors to which the table, or a part of it, was sent
+        self._told: set[int] = set()  # the descriptors of ranks that were sent the table, or a part of it
 
     def __enter__(self) -> Relay:
         return self
 
     def __exit__(self, *_reason: object) -> None:
-        """Close what leads to the others."""
+        """Close the listener and the connections with the other ranks."""
         self._listener.close()
         for connection, _ in self._others.values():
             connection.close()
 
     def introduce(self, until: float) -> None:
-        """Introduce who comes until rank 0 has something to say, or the monotonic time `until`.
+        """Introduce ranks that connect to rank 0, until it sends a message, or until the monotonic time `until`.
 
         Raises:
             BootstrapError: the wait was interrupted.
@@ -77,12 +77,12 @@ class Relay:
             for fd in (self._server.fileno(), self._listener.fileno(), *stop_descriptors(self._interruption)):
                 epoll.register(fd, select.EPOLLIN)
             while (left := until - time.monotonic()) > 0:
-                # A second at most: clients that take too long have to be dropped.
+                # At most a second, so that the listener drops clients whose handshake takes too long.
                 ready = [fd for fd, _ in epoll.poll(min(left, 1.0))]
                 check(self._interruption)
                 if self._server.fileno() in ready:
                     return
-                # Nothing is sent to us on these, so what can be read is the end of the connection.
+                # The other ranks send nothing, so a readable connection has ended.
                 gone = [fd for fd in ready if fd in self._others]
                 for fd in gone:
                     epoll.unregister(fd)
@@ -94,11 +94,11 @@ class Relay:
                         came.append(introduction)
                         epoll.register(client[0], select.EPOLLIN)
                 if came or ended:
-                    with suppress(OSError):  # then rank 0 has something to say, or has ended
+                    with suppress(OSError):  # rank 0 has sent a message or ended, which the next poll finds
                         send_message(self._server, {"came": came, "ended": ended}, left)
 
     def _take_in(self, connection: socket.socket, introduction: dict[str, Any]) -> dict[str, Any] | None:
-        """Give a rank its listening sockets; return what rank 0 is to know of it, None if it is not understood."""
+        """Send a rank its listening sockets. Return its introduction to rank 0, or None if its own is malformed."""
         try:
             size, member = int(introduction["size"]), Member(*introduction["member"])
         except (KeyError, TypeError, ValueError):
@@ -110,7 +110,7 @@ class Relay:
             connection.close()
             raise BootstrapError(f"nobody can listen for {member}: {error.strerror or error}") from None
         self._others[connection.fileno()] = connection, member
-        with suppress(OSError):  # it has ended, which will show
+        with suppress(OSError):  # it has ended, which the next poll finds
             connection.settimeout(ERROR_TIMEOUT)
             socket.send_fds(connection, [b"!"], [each.fileno() for each in sockets])
             send_message(connection, self._facts, ERROR_TIMEOUT)
@@ -119,7 +119,8 @@ class Relay:
         return {"size": size, "member": astuple(member)}
 
     def pass_on(self, packed: bytes, until: float) -> None:
-        """Hand on the table, until the monotonic time `until`; raises `BootstrapError` if one of them has ended."""
+        """Pass on the table, until the monotonic time `until`. Raises `BootstrapError` if one of the ranks has
+        ended."""
         for fd, (connection, member) in self._others.items():
             try:
                 self._told.add(fd)
@@ -130,7 +131,7 @@ class Relay:
 
     @contextmanager
     def telling_failures(self) -> Iterator[None]:
-        """Tell the others why this rank cannot wait any longer, if it cannot."""
+        """Send the error to the other ranks if the body raises a DistrunError."""
         try:
             yield
         except DistrunError as error:

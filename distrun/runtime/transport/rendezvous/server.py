@@ -1,4 +1,4 @@
-"""The server of the rendezvous: rank 0, with which all other ranks connect."""
+"""The server of the rendezvous: rank 0, which all other ranks connect with."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ from distrun.runtime.transport.rendezvous.protocol import (
     send_message,
 )
 
-# Rank 0 keeps two connections per rank, and a listener lets clients that are not known yet take a quarter of the limit.
+# Rank 0 needs two descriptors per rank, and its listener lets clients that are still in the handshake use a quarter of
+# the limit.
 _FILES_PER_RANK = 8
 
 
 class Server:
-    """Rank 0's side of the rendezvous."""
+    """Connects rank 0 with all other ranks."""
 
     def __init__(
         self,
@@ -56,15 +57,15 @@ class Server:
         self._members: dict[int, Member] = {}
         self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
         self._by_fd: dict[int, tuple[str, int]] = {}  # the purpose and the rank of each connection
-        self._readers: dict[int, MessageReader] = {}  # of the control connections, by rank
+        self._readers: dict[int, MessageReader] = {}  # for the control connections, by rank
         self._told: set[int] = set()  # the ranks that were sent the table, or a part of it
 
     def run(self, agreed: dict[str, int], allowed: list[str] | None) -> Rendezvous:
-        """Wait for all ranks, then tell them who is there.
+        """Wait for all ranks, then send them the table of members.
 
         Args:
-            agreed: what is to hold for everybody.
-            allowed: the addresses that may be used; None: all.
+            agreed: numbers by name that hold for all ranks.
+            allowed: the addresses that may be used. None for all.
         """
         _allow_files(_FILES_PER_RANK * self._size)
         with ExitStack() as undo:
@@ -91,7 +92,7 @@ class Server:
         return Rendezvous(members, dict(agreed), control, alarms, listener, key, is_encrypted, is_relayed)
 
     def _credentials(self) -> tuple[bytes, bytes]:
-        """Return the greeting that clients are sent, and the key."""
+        """Return the greeting to send to clients, and the job key."""
         if self._endpoint.greeting is not None:
             return self._endpoint.greeting()
         return b"", self._endpoint.known_key
@@ -104,7 +105,7 @@ class Server:
                 left = self._deadline - time.monotonic()
                 if left <= 0:
                     raise BootstrapError(self._timeout_message(listener))
-                # A second at most: clients that take too long have to be dropped.
+                # At most a second, so that the listener drops clients whose handshake takes too long.
                 ready = epoll.poll(min(left, 1.0))
                 check(self._interruption)
                 for fd, _ in ready:
@@ -119,7 +120,7 @@ class Server:
         return len(self._members) == self._size and control.keys() == alarms.keys()
 
     def _register(self, connection: socket.socket, introduction: dict[str, Any]) -> None:
-        """Take in a rank that has connected."""
+        """Register the rank that has connected and introduced itself."""
         with ExitStack() as undo:
             undo.callback(connection.close)
             purpose, size, member = _understood(introduction)
@@ -129,7 +130,7 @@ class Server:
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
                 raise BootstrapError(sentence)
             undo.pop_all()
-        set_tcp_options(connection, self._keepalive)  # it may wait for long, for the slowest rank
+        set_tcp_options(connection, self._keepalive)  # it may have to wait for the slowest rank for long
         self._connections[purpose][member.rank] = connection
         self._by_fd[connection.fileno()] = purpose, member.rank
         if purpose == CONTROL:
@@ -137,7 +138,7 @@ class Server:
             self._readers[member.rank] = MessageReader(connection)
 
     def _hear(self, purpose: str, rank: int) -> None:
-        """Take in what can be read on a connection: what a relay has to say, or the end."""
+        """Handle a readable connection: messages of a relay, or the end of the connection."""
         messages = None
         if purpose == CONTROL:
             with suppress(OSError):
@@ -155,7 +156,7 @@ class Server:
                 raise BootstrapError(self._lost_message(ended))
 
     def _objection(self, member: Member, size: int, known: Collection[int]) -> str:
-        """Return the reason why a rank cannot be taken in beside those that are known; empty when it can."""
+        """Return why `member` cannot be registered beside the `known` ranks, or "" if it can."""
         if size != self._size:
             return (
                 f"{member} was told of {size} ranks and {self._mine} of {self._size}: "
@@ -204,9 +205,9 @@ class Server:
                 raise BootstrapError(f"{self._members[rank]} cannot be told who is there: {error}") from None
 
     def _tell_failure(self, sentence: str) -> None:
-        """Tell the ranks that have come why the job cannot start.
+        """Tell the ranks that have connected why the job cannot start.
 
-        A rank that was sent the table believes that the job starts; it learns from its connection, which ends.
+        A rank that was already sent the table expects the job to start. It notices the end of its connection.
         """
         for rank, connection in self._connections[CONTROL].items():
             if rank not in self._told:
@@ -214,12 +215,12 @@ class Server:
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
 
     def _is_relayed(self) -> bool:
-        """Whether there are ranks on other hosts that have no connection with us."""
+        """Return whether there are ranks on other hosts that have no connection with rank 0."""
         here, control = self._mine.host, self._connections[CONTROL]
         return any(member.host != here and rank not in control for rank, member in self._members.items())
 
     def _close_local_connections(self) -> None:
-        """Close the connections with ranks on this host: they have shared memory for all that follows."""
+        """Close the connections with ranks on this host, which use shared memory after the rendezvous."""
         for connections in self._connections.values():
             for rank in [rank for rank in connections if self._members[rank].host == self._mine.host]:
                 connections.pop(rank).close()
@@ -231,7 +232,7 @@ class Server:
 
 
 def _understood(introduction: dict[str, Any]) -> tuple[str, int, Member]:
-    """Return the purpose of a connection, the number of ranks that the other side was told of, and who it is."""
+    """Return the purpose of a connection, the number of ranks that the other side expects, and the other side."""
     try:
         purpose, size = str(introduction["purpose"]), int(introduction["size"])
         member = Member(*introduction["member"])
@@ -246,10 +247,10 @@ def _understood(introduction: dict[str, Any]) -> tuple[str, int, Member]:
 
 
 def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, hostname: str) -> list[socket.socket]:
-    """Listen at those addresses of the rendezvous that are this host's and allowed.
+    """Listen at those addresses of the rendezvous that belong to this host and are allowed.
 
     Raises:
-        BootstrapError: there is none.
+        BootstrapError: it can listen at none.
     """
     listeners: dict[tuple[str, int], socket.socket] = {}
     reasons: dict[str, str] = {}
@@ -281,7 +282,7 @@ def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, 
 
 
 def _allow_files(count: int) -> None:
-    """Raise this process's limit of open files to `count` if it is lower, as far as it may."""
+    """Raise this process's limit of open files to `count` if it is lower, as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

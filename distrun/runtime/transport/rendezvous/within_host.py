@@ -1,10 +1,10 @@
 """The rendezvous within a host: its ranks find each other and exchange the file descriptors of what they share.
 
-Local rank 0 is the server: it listens on an abstract Unix socket whose name follows from the job and its key, or, if
-another user has taken that name, on one that begins with it. The others connect, say who they are and hand over their
-descriptors; then the server gives everybody's to everybody. The socket has no name in a file system and lives only
-until all have met. Both sides check that the other belongs to the same user (SO_PEERCRED) and, where the launcher gave
-the job a key, that it knows the key, before anything it sent is used.
+Local rank 0 is the server: it listens on an abstract Unix socket whose name is derived from the job and its key, or, if
+another user has taken that name, on one that begins with it. The others connect, identify themselves and send their
+descriptors. Then the server sends the descriptors of all ranks to all ranks. The socket has no name in a file system
+and exists only during the rendezvous. Before anything that a peer sent is used, both sides check that the peer belongs
+to the same user (SO_PEERCRED) and, if the launcher gave the job a key, that it knows the key.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _HANDSHAKE_TIMEOUT = 5.0  # seconds that rank 0 gives each client
 
 @dataclass(frozen=True)
 class LocalRendezvous:
-    """Which ranks of this host meet, of which job and when."""
+    """The identity of a rendezvous of a host's ranks: it determines the names of its sockets."""
 
     name: str
-    """A text that is the same on all ranks that should meet, and on no others; need not be secret."""
+    """A text that is the same on all ranks of the rendezvous, and on no others. It need not be secret."""
     key: bytes | None
-    """The job key, or None where no launcher of ours gave one."""
+    """The job key, or None if no launcher of distrun gave one."""
 
     def address(self, place: str = "") -> bytes:
-        """Return the abstract socket of the meeting, or of a place that only these ranks know.
+        """Return the address of the abstract socket of the rendezvous, or of another `place` for these ranks.
 
-        Who does not know the job key cannot tell the name before somebody has it.
+        Without the job key, a process cannot derive the name, and so cannot take it before a rank does.
         """
         name = f"{os.getuid()}:{self.name}{place and ':' + place}"
         return b"\0distrun-" + hmac.digest(self.key or b"", name.encode(), "sha256").hex()[:32].encode()
@@ -52,7 +52,7 @@ class LocalRendezvous:
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """The file descriptors that a rank shows its local peers, and its process id for messages to people."""
+    """The file descriptors that a rank shares with its local peers, and its process id for messages to users."""
 
     pid: int
     segment: int
@@ -62,17 +62,17 @@ class PeerInfo:
 
     @property
     def descriptors(self) -> list[int]:
-        """The descriptors in the order in which they travel."""
+        """The descriptors in the order they are sent."""
         return [self.segment, self.bell, self.service_bell, self.pidfd]
 
     def close(self) -> None:
-        """Close the descriptors; mappings of the segment stay."""
+        """Close the descriptors. Mappings of the segment stay."""
         for fd in self.descriptors:
             os.close(fd)
 
 
 def own_peer_info(size: int) -> PeerInfo:
-    """Make the shared objects of this process."""
+    """Return new shared objects of this process, on a host with `size` ranks."""
     segment = new_segment_fd(segment_size(size))
     return PeerInfo(os.getpid(), segment, new_bell_fd(), new_bell_fd(), os.pidfd_open(os.getpid()))
 
@@ -85,16 +85,18 @@ def rendezvous_within_host(
     timeout: float,
     interruption: Interruption | None = None,
 ) -> list[PeerInfo]:
-    """Meet the other ranks of this host; returns everybody's descriptors by position, our own included.
+    """Return the peer info of all ranks of this host, by position, including this rank's own.
 
     Args:
-        name: the same on all ranks that should meet, and on no others; need not be secret.
-        key: the job key, or None where no launcher of ours gave one.
+        name: a text that is the same on all ranks of the rendezvous, and on no others. It need not be secret.
+        key: the job key, or None if no launcher of distrun gave one.
+        position: the position of this rank. 0 is the server.
+        size: the number of ranks.
         timeout: seconds to wait for the slowest rank.
-        interruption: what ends the wait before.
+        interruption: may end the wait earlier.
 
     Raises:
-        BootstrapError: a rank did not come in time, another process took its place, or the wait was interrupted.
+        BootstrapError: a rank did not connect in time, another process took its place, or the wait was interrupted.
     """
     mine = own_peer_info(size)
     if size == 1:
@@ -112,7 +114,7 @@ def rendezvous_within_host(
 
 
 class _Deadline:
-    """The time at which waiting ends, and what may end it before."""
+    """The time when waiting ends, and the interruption that may end it earlier."""
 
     def __init__(self, timeout: float, interruption: Interruption | None) -> None:
         self.timeout = timeout
@@ -120,18 +122,18 @@ class _Deadline:
         self.interruption = interruption
 
     def left(self) -> float:
-        """Return the seconds that are left, never quite 0, which would mean "do not block" to a socket."""
+        """Return the seconds that are left, at least 0.001, since 0 would make a socket non-blocking."""
         return max(0.001, self._time - time.monotonic())
 
     def is_over(self) -> bool:
         return time.monotonic() > self._time
 
     def await_readable(self, connection: socket.socket) -> None:
-        """Return when there is something to read; raises `TimeoutError`, and `BootstrapError` if interrupted."""
+        """Return when there is something to read. Raises `TimeoutError`, and `BootstrapError` if interrupted."""
         interruption.await_readable(connection, self._time, self.interruption)
 
     def pause(self, seconds: float) -> None:
-        """Let some time pass; raises `BootstrapError` if interrupted."""
+        """Sleep for `seconds`. Raises `BootstrapError` if interrupted."""
         interruption.pause(seconds, self.interruption)
 
     def check(self) -> None:
@@ -156,7 +158,7 @@ def _serve(
                 position, peer_info = _receive_client(client, secret, deadline)
             except (OSError, BootstrapError):
                 deadline.check()
-                client.close()  # not one of our ranks, which are still awaited
+                client.close()  # not a rank of this job: keep waiting for those
                 continue
             if position not in missing:
                 peer_info.close()
@@ -203,7 +205,7 @@ def _join(
             for peer in range(size):
                 _, peer_info = _receive(server, deadline)
                 if peer == position:
-                    peer_info.close()  # our own, come back: keep the originals
+                    peer_info.close()  # copies of this rank's own: keep the originals
                     peer_info = mine
                 else:
                     undo.callback(peer_info.close)
@@ -218,7 +220,7 @@ def _join(
 
 
 def _authenticate(server: socket.socket, secret: bytes, deadline: _Deadline) -> None:
-    """Prove that we know the key, and see that the server does."""
+    """Prove to the server that this rank knows the key, and check that the server does."""
     try:
         run_handshake(server, client_side(secret, _CONTEXT), deadline.await_readable)
     except AuthenticationError:
@@ -226,7 +228,7 @@ def _authenticate(server: socket.socket, secret: bytes, deadline: _Deadline) -> 
 
 
 def _connect(address: bytes, deadline: _Deadline) -> socket.socket:
-    """Connect as soon as rank 0 listens. Nothing tells when an abstract socket appears, hence the short pauses."""
+    """Connect as soon as rank 0 listens. There is no event when an abstract socket appears, hence the short pauses."""
     pause = 0.0005
     names = abstract_sockets.Names(address)
     stranger = ""
@@ -248,7 +250,7 @@ def _connect(address: bytes, deadline: _Deadline) -> socket.socket:
 
 
 def _receive(connection: socket.socket, deadline: _Deadline) -> tuple[int, PeerInfo]:
-    """Return a peer's position and descriptors, which are closed on exec like all of ours."""
+    """Return a peer's position and peer info. The descriptors are closed on exec, as all descriptors here are."""
     deadline.await_readable(connection)
     message, fds, _, _ = socket.recv_fds(connection, _HELLO.size, _DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if len(message) != _HELLO.size or len(fds) != _DESCRIPTORS:

@@ -1,9 +1,10 @@
-"""Doorbells wake a rank that sleeps when there is something for it to look at.
+"""Doorbells: wake a sleeping rank when its peers have written something that it waits for.
 
-Ranks of a host write to each other in shared memory, but memory cannot wake a sleeper. A doorbell is an eventfd, handed
-to the local peers at the rendezvous, next to a word in the owner's segment that says whether the owner sleeps. Ringing
-costs a system call only if it does. A rank waits in one `poll` for everything at once: its own bell, the death of a
-peer (a pidfd becomes readable) and the network (an epoll object). A futex could not be waited for together with those.
+Ranks of a host write to each other in shared memory, but memory cannot wake a sleeping process. A doorbell is an
+eventfd, which the local peers receive at the rendezvous, and a word in the owner's segment that is 1 while the owner
+sleeps. Ringing costs a system call only in this case. A rank waits in one `poll` for everything at once: its own bell,
+the death of a peer (a pidfd becomes readable) and the network (an epoll object). A futex cannot be waited for together
+with these.
 """
 
 from __future__ import annotations
@@ -15,28 +16,30 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 SEES_STORES_IN_ORDER = platform.machine() in ("x86_64", "AMD64", "i686")
-"""Whether a fence is enough to see what others have written before theirs, as on x86."""
+"""Whether this processor keeps stores in order among themselves, and loads as well, so that `fence` is enough, as on
+x86."""
 _fence_lock = threading.Lock()
 
 
 def fence() -> None:
     """Order every store before this line before every load after it.
 
-    Python has no fence. Taking and leaving a lock executes an atomic read-modify-write, which on x86 is one.
+    Python has no fence. Acquiring and releasing a lock executes an atomic read-modify-write, which on x86 is a full
+    fence.
     """
     _fence_lock.acquire(blocking=False)
     try:
         _fence_lock.release()
     except RuntimeError:
-        pass  # another thread held it, and released it between our two lines: the fence has happened all the same
+        pass  # another thread held it, and released it between these two lines: the fence has happened even so
 
 
 class Doorbell:
-    """One rank's bell, as the owner waits for it and as its peers ring it.
+    """One rank's bell. Its owner waits for it, and its peers ring it.
 
-    `words` is the memory that holds the "owner sleeps" word, at `index`. No ring is lost: the owner says that it
-    sleeps, then looks once more, then sleeps; a peer publishes, then reads the word. With the fences, either the
-    owner's last look sees what was published or the peer sees that the owner sleeps. On machines that may reorder more
+    `words` is the memory that holds the "owner sleeps" word, at `index`. No ring is lost: the owner sets the word,
+    checks its condition once more, then sleeps. A peer publishes, then reads the word. With the fences, either the
+    owner's last check sees what was published, or the peer sees that the owner sleeps. On processors that reorder more
     than x86 does, the bell is always rung.
     """
 
@@ -46,41 +49,42 @@ class Doorbell:
         self._index = index
 
     def ring(self) -> None:
-        """Wake the owner if it sleeps. Call it after publishing what it should see."""
+        """Wake the owner if it sleeps. Call it after publishing what the owner should see."""
         if SEES_STORES_IN_ORDER:
             fence()
             if not self._words[self._index]:
                 return
-            # A peer that comes next need not ring as well, since our ring follows. (If we rang first, our late 0 could
-            # hide that the owner has woken and gone to sleep again.)
+            # The next peer need not ring as well, since this ring follows. The word is cleared before ringing: if it
+            # were cleared afterwards, the owner might have woken and be about to sleep again, and the 0 would hide
+            # that.
             self._words[self._index] = 0
         self.force()
 
     def force(self) -> None:
-        """Ring whether or not the owner says that it sleeps."""
+        """Ring whether or not the owner sleeps."""
         try:
             os.eventfd_write(self.fd, 1)
         except OSError:
-            pass  # it is full, and the owner will wake; or our own shutdown has closed it
+            pass  # the eventfd's counter is full, so the owner will wake, or this process's shutdown has closed it
 
     def arm(self) -> None:
-        """Owner: announce that it is about to sleep. Look once more at what you wait for, then `sleep`."""
+        """Owner: announce that it is about to sleep. Check the condition once more after this, then sleep."""
         self._words[self._index] = 1
         fence()
 
     def disarm(self) -> None:
-        """Owner: take the announcement back."""
+        """Owner: withdraw the announcement."""
         self._words[self._index] = 0
 
     def drain(self) -> None:
-        """Owner: forget the rings so far."""
+        """Owner: discard the rings so far."""
         try:
             os.eventfd_read(self.fd)
         except BlockingIOError:
             pass
 
     def disown(self) -> None:
-        """In a forked child, which shares the bell: have one of its own instead, which rings."""
+        """In a forked child: replace the parent's bell by a new one, which has been rung."""
         self._words, self._index = memoryview(bytearray(8)).cast("q"), 0
         fresh = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         os.dup2(fresh, self.fd, inheritable=False)
@@ -93,7 +97,7 @@ def new_bell_fd() -> int:
 
 
 class Sleeper:
-    """Waits for a bell, for the end of processes and for what else there is in one call."""
+    """Waits for a bell, the end of processes and other descriptors in one call."""
 
     def __init__(
         self,
@@ -102,8 +106,13 @@ class Sleeper:
         others: Iterable[int] = (),
         questions: Mapping[int, Callable[[], None]] | None = None,
     ) -> None:
-        """`pidfds` maps each rank's pidfd to the rank; `others` are descriptors that are readable when something
-        came, over the network, say; `questions` maps such descriptors to what is to be called then."""
+        """
+        Args:
+            bell: the owner's bell.
+            pidfds: the rank of each pidfd.
+            others: descriptors that become readable when something has arrived, for example over the network.
+            questions: such descriptors, with the functions that `sleep` calls when they are readable.
+        """
         self._bell = bell
         self._pidfds = pidfds
         self._poll = select.poll()
@@ -113,7 +122,7 @@ class Sleeper:
             self._poll.register(fd, select.POLLIN)
 
     def sleep(self, timeout: float | None = None) -> list[int]:
-        """Sleep until the bell rings, a process ends, something else has come or `timeout` seconds are over.
+        """Sleep until the bell rings, a process ends, another descriptor is readable or `timeout` seconds have passed.
 
         Returns:
             The ranks that have ended since the last call.

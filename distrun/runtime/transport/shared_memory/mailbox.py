@@ -1,7 +1,10 @@
-"""Mailboxes: messages from one rank to another of the same host, through a ring in shared memory.
+"""Mailboxes: messages from one rank to another of the same host, through a ring buffer in shared memory.
 
-One writer, one reader. The writer owns `head`, the reader owns `tail`; both only ever grow, in bytes. A message is its
-length in 8 bytes, then its bytes, padded to 8. The reader sees a message once `head` has passed it.
+There is one writer and one reader, so there are no locks. The writer owns `head`, the reader owns `tail`. Both count
+bytes and never decrease. Their remainders modulo `RING` are positions in the ring. A message is its length in 8 bytes,
+then its bytes, padded to a multiple of 8. The writer advances `head` after it has written the message, and only then
+does the reader see it. The reader advances `tail` after it has copied the message, and only then may the writer
+overwrite it.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ from distrun.runtime.transport.shared_memory.segment import LINE, PAGE, RING, Se
 
 _HEAD, _TAIL = 0, LINE
 LARGEST = RING // 4
-"""Bytes of the largest message. Names and shapes, which users can make long, are checked when they are submitted."""
+"""Bytes of the largest message. The lengths of names and shapes, which users choose, are checked at submission."""
 
 
 class Mailbox:
-    """One direction between two ranks; `index` is the ring's number in `segment` (see `Layout.ring`)."""
+    """One direction between two ranks, in ring number `index` of `segment` (see `Layout.ring`).
+
+    Each side keeps its own counter in a Python attribute, too, and reads only the other's counter from shared memory.
+    """
 
     def __init__(self, segment: Segment, index: int) -> None:
         start = segment.layout.ring(index)
@@ -25,7 +31,7 @@ class Mailbox:
         self._tail = self._words[_TAIL]
 
     def put(self, message: bytes) -> bool:
-        """Writer: append a message of at most `LARGEST` bytes; False when there is no room for it now."""
+        """Writer: append a message of at most `LARGEST` bytes. Return False if there is no room for it now."""
         length = len(message)
         assert length <= LARGEST, length
         padded = -(-length // 8) * 8
@@ -42,11 +48,11 @@ class Mailbox:
         return True
 
     def __bool__(self) -> bool:
-        """Reader: whether a message waits."""
+        """Reader: whether there is a message."""
         return self._words[_HEAD] != self._tail
 
     def get(self) -> bytes | None:
-        """Reader: take the oldest message; None when there is none."""
+        """Reader: remove and return the oldest message, or None if there is none."""
         tail = self._tail
         if self._words[_HEAD] == tail:
             return None

@@ -1,9 +1,9 @@
-"""Segments: the memory that each rank shows to the other ranks of its host.
+"""Segments: the memory that each rank shares with the other ranks of its host.
 
-A segment is one memfd: memory without a name in any file system, so that nothing is left behind however a rank ends and
-no /dev/shm limit applies. It is as large as the machine's memory but sparse: a page exists once it has been touched.
-All local peers map it whole at the rendezvous, and from then on anything the owner allocates in it is visible to them
-by offset.
+A segment is one memfd: memory without a name in any file system, so nothing is left behind however a rank ends, and no
+/dev/shm limit applies. It is as large as the machine's memory but sparse: a page exists once it has been touched. All
+local peers map all of it at the rendezvous. After this, they can access anything that the owner allocates in it by its
+offset.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from distrun.errors import BootstrapError
 PAGE = 4096
 LINE = 8  # 64-bit words in a cache line
 RING = 1 << 20  # bytes of a message ring
-STAGE = 1 << 20  # bytes of one staging buffer; there are two
-REASON = PAGE  # bytes for the text that says why the owner failed
-AREAS = 1024  # places for groups of some of the host's ranks; an area takes no memory before it is used
+STAGE = 1 << 20  # bytes of each of the two staging buffers
+REASON = PAGE  # bytes for the text of why the owner left or failed
+AREAS = 1024  # subgroups of the host's ranks that there may be: an area takes no memory until it is used
 
 RUNNING, LEFT, FAILED = 0, 1, 2
 
-# Words of the header, each on a cache line of its own, for each has one writer and many readers.
+# Words of the header. Each has a cache line of its own, so that a write to one does not slow down reads of another.
 STATE = 0 * LINE
 SLEEPING = 1 * LINE
 SERVICE_SLEEPING = 2 * LINE
 EPOCH = 3 * LINE
-WANTED = 4 * LINE  # 1: a peer waits for something the owner may have submitted, or may submit yet
+WANTED = 4 * LINE  # 1: a peer waits for something that the owner has submitted or may yet submit
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of things in a segment of a host with `local_size` ranks; offsets in bytes."""
+    """The offsets, in bytes, of the parts of a segment on a host with `local_size` ranks."""
 
     local_size: int
 
@@ -51,7 +51,7 @@ class Layout:
 
     @property
     def lines(self) -> int:
-        """The offset of two lines of words for exchanges, used in turn."""
+        """The offset of the two lines of words for exchanges, which are used in turn."""
         return PAGE
 
     @property
@@ -63,20 +63,23 @@ class Layout:
         return self.reason + REASON
 
     def ring(self, index: int) -> int:
-        """Return the offset of a message ring: 0 is from the owner to its coordinator; 1 + r, in the coordinator's
-        segment, to rank r."""
+        """Return the offset of a message ring.
+
+        Ring 0 is from the owner to its coordinator. Ring 1 + r, in the coordinator's segment, is from it to rank r.
+        """
         return self.stage + 2 * STAGE + index * (RING + PAGE)
 
     def area(self, index: int) -> int:
-        """Return the offset of an area: what some of the ranks need to exchange words and small arrays by themselves.
+        """Return the offset of an area, the memory for the exchanges of a subgroup.
 
-        It begins with a word for the owner's epoch, on a cache line of its own, and two lines of words.
+        It begins with a word for the owner's epoch, on a cache line of its own, and two lines of words. Two staging
+        buffers follow.
         """
         return self.ring(1 + self.local_size) + index * self.area_size
 
     @property
     def area_words(self) -> int:
-        """The bytes of an area's words, after which come its two staging buffers."""
+        """The bytes of an area's words, up to its two staging buffers."""
         return _pages(8 * (LINE + 2 * self.line_words))
 
     @property
@@ -93,13 +96,14 @@ def _pages(nbytes: int) -> int:
 
 
 def segment_size(local_size: int) -> int:
-    """Return the bytes of each segment of this host: its whole memory, within what one address space can map of all."""
+    """Return the bytes of each segment of this host: its memory size, limited so that a process can map all
+    segments."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Layout(local_size).heap + max(1 << 30, _pages(min(memory, (32 << 40) // local_size)))
 
 
 class Segment:
-    """A segment as this process maps it: its own or a peer's."""
+    """A segment, mapped into this process: its own or a peer's."""
 
     def __init__(self, fd: int, size: int, local_size: int) -> None:
         self.layout = Layout(local_size)
@@ -116,22 +120,22 @@ class Segment:
         self.address: int = self.bytes.__array_interface__["data"][0]
 
     def view(self, offset: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return `count` elements of `dtype` at byte `offset`, flat, without a copy."""
+        """Return a flat view of `count` elements of `dtype` at byte `offset`."""
         return self.bytes[offset : offset + count * dtype.itemsize].view(dtype)
 
     def offset_of(self, array: NDArray[Any]) -> int:
-        """Return the byte offset of a contiguous array that lies in this segment's heap, else -1."""
+        """Return the byte offset of a contiguous array if it lies in this segment's heap, else -1."""
         offset: int = array.__array_interface__["data"][0] - self.address
         inside = self.layout.heap <= offset and offset + array.nbytes <= self.bytes.size
         return offset if inside else -1
 
     def free(self, offset: int, nbytes: int) -> None:
-        """Give whole pages back to the system; they read as zeros from now on."""
+        """Return whole pages to the system. Afterwards they read as zeros."""
         self._map.madvise(mmap.MADV_REMOVE, offset, nbytes)
 
     @property
     def reason(self) -> str:
-        """Why the owner failed, once its state says so."""
+        """Why the owner left or failed. Valid once its state is `LEFT` or `FAILED`."""
         raw = bytes(self.buffer[self.layout.reason : self.layout.reason + REASON])
         return raw.split(b"\0", 1)[0].decode(errors="replace")
 
@@ -149,9 +153,10 @@ def new_segment_fd(size: int) -> int:
 
 
 class Heap:
-    """Allocates arrays in the owner's segment; an array returns its memory when the last view of it is gone.
+    """Allocates arrays in the owner's segment. The memory of an array is free again when the last view of it is gone.
 
-    First fit over a sorted list of free extents, whole pages at a time: a job has few, large buffers.
+    It is a first-fit allocator over a list of free extents, sorted by offset, in whole pages: a job has a few large
+    buffers. Adjacent free extents are merged.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -160,13 +165,13 @@ class Heap:
         self._returned: list[tuple[int, int]] = []
         self._lock = threading.Lock()
         self.is_ours = True
-        """False in a forked child: then arrays are ordinary memory, for the parent's must not be touched."""
+        """False in a forked child, which must not touch the parent's heap: its arrays are in ordinary memory."""
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return a flat, uninitialised array of `count` elements that the local peers can see.
 
         Raises:
-            MemoryError: the segment has no extent as large.
+            MemoryError: the segment has no free extent of this size.
         """
         if not self.is_ours:
             return np.empty(count, dtype)
@@ -174,14 +179,14 @@ class Heap:
         with self._lock:
             offset = self._take(size)
         owner = _Extent(self._segment.bytes[offset : offset + size])
-        # The garbage collector may run the finaliser in any thread and at any line, so it only appends; `_take` tidies
-        # up.
+        # The garbage collector may run the finaliser in any thread and at any line, even in one that holds the lock. So
+        # the finaliser only appends to a list, which is atomic, and `_take` frees the extents.
         weakref.finalize(owner, self._returned.append, (offset, size)).atexit = False
         return np.asarray(owner)[: count * dtype.itemsize].view(dtype)
 
     @property
     def used(self) -> int:
-        """Bytes of the arrays that are alive, in whole pages."""
+        """The bytes of the arrays that are in use, in whole pages."""
         with self._lock:
             self._tidy_up()
             return self._segment.bytes.size - self._segment.layout.heap - sum(size for _, size in self._free)
@@ -213,7 +218,7 @@ class Heap:
 
 
 class _Extent:
-    """Owns a piece of the heap: numpy keeps it alive as the base of every view made of it."""
+    """Owns an extent of the heap: numpy keeps it alive as the base of every view of it."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self.__array_interface__ = {

@@ -1,9 +1,9 @@
-"""The bootstrap: from the environment of a process to an engine that is connected with those of the other ranks.
+"""The bootstrap: from the environment of a process to an engine that is connected with the other ranks' engines.
 
-`join` is the way in: it finds out who started this rank and who it is. On one host (`one_host`) a rank meets the others
-on a Unix socket, maps their memory, and has a backend. Where there are several hosts (`across_hosts`), all ranks meet
-at rank 0 first, in large jobs by one rank of each host; rank 0 tells everybody who is where and which settings hold for
-all. Then the ranks of each host meet as on a single one, and each connects with the ranks of its rail. Both build on
-the `facts` that are known before the ranks meet, and on the `rendezvous_round` that this is, by which ranks of another
-generation are strangers.
+`join` is the entry. It finds out which launcher started this rank, and the rank's place in the job. On one host
+(`one_host`) the ranks find each other through a Unix socket, map each other's memory, and make a backend. Where there
+are several hosts (`across_hosts`), all ranks first connect to rank 0, in large jobs through one rank of each host. Rank
+0 tells all ranks where the others are, and which settings hold for all. Then the ranks of each host find each other as
+on a single host, and each rank connects with the ranks of its rail. Both ways use the `facts` that are known before the
+ranks find each other. They also use the `rendezvous_round`, which keeps out ranks of another generation.
 """

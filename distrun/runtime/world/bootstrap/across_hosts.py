@@ -27,11 +27,11 @@ from distrun.runtime.transport.rendezvous.protocol import Rendezvous, Rendezvous
 from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts, withdraw
 from distrun.runtime.world.bootstrap.rendezvous_round import endpoint_of_round
 
-_WIRE_DTYPES = ("", *WIRE_DTYPES)  # as rank 0 tells them: by index
+_WIRE_DTYPES = ("", *WIRE_DTYPES)  # rank 0 sends the index in this tuple
 
 
 def connect_across_hosts(facts: Facts) -> tuple[AnyEngine, tuple[int, int]]:
-    """Connect with ranks on several hosts; return the engine, and this rank's cross rank and cross size."""
+    """Connect with ranks on several hosts. Returns the engine, and this rank's cross rank and cross size."""
     rendezvous = _rendezvous(facts)
     mpi_rendezvous.release()
     deadline = time.monotonic() + facts.settings.start_timeout
@@ -78,19 +78,19 @@ def _rendezvous(facts: Facts) -> Rendezvous:
 
 
 def _is_large(facts: Facts) -> bool:
-    """Whether the ranks of this host should not connect with rank 0 each, since there will be a control tree.
+    """Whether the ranks of this host should connect with rank 0 through one of them, as there will be a control tree.
 
-    They cannot know that of rank 0's host, which may have another number of ranks. But there will be one if they do
-    not: rank 0 tells everybody.
+    Other hosts may decide otherwise, as they may have another number of ranks. But if any host's ranks connect through
+    one of them, there is a control tree: rank 0 tells all ranks.
     """
     size, local_size = facts.topology.size, facts.topology.local_size
     return local_size > 1 and (facts.settings.fan_out > 0 or size - local_size > MOST_CONNECTIONS)
 
 
 def _agreed(facts: Facts) -> dict[str, int]:
-    """Return what holds for all ranks if this is rank 0.
+    """Return the settings that hold for all ranks if this is rank 0.
 
-    Variables may not reach every host, and ranks that go by different values of these would not match.
+    Environment variables may not reach every host, and ranks with different values of these would not match.
     """
     return {
         "fusion_threshold": facts.settings.fusion_threshold,
@@ -134,13 +134,13 @@ def _links(
     deadline: float,
     early: dict[int, socket.socket],
 ) -> tuple[Links, LinkMaker]:
-    """Return the links of the whole job, and what makes those of sets of ranks."""
-    if rendezvous.agreed["mpi"]:  # rank 0's word: a launcher may not have passed the variable on to all hosts
+    """Return the links of the whole job, and the maker of links for sets of ranks."""
+    if rendezvous.agreed["mpi"]:  # rank 0's choice: a launcher may not have passed the variable on to all hosts
         from distrun.runtime.transport.mpi.links import MpiLinkMaker
 
         mpi = MpiLinkMaker(local_group, network, layout.rank, len(rendezvous.members))
         return mpi.links(layout.peers), mpi
-    if facts.environment.is_mpi:  # MPI_Finalize would wait for a rank that is gone, or that cannot be reached
+    if facts.environment.is_mpi:  # MPI_Finalize would wait for a rank that is gone or cannot be reached
         from distrun.runtime.transport.mpi.requests import abort_at_exit
 
         network.on_failure = abort_at_exit

@@ -1,4 +1,4 @@
-"""The facts that are known before the ranks meet, and what follows from them on one host and on several alike."""
+"""The facts that are known before the ranks find each other, and what one or several hosts derive alike from them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AnyEngine = ProgressEngine | SingleProcessEngine
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that are known before the ranks meet."""
+    """The facts that are known before the ranks find each other."""
 
     environment: Environment
     topology: Topology
@@ -46,22 +46,22 @@ class Facts:
     settings: Settings
     rendezvous_round: RendezvousRound
     interruption: Interruption | None
-    """Ends the wait for the others, and the world later on."""
+    """Ends the wait for the other ranks, and later the world."""
     ends_rendezvous: Interruption | None
-    """Ends the wait for the others."""
+    """Ends the wait for the other ranks."""
     ranks: tuple[int, ...] = ()
-    """The job's ranks that make up the world, if not all do."""
+    """The job's ranks that form the world. Empty: all of them."""
 
     def join_local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
-        """Meet the ranks of this host; returns when all have come.
+        """Run the rendezvous of the ranks of this host. Returns when all have come.
 
         Args:
             own: this rank's position among them.
-            ranks: their ranks, by position.
-            network: the connections with ranks on other hosts; None = there are none.
+            ranks: the ranks of this host, by position.
+            network: the connections with ranks on other hosts. None: there are none.
 
         Raises:
-            BootstrapError: they did not come within the start timeout, or the wait was interrupted.
+            BootstrapError: some did not come within the start timeout, or the wait was interrupted.
         """
         rendezvous, timeout = self.local_rendezvous(), self.settings.start_timeout
         peers = rendezvous_within_host(rendezvous.name, rendezvous.key, own, len(ranks), timeout, self.ends_rendezvous)
@@ -70,7 +70,7 @@ class Facts:
         )
 
     def local_rendezvous(self) -> LocalRendezvous:
-        """Return the meeting of the ranks of this host."""
+        """Return the name and key of the rendezvous of this host's ranks."""
         name = f"{self.environment.job_name()}:{self.rendezvous_round}"
         if self.ranks:
             name += f":{hashlib.sha256(repr(self.ranks).encode()).hexdigest()[:16]}"
@@ -84,11 +84,11 @@ class Facts:
         may_offer: bool = False,
         tree: ControlTree | None = None,
     ) -> ProgressEngine:
-        """Start the engine of a rank that is connected with all others.
+        """Start the engine of a rank that is connected with all other ranks.
 
         Args:
             local_group: the ranks of this host.
-            groups: what executes operations of all ranks and of process sets.
+            groups: execute operations of all ranks and of process sets.
             threshold: the fusion threshold in bytes.
             may_offer: whether two ranks may send each other small arrays along with their submissions.
             tree: the control tree, if there is one.
@@ -101,7 +101,7 @@ class Facts:
         return start_engine(local_group, groups, controller, threshold, may_offer, self.gpu_config(), journal, tree)
 
     def _begin_tuning(self) -> Journal | None:
-        """Prepare for autotuning; returns the journal of the fusion threshold, if this rank is to tune that."""
+        """Prepare autotuning. Returns the journal for the fusion threshold, if this rank is to tune it."""
         from distrun.runtime.engine.autotuning.journal import Journal, start_log  # other jobs need no statistics
 
         turns.begin_world()
@@ -114,7 +114,7 @@ class Facts:
         return None if is_given else Journal("operations", world, file, tells=True)
 
     def gpu_config(self) -> GpuConfig | None:
-        """Return what this rank's GPU has to know of the job; None for a rank on the CPU."""
+        """Return what this rank's GPU has to know about the job. None for a rank on the CPU."""
         if not isinstance(self.device, Cuda):
             return None
         return GpuConfig(
@@ -128,17 +128,17 @@ class Facts:
         )
 
     def _gpu_backend(self) -> str:
-        """Return what moves tensors between GPUs: what is encrypted, where that is asked for, which NCCL is not."""
+        """Return the transport between GPUs. Where encryption is asked for, it is not NCCL, which has none."""
         is_encrypted = self.settings.encrypt and self.topology.local_size < self.topology.size
         return "staged" if is_encrypted and self.settings.gpu_backend == "auto" else self.settings.gpu_backend
 
     def timeouts(self) -> Timeouts:
-        """Return the times after which a stalled operation is warned of, and fails."""
+        """Return the times after which a stalled operation causes a warning, and fails."""
         return Timeouts(self.settings.stall_warning, self.settings.stall_timeout)
 
 
 def withdraw(local_group: LocalGroup, kind: type | None, error: BaseException | None, _: object) -> None:
-    """Let the others know why a rank could not join after all."""
+    """Tell the other ranks of this host why a rank could not join."""
     if error is not None:
         local_group.announce(FAILED, str(error))
         local_group.close(is_hurried=True)

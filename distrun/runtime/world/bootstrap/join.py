@@ -32,11 +32,11 @@ class World:
     device: Device
     engine: AnyEngine
     generation: int = 1
-    """Which world of the job this is; see `LaunchContract.generation`."""
+    """The number of the world in the job. See `LaunchContract.generation`."""
 
 
 def place_in_job(environ: Mapping[str, str] = os.environ) -> Topology:
-    """Return this process's place in the job that it was started in, whether it has joined it or not."""
+    """Return this process's place in the job that it was started in, whether or not it has joined it."""
     return environments.detect(environ).topology()
 
 
@@ -47,21 +47,21 @@ def join(
     interruption: Interruption | None = None,
     departure: Interruption | None = None,
 ) -> World:
-    """Join the job that this process was started in; returns when all ranks have.
+    """Join the job that this process was started in. Returns when all ranks have joined.
 
     Args:
-        environ: the variables that the launcher and the user left.
-        inits: counts the worlds of this process in this generation, from 1: a rank that is a world ahead of another
-            must not meet it.
-        ranks: those of the job's ranks that make up the world, in the order of their new ranks; None: all.
-        interruption: what ends the wait for the others before its time, and the world later on.
-        departure: what ends the wait for the others only, where all ranks of the job make up the world.
+        environ: the variables from the launcher and the user.
+        inits: the number of the world among the worlds of this process in this generation, from 1. Ranks with different
+            numbers do not find each other, so a rank that is one world ahead does not join an older one.
+        ranks: the job's ranks that form the world, in the order of their new ranks. None: all.
+        interruption: ends the wait for the other ranks early, and later the world.
+        departure: ends only the wait for the other ranks. It is used where all ranks of the job form the world.
 
     Raises:
         UsageError: a variable has an impossible value.
-        BootstrapError: the other ranks did not come within the start timeout, were not who they should be, or the wait
+        BootstrapError: the other ranks did not come within the start timeout, were not the expected ones, or the wait
             was interrupted.
-        JobAbortedError: a rank came, and ended again.
+        JobAbortedError: a rank joined, and ended before all had joined.
     """
     settings = Settings.of(environ)
     environment = environments.detect(environ)
@@ -69,7 +69,7 @@ def join(
     rendezvous_round = RendezvousRound(environment.generation(), inits)
     if ranks is not None:
         return _join_some(environ, environment, settings, rendezvous_round, tuple(ranks), interruption)
-    if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has told
+    if topology.rank == 0 and inits == 1 and not LaunchContract.is_present(environ):  # else the launcher has warned
         for sentence in [*unknown(environ), *horovod.without_effect(environ)]:
             log.warning("%s", sentence)
     device = devices.bind(topology, environ, settings.share_gpus, environment.slot())

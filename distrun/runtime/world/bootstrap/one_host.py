@@ -14,10 +14,10 @@ from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts, withdraw
 
 
 def connect_on_one_host(facts: Facts) -> AnyEngine:
-    """Connect with ranks that are all on this host; return the engine."""
+    """Connect with ranks that are all on this host. Returns the engine."""
     if facts.topology.size == 1:
         return SingleProcessEngine(facts.gpu_config())
-    # Positions in the local group are ranks here, not local ranks: MPI libraries number the two independently.
+    # Positions in the local group are ranks here, not local ranks, since MPI libraries number the two independently.
     with ExitStack() as undo:
         local_group = facts.join_local_group(facts.topology.rank, range(facts.topology.size), None)
         undo.push(partial(withdraw, local_group))

@@ -1,4 +1,4 @@
-"""The meeting of ranks that is under way, and the keys that hold for it only."""
+"""The round of the rendezvous, and the keys that are valid for this round only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
 
 @dataclass(frozen=True)
 class RendezvousRound:
-    """Which of the job's meetings this is. Ranks of another one are strangers, even of the same job and at the same
-    port."""
+    """The number of a rendezvous in the job. Ranks of another round do not find each other, even in the same job and at
+    the same port."""
 
     generation: int
     inits: int
@@ -23,9 +23,9 @@ class RendezvousRound:
 
 
 def endpoint_of_round(endpoint: RendezvousEndpoint, rendezvous_round: RendezvousRound) -> RendezvousEndpoint:
-    """Return the endpoint with keys that hold for one meeting only.
+    """Return the endpoint with keys that are valid for one round only.
 
-    A rank that is a generation ahead, or has been left behind, is turned away like any process without the key.
+    A rank that is a generation ahead or behind is refused like any process without the key.
     """
 
     def derived(key: bytes) -> bytes:

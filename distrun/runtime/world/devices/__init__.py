@@ -1,7 +1,7 @@
-"""The devices: which one belongs to a rank is decided here, without importing a framework or touching CUDA.
+"""The devices: choose the device of a rank, without importing a framework or touching CUDA.
 
-`bind` decides, `cpu` and `cuda` are the kinds there are, and `base` documents what they have in common. How many GPUs
-a process can see is a fact of the machine, which `distrun.host.gpus` tells the launcher and the ranks alike.
+`bind` chooses. `cpu` and `cuda` are the two kinds, and `base` documents their interface. The number of GPUs that a
+process can see is a fact about the machine, which the launcher and the ranks both get from `distrun.host.gpus`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Device", "bind"]
 
 
 def bind(topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None) -> Device:
-    """Return this rank's device: a GPU where any is visible, the CPU otherwise.
+    """Return this rank's device: a GPU where any is visible, otherwise the CPU.
 
     Args:
         topology: the place of the rank.
-        environ: the variables that say which GPUs are visible.
+        environ: the variables that define which GPUs are visible.
         share_gpus: whether ranks may share a GPU where there are fewer GPUs than ranks on this host.
-        slot: the place on its host that this process has for life; None: its local rank.
+        slot: the place on its host that this process keeps for life. None: its local rank.
 
     Raises:
-        UsageError: there are fewer, and they may not.
+        UsageError: there are fewer GPUs than ranks, and ranks may not share them.
     """
     kind = Cuda if visible_gpus(environ) else Cpu
     return kind.bind(topology, environ, share_gpus, slot)

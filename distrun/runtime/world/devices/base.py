@@ -1,4 +1,4 @@
-"""The interface of a device. The members are documented here and nowhere else."""
+"""The interface of a device. Its members are documented only here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distrun.contract.topology import Topology
 
 @dataclass(frozen=True)
 class Device(abc.ABC):
-    """The device that belongs to this rank: a note of which one it is, not a handle, since no driver was asked."""
+    """The device of this rank. It says which one it is, and is not a handle to it, since no driver was called."""
 
     name: ClassVar[str]
     """The kind, as torch and JAX call it: "cpu", "cuda"."""
@@ -25,10 +25,10 @@ class Device(abc.ABC):
     def bind(
         cls, topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None
     ) -> Device:
-        """Return the device for the rank at `topology`; see `distrun.runtime.world.devices.bind`.
+        """Return the device for the rank at `topology`. See `distrun.runtime.world.devices.bind`.
 
         Raises:
-            UsageError: there is none for it.
+            UsageError: there is no device for it.
         """
 
     def __str__(self) -> str:

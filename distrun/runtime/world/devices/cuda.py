@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: rank i of a host has GPU i, and keeps it in an elastic job, whatever number it has later."""
+"""NVIDIA GPUs: rank i of a host has GPU i. In an elastic job it keeps its GPU when its rank changes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _OWN = "SLURM_GPUS_PER_TASK"
 
 @dataclass(frozen=True)
 class Cuda(Device):
-    """The GPU of a rank: an index for the framework's own `set_device`, which the faces call, and for distrun's own
-    streams.
+    """The GPU of a rank: an index for the framework's own `set_device`, which distrun's packages for the frameworks
+    call, and for distrun's own streams.
 
     Nothing here touches CUDA, since a driver that is initialised before the script forks is unusable in the children.
-    That happens when the first tensor on a GPU comes; see `distrun.runtime.gpu`.
+    It is initialised when the first tensor on a GPU comes. See `distrun.runtime.gpu`.
     """
 
     name: ClassVar[str] = "cuda"
 
     sharers: int = 1
-    """The number of ranks of this host that have this GPU."""
+    """The number of ranks of this host that use this GPU."""
 
     @classmethod
     def bind(

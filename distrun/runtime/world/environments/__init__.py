@@ -1,8 +1,8 @@
 """The environments: the launchers that may have started this process, one file each.
 
-`detect` chooses one by the variables that are there. Each gives the same answers, documented in `base`: this rank's
-`Topology`, a name for the job on this host, the job's key and where the ranks of several hosts meet. Only variables are
-read; `bootstrap` asks and acts.
+`detect` chooses one by the variables that are set. All have the same interface, documented in `base`: this rank's
+`Topology`, a name for the job on this host, the job's key, and the endpoint where the ranks of several hosts find each
+other. They only read variables. `bootstrap` asks them and acts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["DETECTION_ORDER", "Environment", "detect"]
 # The first one present wins. A launcher started inside another one's job leaves both sets of variables in the rank, so
 # the one that is usually inside comes first: `srun --ntasks-per-node=1 torchrun ...` is torchrun's job, and `mpirun` in
 # an sbatch script is MPI's. Clusters come after the launchers that are started inside their containers. RANK and
-# WORLD_SIZE alone are what any script may export, so they come last.
+# WORLD_SIZE alone may be exported by any script, so they come last.
 _LAUNCHERS: tuple[type[Environment], ...] = (Distrun, Torchrun, OpenMpi, Hydra, Flux, Slurm)
 DETECTION_ORDER: tuple[type[Environment], ...] = (*_LAUNCHERS, Cluster, EnvUrl, Single)
 
 
 def detect(environ: Mapping[str, str]) -> Environment:
-    """Return the environment that made `environ` (usually `os.environ`); `Single` when no other is present."""
+    """Return the environment that made `environ` (usually `os.environ`). It is `Single` if no other one is present."""
     return next(kind(environ) for kind in DETECTION_ORDER if kind.is_present(environ))

@@ -1,4 +1,4 @@
-"""The interface of an environment. Its methods are documented here and nowhere else."""
+"""The interface of an environment. Its methods are documented only here."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from distrun.host.numerals import whole_number
 from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
 
 PORTS = 4
-"""The number of ports that are tried where a port is only guessed to be free."""
-_FIRST_PORT, _PORT_RANGE = 30000, 31000  # those in which servers of users are rare; 60999 is the last
+"""The number of ports to try where a port is only likely to be free."""
+_FIRST_PORT, _PORT_RANGE = 30000, 31000  # 30000 to 60999, where users' servers are rare
 
 
 class Environment(abc.ABC):
-    """A way to have been started, read from the environment variables that the launcher left.
+    """A way of starting ranks, recognised by the environment variables that the launcher sets.
 
-    Reading is all it does: no connection is made, nothing is imported, and `environ` is not changed.
+    It only reads: it makes no connection, imports nothing, and does not change `environ`.
     """
 
     name: str
     """The environment's name in messages."""
     is_mpi: ClassVar[bool] = False
-    """Whether it starts ranks of an MPI job, which may therefore use MPI."""
+    """Whether it starts ranks as an MPI job, so that they can use MPI."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -37,7 +37,7 @@ class Environment(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
-        """Whether `environ` was made by this launcher. It may still be incomplete: `topology` says so."""
+        """Whether this launcher made `environ`, which may still be incomplete. Then `topology` raises an error."""
 
     @abc.abstractmethod
     def topology(self) -> Topology:
@@ -49,47 +49,49 @@ class Environment(abc.ABC):
 
     @abc.abstractmethod
     def job_name(self) -> str:
-        """Return a text that the ranks of this job on this host share, and no other job on this host has at the same
+        """Return a text that the ranks of this job on this host share, and no other job has on this host at the same
         time.
 
-        Local ranks meet under a name derived from it. It may differ between hosts, it is not a secret, and having it
-        proves nothing. Where a launcher keeps one agent per host the agent is in it, so that two agents of a job
-        that really share a machine stay apart, as their local ranks do.
+        Local ranks find each other by a name derived from it. It may differ between hosts. It is not a secret, and
+        knowing it proves nothing. Where a launcher has one agent per host, the text contains the agent. So two agents
+        of a job that in fact share a machine stay separate, as their local ranks are.
         """
 
     def generation(self) -> int:
-        """Return which world of the job this is, counted from 1; 0: the launcher is still to tell."""
+        """Return the number of the world in the job, counted from 1. 0: the launcher has not assigned it yet."""
         return 1
 
     def slot(self) -> int:
-        """Return the place on its host that this process has for life: its local rank, unless that may change."""
+        """Return the place on its host that this process keeps for life: its local rank, unless that may change."""
         return self.topology().local_rank
 
     def job_key(self) -> bytes | None:
-        """Return the secret that the ranks of the job share; None where the launcher gives none."""
+        """Return the secret that the ranks of the job share. None if the launcher gives none."""
         return None
 
     def endpoint(self) -> RendezvousEndpoint | None:
-        """Return where the ranks of several hosts meet; None: MPI has to tell. Asked only when there are several.
+        """Return the endpoint where the ranks of several hosts find each other, or None if MPI has to provide it.
+
+        It is called only when there are several hosts.
 
         Raises:
-            UsageError: a variable that would say so is missing or wrong.
+            UsageError: a variable needed for it is missing or wrong.
         """
         return None
 
     def _given_key(self) -> bytes | None:
-        """Return the key that the user has given all ranks; None when there is none.
+        """Return the key that the user has given to all ranks, or None.
 
         Raises:
-            UsageError: it is so short that it might be guessed.
+            UsageError: the key is so short that it might be guessed.
         """
         return Settings.of(self._environ).key
 
     def _needed_key(self) -> bytes:
-        """Return the key that the user has given all ranks, whose launcher gives none.
+        """Return the key that the user has given to all ranks, for a launcher that gives none itself.
 
         Raises:
-            UsageError: there is none either.
+            UsageError: the user has given none either.
         """
         if (key := self._given_key()) is None:
             raise UsageError(
@@ -100,10 +102,10 @@ class Environment(abc.ABC):
         return key
 
     def _endpoint_at_master(self) -> RendezvousEndpoint:
-        """Return an endpoint near the master's port, for ranks whose launcher says where rank 0 is and gives no secret.
+        """Return an endpoint near the master's port, for a launcher that gives rank 0's address but no secret.
 
         Raises:
-            UsageError: the user has not given a secret either.
+            UsageError: the user has given no secret either.
         """
         address, master = self._text("MASTER_ADDR"), self._number("MASTER_PORT")
         key = self._needed_key()
@@ -135,7 +137,7 @@ class Environment(abc.ABC):
 
 
 def likely_ports(job: str) -> list[int]:
-    """Return the ports that all ranks of a job try; those of another job are most likely others."""
+    """Return the ports that all ranks of a job try. Another job most likely gets different ones."""
     digest = hashlib.sha256(job.encode()).digest()
     return [
         _FIRST_PORT + int.from_bytes(digest[4 * index : 4 * index + 4], "big") % _PORT_RANGE for index in range(PORTS)
@@ -143,15 +145,15 @@ def likely_ports(job: str) -> list[int]:
 
 
 def even_cross(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
-    """Return a provisional (cross_rank, cross_size), for a launcher that does not tell, as if all hosts were like this
-    one.
+    """Return a provisional (cross_rank, cross_size) for a launcher that gives none, as if all hosts were like this one.
 
-    Ranks go to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). A single rank
-    cannot always tell the two apart (rank 2, local rank 0, of three hosts with two ranks each fits both; blocks are the
-    default of every MPI), nor can it see that another host has a different number. With one host the answer is certain;
-    with several, `init` replaces it by the true one when the ranks have met.
+    Ranks are assigned to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). A
+    single rank cannot always distinguish the two (rank 2 with local rank 0, of three hosts with two ranks each, fits
+    both). Blocks are the default of every MPI. A rank cannot see either whether another host has a different number of
+    ranks. With one host the answer is certain. With several, `init` replaces it by the true one when the ranks are
+    connected.
     """
-    local_size = max(local_size, 1)  # a Topology refuses less
+    local_size = max(local_size, 1)  # a Topology rejects smaller values
     hosts = -(-size // local_size)
     is_robin = rank % local_size != local_rank and rank // hosts == local_rank
     return (rank % hosts if is_robin else rank // local_size), hosts

@@ -12,7 +12,7 @@ from distrun.host.clusters import HostPlace
 from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.world.environments.base import Environment, likely_ports
 
-# Most clusters start one process per host. Azure ML starts as many as it is told to, and numbers them:
+# Most clusters start one process per host. Azure ML starts the configured number, and numbers them:
 #   RANK=9 WORLD_SIZE=16 LOCAL_RANK=1, on the second of two hosts
 _RANK = "RANK"
 _SIZE = "WORLD_SIZE"
@@ -21,7 +21,7 @@ _LOCAL_SIZE = "LOCAL_WORLD_SIZE"
 
 
 class Cluster(Environment):
-    """The container's own process is a rank: host 0 has rank 0."""
+    """Each container's process is a rank, and host 0 has rank 0."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(environ)
@@ -32,7 +32,7 @@ class Cluster(Environment):
 
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
-        if _LOCAL_SIZE in environ:  # somebody has said more precisely who this is
+        if _LOCAL_SIZE in environ:  # another launcher has described the rank more precisely
             return False
         place = clusters.detect(environ)
         return place is not None and (place.hosts > 1 or _is_numbered(environ))
@@ -54,12 +54,12 @@ class Cluster(Environment):
         return f"{self.name}.{self._place.job}.{self._place.index}"
 
     def endpoint(self) -> RendezvousEndpoint:
-        # Host 0 may not be told its own address: its name stands for all that it has.
+        # Host 0 may not know its own address, but its name resolves to all addresses that it has.
         address = socket.gethostname() if self._place.index == 0 else self._place.leader
         ports = likely_ports(f"{self.name}.{self._place.job}")
         return RendezvousEndpoint(tuple((address, port) for port in ports), self._needed_key())
 
 
 def _is_numbered(environ: Mapping[str, str]) -> bool:
-    """Whether the cluster has given each process numbers of its own."""
+    """Whether the cluster has given each process its own rank and local rank."""
     return all(name in environ for name in (_RANK, _SIZE, _LOCAL_RANK))

@@ -34,9 +34,9 @@ class Distrun(Environment):
         )
 
     def job_name(self) -> str:
-        # The plan's name of the host keeps `-H localhost:2,127.0.0.1:2` apart: two in the plan, one to the kernel.
+        # The host's name in the plan distinguishes `-H localhost:2,127.0.0.1:2`: two hosts in the plan, one machine.
         contract = self._contract()
-        # The trials of a sweep are worlds of one job that are there at the same time.
+        # The trials of a sweep are worlds of one job that exist at the same time.
         trial = f".{self._environ[TRIAL]}.{contract.restart}" if TRIAL in self._environ else ""
         return f"{self.name}.{contract.job}.{contract.hostname}{trial}"
 
@@ -49,7 +49,7 @@ class Distrun(Environment):
     def job_key(self) -> bytes | None:
         try:
             return bytes.fromhex(self._contract().key)
-        except ValueError:  # the value is a secret: not shown, and no traceback that shows it either
+        except ValueError:  # the value is a secret, so neither the message nor a chained traceback may show it
             raise UsageError("DISTRUN_KEY is not in hexadecimal digits: start the script with `distrun`") from None
 
     def endpoint(self) -> RendezvousEndpoint:

@@ -1,4 +1,4 @@
-"""Ranks that were given RANK and WORLD_SIZE, as torch.distributed's `env://` wants them."""
+"""Ranks started with RANK and WORLD_SIZE, as torch.distributed's `env://` expects them."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class EnvUrl(Environment):
 
     def job_name(self) -> str:
         if self._number(_SIZE) == 1:
-            return self._alone  # needs no master: whatever is left in the variables, there is no other rank to meet
+            return self._alone  # no master is needed: whatever else is set, this rank is the only one
         return f"env.{self._text(_MASTER_ADDR)}:{self._text(_MASTER_PORT)}"
 
     def endpoint(self) -> RendezvousEndpoint:
         return self._endpoint_at_master()
 
     def _local(self, rank: int, size: int) -> tuple[int, int]:
-        """Return (local_rank, local_size), if the variables say them or there is only one possibility."""
+        """Return (local_rank, local_size), if the variables contain them or there is only one possibility."""
         if _LOCAL_RANK in self._environ and _LOCAL_SIZE in self._environ:
             return self._number(_LOCAL_RANK), self._number(_LOCAL_SIZE)
         # No other host can reach a master that is called localhost, so all ranks are here.

@@ -10,8 +10,8 @@ from distrun.errors import UsageError
 from distrun.runtime.world.environments.base import Environment, even_cross
 
 # flux run -N2 -n4 gives the third task: FLUX_TASK_RANK=2 FLUX_JOB_SIZE=4 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_NNODES=2
-# FLUX_JOB_ID=fABCdef3 (in F58), besides FLUX_URI and the variables of PMI-1, by which an MPI starts. A batch script has
-# FLUX_URI only.
+# FLUX_JOB_ID=fABCdef3 (in F58), and also FLUX_URI and the PMI-1 variables that an MPI library starts with. A batch
+# script has only FLUX_URI.
 _RANK = "FLUX_TASK_RANK"
 _SIZE = "FLUX_JOB_SIZE"
 _LOCAL_RANK = "FLUX_TASK_LOCAL_ID"
@@ -21,7 +21,7 @@ _JOB = "FLUX_JOB_ID"
 
 class Flux(Environment):
     name = "Flux"
-    is_mpi = True  # Flux serves PMI to every job: of several hosts, MPI tells where rank 0 is
+    is_mpi = True  # Flux provides PMI to every job, so with several hosts MPI can tell where rank 0 is
 
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:

@@ -18,7 +18,7 @@ _SIZE = "PMI_SIZE"
 _LOCAL_RANK = "MPI_LOCALRANKID"
 _LOCAL_SIZE = "MPI_LOCALNRANKS"
 _PROC = Path("/proc")
-_PROXIES = ("hydra_pmi_proxy", "pmi_proxy")  # MPICH and all of its kin; Intel MPI before 2019
+_PROXIES = ("hydra_pmi_proxy", "pmi_proxy")  # MPICH and everything derived from it; Intel MPI before 2019
 
 
 class Hydra(Environment):
@@ -27,7 +27,7 @@ class Hydra(Environment):
 
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
-        # Slurm's and Cray's own PMI set PMI_RANK as well, without the other one.
+        # The PMI of Slurm and of Cray sets PMI_RANK as well, but not the other variable.
         return _RANK in environ and _LOCAL_RANK in environ
 
     def topology(self) -> Topology:
@@ -37,7 +37,7 @@ class Hydra(Environment):
         return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
 
     def job_name(self) -> str:
-        # No variable names the job. Its ranks on a host share their proxy, and no other process does.
+        # No variable names the job. Its ranks on a host have the same proxy as ancestor, and no other process does.
         for pid, command, start in _ancestors(os.getpid()):
             if command in _PROXIES:
                 return f"hydra.{pid}.{start}"
@@ -51,19 +51,19 @@ def _ancestors(pid: int, proc: Path = _PROC) -> Iterator[tuple[int, str, str]]:
     """Yield (process id, command, start in clock ticks since boot) of each visible ancestor, the parent first.
 
     The start time makes a process id unique until the next boot. psutil's `create_time` adds the boot time, which
-    differs by a tick whenever the clock is adjusted, and two ranks might read it before and after.
+    changes by a tick whenever the clock is adjusted, so two ranks might read different values.
     """
     parent = _stat(pid, proc)[0]
-    while parent:  # 0: the parent is the kernel, or outside of our container
+    while parent:  # 0: the parent is the kernel, or outside this container
         grandparent, command, start = _stat(parent, proc)
         yield parent, command, start
         parent = grandparent
 
 
 def _stat(pid: int, proc: Path) -> tuple[int, str, str]:
-    """Return (parent, command, start) of a process; a parent of 0 when it is gone or hidden."""
+    """Return (parent, command, start) of a process. The parent is 0 if the process is gone or hidden."""
     # 2769 (hydra_pmi_proxy) S 2767 2767 1523 0 -1 4194304 219 0 0 0 0 0 0 0 20 0 1 0 128334 6238208 ...
-    # The command, 15 bytes at most, may hold blanks and parentheses.
+    # The command has at most 15 bytes, which may be blanks and parentheses.
     try:
         head, _, tail = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(") ")
     except OSError:

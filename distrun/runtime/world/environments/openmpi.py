@@ -16,8 +16,8 @@ _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 # Open MPI 4: PMIX_NAMESPACE=3117088769                (OMPI_MCA_ess_base_jobid has the same number)
 _NAMESPACE = "PMIX_NAMESPACE"
 _JOBID = "OMPI_MCA_ess_base_jobid"
-# The daemon of this host: PMIX_SERVER_URI2=prterun-vm-2821@0.0;tcp4://127.0.0.1:58787. It sets jobs apart to which
-# launchers on different machines gave the same number (release 4 squeezes host and process id into 16 bits).
+# The daemon of this host: PMIX_SERVER_URI2=prterun-vm-2821@0.0;tcp4://127.0.0.1:58787. It distinguishes jobs that got
+# the same number from launchers on different machines (release 4 squeezes host and process id into 16 bits).
 _SERVER = "PMIX_SERVER_URI2"
 
 
@@ -32,7 +32,7 @@ class OpenMpi(Environment):
     def topology(self) -> Topology:
         rank, size = self._number(_RANK), self._number(_SIZE)
         local_rank, local_size = self._number(_LOCAL_RANK), self._number(_LOCAL_SIZE)
-        # OMPI_COMM_WORLD_NODE_RANK does not help: despite its name it is a local rank too (over all jobs of the host).
+        # OMPI_COMM_WORLD_NODE_RANK does not help: despite its name it is a local rank, too (across the host's jobs).
         cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
         return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
 

@@ -23,7 +23,7 @@ _RANKS_PER_HOST = "SLURM_STEP_TASKS_PER_NODE"
 _HOSTNAME = "SLURMD_NODENAME"
 _HOSTS = "SLURM_STEP_NODELIST"
 _HOSTS_OF_JOB = "SLURM_JOB_NODELIST"
-# Numbers from here on are no steps started by srun: 4294967290 is salloc's interactive shell, ...291 the batch script,
+# Numbers from here on are not steps started by srun: 4294967290 is salloc's interactive shell, ...291 the batch script,
 # ...292 the container for outside processes (slurm.h: SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT).
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
@@ -34,7 +34,7 @@ class Slurm(Environment):
     @classmethod
     def is_present(cls, environ: Mapping[str, str]) -> bool:
         # A plain `python` in an sbatch script or a salloc shell has SLURM_JOB_ID, and even SLURM_PROCID=0 and the whole
-        # allocation's SLURM_NTASKS, but the other tasks are never started: it is a world of one. Only a step has them.
+        # allocation's SLURM_NTASKS, but the other tasks are never started: it is a world of one. Only steps have tasks.
         step = environ.get(_STEP, "")
         return _RANK in environ and step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP
 
@@ -76,11 +76,11 @@ class Slurm(Environment):
 
 
 def first_host(text: str) -> str:
-    """Return the first name in a host list as Slurm writes it, where rank 0 is: node01 for
+    """Return the first name in a host list as Slurm writes it, the host of rank 0: node01 for
     `node[01-04,07],gpu[1-2]-[0-1]`.
 
     Raises:
-        UsageError: `text` is not such a list.
+        UsageError: `text` is not a host list.
     """
     match = re.match(r"(?:[^,\[\]]|\[\d+[\d,-]*\])+(?=,|$)", text, re.ASCII)
     if match is None:
@@ -89,10 +89,10 @@ def first_host(text: str) -> str:
 
 
 def ranks_per_host(text: str) -> list[int]:
-    """Return Slurm's list of task counts expanded, in the order of the step's hosts.
+    """Return the counts in Slurm's list of task counts, expanded, in the order of the step's hosts.
 
     Raises:
-        UsageError: `text` is not such a list.
+        UsageError: `text` is not a list of task counts.
     """
     # 4            one host
     # 2(x2),1      three hosts

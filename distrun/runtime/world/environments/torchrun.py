@@ -34,7 +34,7 @@ class Torchrun(Environment):
 
     def topology(self) -> Topology:
         size, local_size, agents = self._number(_SIZE), self._number(_LOCAL_SIZE), self._number(_AGENTS)
-        # Which hosts have a rank with our local rank is known only if every agent has as many ranks as ours.
+        # Which hosts have a rank with this local rank is known only if every agent has the same number of ranks.
         if size != local_size * agents:
             raise UsageError(
                 f"torchrun started {size} ranks on {agents} hosts, {local_size} of them on this one: "
@@ -51,7 +51,7 @@ class Torchrun(Environment):
         )
 
     def job_name(self) -> str:
-        # The ranks of a restarted group must not meet what is left of the group before.
+        # The ranks of a restarted group must not find ranks that are left over from the group before.
         master = f"{self._text(_MASTER_ADDR)}:{self._text(_MASTER_PORT)}"
         restart = self._environ.get(_RESTART, "0")
         return f"torchrun.{self._text(_RUN)}.{master}.{restart}.{self._text(_AGENT)}"

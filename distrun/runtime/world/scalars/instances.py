@@ -1,4 +1,4 @@
-"""Finding what a script has made of a class that it has imported, without asking the script."""
+"""Finding the objects that a script has created of a class that it has imported, without the script's cooperation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from distrun.host.instances import instances_of
 
 
 class Instances:
-    """The objects of one class of each of some modules, from the moment at which one of these is imported."""
+    """The objects of some classes, from the time when a class's module is imported."""
 
     def __init__(self, *places: tuple[str, str]) -> None:
-        """Args: the names of modules, which are not imported for our sake, and of a class in each."""
+        """Args: the names of modules, which are not imported for this purpose, and of a class in each."""
         self._places = list(places)
         self._found: list[weakref.ref[Any]] = []
 
     def all(self) -> list[Any]:
-        """Return those that there are, the oldest first."""
+        """Return the objects that exist, the oldest first."""
         for place in list(self._places):
             module = sys.modules.get(place[0])
             kind = getattr(module, place[1], None)  # None while the module is being imported
@@ -38,5 +38,5 @@ class Instances:
             self._found.append(weakref.ref(made))
 
         kind.__init__ = noted
-        # Once: what was made before we looked.
+        # Once, after patching: the objects created before.
         self._found += map(weakref.ref, instances_of(kind))

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ActiveRun:
-    """The run that is active in whatever thread of the script."""
+    """The active run of any thread of the script."""
 
     title = "MLflow"
 
@@ -20,15 +20,14 @@ class ActiveRun:
         run = None if fluent is None else _active_run(fluent)
         if run is None:
             return
-        mlflow: Any = importlib.import_module("mlflow")  # it is there
+        mlflow: Any = importlib.import_module("mlflow")  # already imported, since its submodule is
         now = int(time.time() * 1000)
         metrics = [mlflow.entities.Metric(name, value, now, step) for name, value in figures.items()]
         mlflow.MlflowClient().log_batch(run.info.run_id, metrics=metrics)
 
 
 def _active_run(fluent: Any) -> Any:
-    """Return the run that was begun last of those that are active, in any thread; MLflow's own function knows only that
-    of the calling thread."""
+    """Return the active run that was started last, in any thread. MLflow itself knows only the current thread's."""
     stack = getattr(fluent, "_active_run_stack", None)
     by_thread = getattr(stack, "get_all_thread_values", None)
     stacks = [stack] if by_thread is None else list(by_thread().values())

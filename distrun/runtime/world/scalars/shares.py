@@ -1,4 +1,4 @@
-"""The figures of one rank, from its own events: how fast it steps, and what its main thread does in time. Pure."""
+"""The figures of one rank from its own events: its step rate, and how its main thread spends the time. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER)
 
 
 class Shares:
-    """Takes the events of a rank in their order, and gives the figures of one interval after the other."""
+    """Takes the events of a rank in order, and returns the figures of one interval after the other."""
 
     def __init__(self, now: int) -> None:
-        """Args: the time at which the first interval begins, in nanoseconds as those of events."""
+        """Args: the time when the first interval begins, in nanoseconds, by the clock of the events."""
         self.step = 0
-        """The last step that was done."""
+        """The last completed step."""
         self._began = now
         self._state, self._since = 0, now
-        self._sleeps_since = 0  # 0: it does not sleep
+        self._sleeps_since = 0  # 0: it is awake
         self._asleep_in_state = 0
         self._seconds: dict[int, int] = {}
         self._asleep = self._steps = self._samples = 0
@@ -45,7 +45,7 @@ class Shares:
                 self._steps += 1
 
     def figures(self, now: int) -> dict[str, float]:
-        """Return the figures of the interval that ends now, by their names; empty: no step was done in it."""
+        """Return the figures of the interval that ends at `now`, by name. Empty if no step was completed in it."""
         if self._sleeps_since:
             self._slept(self._sleeps_since, now)
         self._leave_state(now)

@@ -9,11 +9,11 @@ from typing import Any
 from distrun.runtime.world.scalars.instances import Instances
 
 FOLDER = "distrun"
-"""The folder in that of Keras's callback, beside `train` and `validation`."""
+"""The subfolder in the folder of Keras's callback, next to `train` and `validation`."""
 
 
 class SummaryWriters:
-    """The SummaryWriter that the script has made last, and not closed."""
+    """The last SummaryWriter that the script has created and not closed."""
 
     title = "TensorBoard"
 
@@ -23,7 +23,7 @@ class SummaryWriters:
         )
 
     def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures, if there is where to."""
+        """Write figures, if there is a place for them."""
         is_open = (one for one in reversed(self._instances.all()) if getattr(one, "file_writer", None) is not None)
         writer = next(is_open, None)
         if writer is not None:
@@ -33,7 +33,7 @@ class SummaryWriters:
 
 
 class KerasCallbacks:
-    """The `TensorBoard` callback that the script has made last, and fitted with."""
+    """The last `TensorBoard` callback that the script has created and used in `fit`."""
 
     title = "TensorBoard"
 
@@ -45,7 +45,7 @@ class KerasCallbacks:
         self._writer: Any = None
 
     def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures, if there is where to."""
+        """Write figures, if there is a place for them."""
         fitted = [one for one in self._instances.all() if getattr(one, "_train_dir", None)]
         if not fitted:
             return

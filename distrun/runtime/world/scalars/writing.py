@@ -1,4 +1,4 @@
-"""The thread of rank 0 that writes figures about its own time wherever the script writes scalars."""
+"""The thread of rank 0 that writes figures about its own use of time wherever the script writes scalars."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from distrun.tracing.reader import RingReader, events
 log = logging.getLogger("distrun")
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the ring, which holds some seconds at least."""
+"""Seconds between two reads of the ring, which holds several seconds at least."""
 
 _writing: Writing | None = None
 
@@ -31,23 +31,23 @@ class Sink(Protocol):
     title: str
 
     def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures, if there is where to."""
+        """Write figures, if there is a place for them."""
 
 
 class Writing:
-    """Writes until it is ended."""
+    """Writes figures until it is ended."""
 
     def __init__(self, every: float, is_first: Callable[[], bool]) -> None:
         """
         Args:
-            every: seconds between two times.
-            is_first: tells whether this is rank 0 at present.
+            every: the seconds between two writes.
+            is_first: returns whether this is rank 0 at present.
         """
         assert recording.ring is not None
         self._every = every
         self._is_first = is_first
         self._reader = RingReader(recording.ring.memory)
-        self._reader.read()  # what was before is not wanted
+        self._reader.read()  # skips earlier events
         self._shares = Shares(time.monotonic_ns())
         self._sinks: list[Sink] = [SummaryWriters(), KerasCallbacks(), ActiveRun()]
         self._process = os.getpid()
@@ -56,7 +56,7 @@ class Writing:
         self._thread.start()
 
     def end(self) -> None:
-        """Write no more, after what is left."""
+        """Write the remaining figures, and stop."""
         if os.getpid() == self._process:
             self._ended.set()
             self._thread.join()
@@ -78,13 +78,13 @@ class Writing:
         for sink in list(self._sinks):
             try:
                 sink.write(figures, self._shares.step)
-            except Exception as error:  # whatever it is, the training goes on without it
+            except Exception as error:  # whatever it is, the training continues without this sink
                 self._sinks.remove(sink)
                 log.warning("scalars are not written to %s any more: %s: %s", sink.title, type(error).__name__, error)
 
 
 def begin(every: float, is_first: Callable[[], bool]) -> None:
-    """Write from now on, unless that is so already.
+    """Start writing, unless it was started already.
 
     Args:
         every, is_first: see `Writing`.
@@ -101,7 +101,7 @@ def begin(every: float, is_first: Callable[[], bool]) -> None:
 
 
 def end() -> None:
-    """Write no more."""
+    """Stop writing."""
     global _writing
     writing, _writing = _writing, None
     if writing is not None:

@@ -2,6 +2,9 @@
 
 L. Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020; as in Optuna, nobody waits at a rung:
 a trial is compared with those that have come to it before.
+
+Optuna's pruners are not used. So grids can be pruned too, and the answer to a report waits for no sampler. Optuna is
+given the reports of pruned trials.
 """
 
 from __future__ import annotations

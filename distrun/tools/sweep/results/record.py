@@ -2,6 +2,8 @@
 
 Each line of the latter is one JSON object, and the last line of a trial counts; a launcher that is killed loses nothing
 but the trials that were running.
+
+A database would need a transaction per report, and Optuna for grids too.
 """
 
 from __future__ import annotations
