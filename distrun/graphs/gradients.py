@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from distrun.contract import settings
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.operations.reduction import Adasum
 from distrun.runtime.world import world
 from distrun.tensor_fusion.buckets import DEFAULT_THRESHOLD, GradientInfo
@@ -14,6 +16,16 @@ from distrun.tensor_fusion.graph_calls import CONCATENATED_UP_TO, plan_calls
 from distrun.tensor_fusion.low_rank import rank_of
 
 Tensor = TypeVar("Tensor")
+
+
+@dataclass(frozen=True)
+class OptimizerSettings(GradientSettings):
+    """The settings of the optimizers and tapes of Keras and TensorFlow, which may have local variables."""
+
+    scale_local: bool = True
+    """Whether local gradients are divided by the number of ranks."""
+    factor: float = 1.0
+    """Multiplies the gradients before they are reduced, and local ones."""
 
 
 class Toolkit(Protocol[Tensor]):

@@ -16,11 +16,11 @@ start it with these ranks, call `initialize()`.
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
-from distrun.graphs.compression import Compression as Compression
 from distrun.jax.collectives import *
 from distrun.jax.gradients import grad as grad, value_and_grad as value_and_grad
 from distrun.jax.ranks import init as init, initialize as initialize, shutdown as shutdown
 from distrun.jax.state import broadcast_parameters as broadcast_parameters
+from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.collectives.objects import *
 from distrun.shared_names import *
 

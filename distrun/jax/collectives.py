@@ -19,10 +19,10 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import arrays
-from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import mechanism, reduce_gradients
 from distrun.jax.trees import map_arrays
 from distrun.runtime.collectives.call import Call, broadcast_call
+from distrun.runtime.collectives.compressors import Compression, Compressor, wire_only
 from distrun.runtime.operations.call_site import call_site
 from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.reduction import Average, ReduceOp

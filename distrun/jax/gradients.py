@@ -9,9 +9,9 @@ from typing import Any
 import jax
 
 from distrun.graphs import residuals as residuals, signatures
-from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.graphs.jax import reduce_gradients
 from distrun.jax.trees import entries
+from distrun.runtime.collectives.compressors import Compression, Compressor, wire_only
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.operations.call_site import call_site
 from distrun.runtime.operations.reduction import Average, ReduceOp

@@ -7,8 +7,8 @@ from typing import Any
 import optax
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_only
 from distrun.jax.gradients import GradientReduction
+from distrun.runtime.collectives.compressors import Compression, Compressor, wire_only
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 

@@ -7,14 +7,14 @@
     model.compile(optimizer, loss)
     model.fit(..., callbacks=[distrun.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-Each rank trains on its own part of the data, in as many steps as the others. Keras 3 runs on TensorFlow, JAX or torch;
-Keras 2, the package tf_keras, is meant by a model or an optimizer of it, and by all else with TF_USE_LEGACY_KERAS=1.
+Each rank trains on its own part of the data, in as many steps as the others. Keras 3 runs on TensorFlow, JAX or torch.
+Models and optimizers of Keras 2 (the package tf_keras) are recognised as such; everything else here uses Keras 2 if
+TF_USE_LEGACY_KERAS=1 is set.
 """
 
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
-from distrun.graphs.compression import Compression as Compression
 from distrun.keras import callbacks as callbacks
 from distrun.keras.optimizer import (
     DistributedOptimizer as DistributedOptimizer,
@@ -27,6 +27,7 @@ from distrun.keras.variables import (
     broadcast_global_variables as broadcast_global_variables,
     broadcast_variables as broadcast_variables,
 )
+from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.collectives.objects import *
 from distrun.runtime.world.capabilities import *
 from distrun.runtime.world.world import shutdown as shutdown
@@ -58,6 +59,6 @@ def __getattr__(name: str) -> object:
         return getattr(import_module(_LATER[name]), name)
     if name != "elastic":
         raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
-    import distrun.keras.elastic as elastic  # not before: most jobs are not
+    import distrun.keras.elastic as elastic  # not before: most jobs are not elastic
 
     return elastic

@@ -1,4 +1,4 @@
-"""The choice between the two Kerases: by the object, and where there is none as `tf.keras` chooses."""
+"""The choice between Keras 3 and Keras 2: by the class of an object, or, without an object, as `tf.keras` chooses."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def _keras3() -> Library:
 
 
 def library_of(thing: Any) -> Library | None:
-    """Return the Keras that an optimizer or a model is an object of; None if of neither."""
+    """Return the Keras whose class `thing` (an optimizer or a model) is an instance of, or None if it is of neither."""
     packages = {kind.__module__.partition(".")[0] for kind in type(thing).__mro__}
     return _keras2() if "tf_keras" in packages else _keras3() if "keras" in packages else None
 
 
 CHOSEN: Library = _chosen()
-"""The Keras that `tf.keras` is: Keras 3, or with TF_USE_LEGACY_KERAS=1 Keras 2."""
+"""The Keras behind `tf.keras`: Keras 3, or Keras 2 with TF_USE_LEGACY_KERAS=1."""

@@ -1,9 +1,9 @@
-"""The part that distrun takes in `fit` of a model with a `DistributedOptimizer`.
+"""Hooks into `fit` for models with a `DistributedOptimizer`.
 
 Ranks that are not in the same step of `fit` would wait for one another for ever, or silently pair different steps. So
-all ranks compare their models when `fit` begins, and wait in a barrier at the end of each epoch, and of `fit`. It goes
-by the name of the gradients: a rank that is there while others still have steps to make clashes with their gradients,
-and all of them get an error at once.
+all ranks compare their models when `fit` begins, and wait in a barrier at the end of each epoch and of `fit`. The
+barrier has the same name as the gradients' operation. If a rank reaches it while others still have steps to make, the
+two requests disagree, and all ranks get an error at once instead of waiting.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from distrun.runtime.world import world
 from distrun.tracing import layout, recording
 
 _has_warned = False
-_departure: Handle | None = None  # what told other ranks that a `fit` failed here, which they may not have heard yet
+_departure: Handle | None = None  # the request that reports a failed `fit` to the other ranks, until they have seen it
 
 
 def is_distributed(model: Any) -> bool:
-    """Whether other ranks take part in the model's training."""
+    """Return whether other ranks take part in the model's training."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, Distributed):
         return False
@@ -40,7 +40,7 @@ def is_distributed(model: Any) -> bool:
 
 
 def _prepare(model: Any) -> tuple[type, bool] | None:
-    """Return what a train function is to be made for, before it is made."""
+    """Return what the train function of `model` depends on, before it is made, or None if it is not distributed."""
     optimizer = getattr(model, "optimizer", None)
     if not isinstance(optimizer, Distributed):
         return None
@@ -62,11 +62,11 @@ def _warn_of_xla() -> None:
 
 
 def _as_it_is(kind: Library, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `fit`: batches of `distrun.data.shard` are gone through whole, in the order that all ranks know.
+    """Return the arguments of `fit`, without shuffling if `x` is a `distrun.data.shard`: all ranks know its order.
 
     Raises:
-        UsageError: fewer of its batches are wanted, or more. Keras reads ahead, so nobody could tell where an epoch
-            ends.
+        UsageError: `steps_per_epoch` is not the shard's number of batches. Keras reads ahead, so the shard could not
+            tell where an epoch ends.
     """
     batches: Any = arguments.get("x")
     if not (isinstance(batches, Shard) and isinstance(batches, kind.PACKAGE.utils.Sequence)):
@@ -83,7 +83,7 @@ def _as_it_is(kind: Library, arguments: dict[str, Any]) -> dict[str, Any]:
 def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     arguments = _as_it_is(kind, arguments)
     courses = [each.distrun_course for each in _callbacks_of(arguments) if hasattr(each, "distrun_course")]
-    if courses:  # an ElasticCallback's, which says where to go on
+    if courses:  # of an ElasticCallback, which resumes at the saved position
         fit = partial(courses[0].fit, kind, fit)
     else:
         for each in _callbacks_of(arguments):
@@ -113,8 +113,8 @@ def _callbacks_of(arguments: dict[str, Any]) -> list[Any]:
 
 
 def _catch_up() -> None:
-    """Wait until all ranks have heard of a `fit` that failed here: the operations of another one have the same
-    names."""
+    """Wait until all ranks have seen the failure of an earlier `fit` here: the operations of the next `fit` have the
+    same names."""
     global _departure
     handle, _departure = _departure, None
     if handle is not None and handle.engine is world.engine():
@@ -123,11 +123,11 @@ def _catch_up() -> None:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error is a collective's, so that other ranks have it too, or leads to other ranks. TensorFlow and JAX
-    make it one of their own."""
+    """Return whether the error comes from a collective, so that other ranks have it too, or from a change of the job's
+    ranks. TensorFlow and JAX wrap such errors in exceptions of their own, so their text is searched."""
     if isinstance(error, CollectiveError) or _OURS.search(str(error)) is not None:
         return True
-    # By its name, so that elastic training is not loaded where nobody uses it.
+    # By its name, so that elastic training is not imported where it is not used.
     return type(error).__name__ == "HostsUpdatedInterrupt"
 
 
@@ -137,11 +137,12 @@ _SIDE = re.compile(r"(ranks? [\d, -]+) asked for ([^;]*)")
 
 
 class _Progress:
-    """The place of this rank in `fit`, told to the others by barriers: what a callback of either Keras does."""
+    """Tracks this rank's place in `fit`, and compares it with the other ranks by barriers: a mixin for the callbacks of
+    both versions of Keras."""
 
     model: Any
 
-    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+    _supports_tf_logs = True  # in Keras 2: so that Keras does not wait for the logs of each step
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__()
@@ -160,11 +161,11 @@ class _Progress:
         self._has_begun = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Start counting."""
+        """Start counting steps."""
         self._epoch, self._steps = epoch + 1, 0
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Count. (A callback for the end of a batch would keep Keras from working ahead.)"""
+        """Count a step. (A callback for the end of a batch would keep Keras from working ahead.)"""
         if batch:
             recording.step_done()
         recording.enter(layout.FORWARD)
@@ -179,7 +180,7 @@ class _Progress:
         self._wait_for_all()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Wait for the other ranks: none of them goes on."""
+        """Wait for the other ranks, which must end `fit` here as well."""
         self._place = f"the end of fit, after epoch {self._epoch}"
         self._wait_for_all()
         self._has_left = True
@@ -191,10 +192,12 @@ class _Progress:
             handle.engine.run(handle).wait()
 
     def leave(self, error: Exception) -> None:
-        """`fit` has failed here: who waits for our gradients is to hear of it now, even if our script goes on."""
+        """Report that `fit` failed here with `error`, so that ranks that wait for this one's gradients get an error
+        now,
+        even if this rank's script continues."""
         self._library.settle()
         words = f"{type(error).__name__}: {error}".splitlines()[0][:200].replace(";", ",")
-        # A shape that no barrier had before: so the words go with it.
+        # The text is sent only with a request that the ranks have not negotiated before, and these shapes are new.
         handle = self._barrier(((self._epoch, self._steps),), f"{self._place}, where fit failed with {words}")
         if handle is None or self._has_left:
             return
@@ -212,7 +215,7 @@ class _Progress:
         return handle
 
     def explain(self, clash: str) -> str:
-        """Return what a clash of the gradients with a barrier means."""
+        """Return the message for `clash`, the error of a barrier that met a gradient operation of the same name."""
         asked = [(who, what.partition(" at ")[2] or "another place") for who, what in _SIDE.findall(clash)]
         sides = "; ".join(f"{who} is at {where}" for who, where in asked)
         remedy = (
@@ -227,10 +230,10 @@ class _Progress:
 
 @cache
 def _progress_of(base: type) -> Any:
-    """Return the class as a callback of one Keras, whose base class of callbacks this is."""
+    """Return `_Progress` as a subclass of `base`, the base class of the callbacks of one version of Keras."""
     return types.new_class("Progress", (_Progress, base))
 
 
 def take_part(kind: Library) -> None:
-    """Do all this in every `fit` of a Keras from now on."""
+    """Install these hooks in `fit` of a version of Keras."""
     library.around_training(kind.PACKAGE, _prepare, partial(_train, kind))

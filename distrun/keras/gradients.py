@@ -1,9 +1,8 @@
-"""The reduction of the gradients that a Keras optimizer is given, whichever Keras and whichever backend it has."""
+"""The reduction of the gradients of a Keras optimizer, in Keras 3 and Keras 2, on every backend."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -11,20 +10,20 @@ import numpy as np
 
 from distrun.errors import UsageError
 from distrun.graphs import residuals as residuals, signatures
-from distrun.graphs.compression import Compression, Compressor, compressed
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.keras.library import Library, attach
 from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.compressors import compressed
 from distrun.runtime.collectives.consistency import compare, describe
-from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.runtime.collectives.residuals import may_need_feedback
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
 
 # Attributes of an optimizer:
-_AGREED = "_distrun_agreed"  # the engine and the variables that were compared, and what came of it
-_STEP = "_distrun_step"  # what the first operation of a step is called
+_AGREED = "_distrun_agreed"  # the engine, the variables that the ranks compared, and the resulting `Call`
+_STEP = "_distrun_step"  # the name of the first operation of a step
 _FEEDBACK = "_distrun_feedback"  # what `Distributed.distrun_feedback` returns
 LOCAL = "_distrun_local"
 """The attribute of an optimizer that holds its local variables."""
@@ -38,28 +37,17 @@ BEGINNING = "keras.fit"
 _WHAT = "the trainable variables of the model"
 
 
-@dataclass(frozen=True)
-class Settings(GradientSettings):
-    """The way gradients are reduced; see `DistributedOptimizer` for the meaning."""
-
-    factor: float = 1.0
-    """Multiplies the gradients before they are reduced."""
-    compression: Compressor = Compression.none
-    """Called for dense gradients if it is the user's own; otherwise `wire` says it all."""
-    scale_local: bool = True
-    """Whether local gradients are divided by the number of ranks."""
-
-
 class Distributed:
     """The class that `DistributedOptimizer` mixes into an optimizer's."""
 
     distrun_library: ClassVar[Library]
-    distrun_settings: ClassVar[Settings]
+    distrun_settings: ClassVar[OptimizerSettings]
     distrun_plain: ClassVar[type]
 
     @property
     def distrun_feedback(self) -> Any:
-        """The `ErrorFeedback` that `distrun.checkpoint` saves along with the optimizer; None if it loses nothing."""
+        """The `ErrorFeedback` that `distrun.checkpoint` saves with the optimizer, or None if compression keeps no
+        residuals."""
         settings = self.distrun_settings
         if settings.process_set is not global_process_set or not may_need_feedback(settings.wire):
             return None
@@ -70,7 +58,7 @@ class Distributed:
         return vars(self)[_FEEDBACK]
 
     def register_local_var(self, var: Any) -> None:
-        """Keep the gradient of a variable on its rank: it is not reduced but, unless `scale_local_gradients` is False,
+        """Keep the gradient of `var` on this rank. It is not reduced but, unless `scale_local_gradients` is False,
         divided by the number of ranks."""
         local_variables(self).add(var)
 
@@ -85,12 +73,12 @@ def local_variables(optimizer: Any) -> LocalVariables:
 
 
 def outer_steps_of(optimizer: Any) -> Any:
-    """Return the outer steps of an optimizer; None if it takes none."""
+    """Return the outer steps of an optimizer, or None if it takes none."""
     return getattr(optimizer, OUTER, None)
 
 
 Reduce = Callable[[Sequence[Any], Sequence[Any], Call, bool], list[Any]]
-"""Reduces gradients (None among them) of variables with a collective; the flag is `sparse_as_dense`."""
+"""Reduces gradients (some may be None) of variables by a collective call. The flag is `sparse_as_dense`."""
 
 
 @lru_cache
@@ -115,7 +103,7 @@ def _reduction_on(backend: str) -> Reduce:
 
 
 def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients of all ranks together. In a world of one, and on ranks that are not in the process set, they are as
+    """Return the gradients of all ranks together. In a world of one, and on ranks outside the process set, they stay as
     they were.
 
     Raises:
@@ -139,7 +127,7 @@ def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -
 
 
 def _size(ranks: ProcessSet, is_tensorflow: bool) -> Any:
-    """The number of ranks: of TensorFlow's a tensor, where a graph may outlive this world."""
+    """Return the number of ranks. For TensorFlow it is a tensor, since a graph may outlive this world."""
     if not is_tensorflow:
         return ranks.size()
     import tensorflow as tf
@@ -162,15 +150,16 @@ def _reduce(optimizer: Any, gradients: list[Any], variables: list[Any]) -> list[
 
 
 def _missing(gradients: Sequence[Any], backend: str) -> frozenset[int]:
-    """The places of gradients that there are not, on any rank: one's first might otherwise be added to another's
-    second."""
+    """Return the places of gradients that are None. The ranks compare them, or one rank's first gradient might be added
+    to another rank's second."""
     if backend == "torch":  # where ranks may differ in that, see torch_gradients
         return frozenset()
     return frozenset(place for place, gradient in enumerate(gradients) if gradient is None)
 
 
 def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int] = frozenset()) -> Call:
-    """The collective that reduces the gradients of these variables. The ranks compare them when they are first seen."""
+    """Return the call that reduces the gradients of these variables. The ranks compare the variables when they are
+    first seen."""
     engine, identity = world.engine(), (tuple(map(id, variables)), missing)
     agreed = getattr(optimizer, _AGREED, None)
     if agreed is not None and agreed[0] is engine and agreed[1] == identity:
@@ -186,7 +175,7 @@ def _collective(optimizer: Any, variables: Sequence[Any], missing: frozenset[int
 def entry_of(variable: Any) -> str:
     """Return a variable's entry in the list that ranks compare."""
     name = getattr(variable, "path", None) or variable.name
-    dtype = getattr(variable.dtype, "name", variable.dtype)  # of TensorFlow's variables it is an object
+    dtype = getattr(variable.dtype, "name", variable.dtype)  # TensorFlow's variables have an object there
     return describe(signatures.canonical_name(name), variable.shape, dtype)
 
 
@@ -195,10 +184,10 @@ def _entries(variables: Sequence[Any]) -> list[str]:
 
 
 def begin(model: Any) -> None:
-    """Before the first step of `fit`: the ranks compare their models, whatever they have compared before.
+    """Compare the ranks' models before the first step of `fit`, even if they have compared them before.
 
-    So ranks that differ get an error even if one of them has trained such a model already, and each knows, before it
-    makes a step, what the steps of the others are called. If a model is not built yet, that waits for the first step.
+    So ranks that differ get an error even if one of them has trained such a model already, and each knows the names of
+    the other ranks' steps before it makes one. If a model is not built yet, the comparison waits for the first step.
 
     Raises:
         MismatchError: the ranks do not have the same variables.
@@ -216,7 +205,7 @@ def begin(model: Any) -> None:
 
 
 def all_built(model: Any, library: Library, name: str, ranks: ProcessSet) -> bool:
-    """Whether the model has its variables on all ranks. `name` is the operation's."""
+    """Return whether the model has its variables on all ranks. `name` is the name of the operation that asks them."""
     return bool(collectives.allgather(np.array([library.is_built(model)]), name, ranks).all())
 
 
@@ -230,6 +219,6 @@ def _first_operation(gradients: Sequence[Any], collective: Call, backend: str) -
 
 
 def name_of_step(optimizer: Any) -> str | None:
-    """Return the name of the first operation of each of the optimizer's steps; None if it is not known yet."""
+    """Return the name of the first operation of each of the optimizer's steps, or None if it is not known yet."""
     agreed = getattr(optimizer, _AGREED, None)
     return getattr(optimizer, _STEP) if agreed is not None and agreed[0] is world.engine() else None

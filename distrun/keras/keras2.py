@@ -1,11 +1,11 @@
-"""Keras 2, which lives on as tf_keras, and all that rests on its inside. Tried with tf_keras 2.21.
+"""Keras 2, today's package tf_keras, and everything that depends on its internals. Tested with tf_keras 2.21.
 
-Its optimizers are of two kinds: those of `tf_keras.optimizers`, and those of `tf_keras.optimizers.legacy`, which were
-the only ones up to Keras 2.10. What is taken for granted, and checked when this is imported:
+Its optimizers are of two kinds: `tf_keras.optimizers`, and `tf_keras.optimizers.legacy`, which were the only ones up to
+Keras 2.10. This module relies on the following, and checks it when it is imported:
 
-- `apply_gradients` is where all updates pass: in `fit`, in `minimize`, and in graphs of TensorFlow 1.
+- All updates go through `apply_gradients`: in `fit`, in `minimize`, and in graphs of TensorFlow 1.
 - Loss-scaling optimizers look at the gradients before they hand them on.
-- A saved file names an optimizer by its class, its `_keras_api_names` or a registry of classes.
+- A saved file takes the name of an optimizer from its class, its `_keras_api_names` or a registry of classes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ trainer_of(keras)
 
 
 class DistributedKeras2(Distributed):
-    """The class mixed into an optimizer's, of both kinds."""
+    """The class mixed into the classes of optimizers of both kinds."""
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **options: Any) -> Any:
@@ -115,7 +115,7 @@ def slots(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
     optimizer = _core(optimizer)
     if _is_legacy(optimizer):
         return [slot for variable in variables for slot in optimizer._slots.get(variable._unique_id, {}).values()]
-    names = {variable._shared_name for variable in variables}  # they are called after their variable: m/dense/kernel
+    names = {variable._shared_name for variable in variables}  # slots are named after their variable: m/dense/kernel
     return [slot for slot in state_of(optimizer) if slot.name.partition(":")[0].partition("/")[2] in names]
 
 
@@ -157,7 +157,7 @@ def _is_legacy(optimizer: Any) -> bool:
 
 
 def _core(optimizer: Any) -> Any:
-    """The optimizer inside one that scales the loss, or the optimizer itself."""
+    """Return the optimizer inside one that scales the loss, or the optimizer itself."""
     is_outer = any(isinstance(optimizer, kind) for kind in scaling_optimizers())
     return optimizer.inner_optimizer if is_outer else optimizer
 

@@ -1,13 +1,13 @@
-"""Keras 3, and all that rests on its inside, which may change from one version to the next. Tried with 3.5 to 3.15.
+"""Keras 3, and everything that depends on its internals, which may change with a release. Tested with 3.5 to 3.15.
 
-What is taken for granted, and checked when this is imported:
+This module relies on the following, and checks it when it is imported:
 
-- `Optimizer.apply` is where all updates pass; with gradient accumulation `_clip_gradients` sees the accumulated
-  gradients, and is called once per update (on JAX in every step, since there are no branches).
+- All updates go through `Optimizer.apply`. With gradient accumulation `_clip_gradients` sees the accumulated gradients,
+  and is called once per update (on JAX in every step, since there are no branches).
 - `LossScaleOptimizer` looks at the gradients before it hands them on, and its `stateless_apply` does not call its
   `apply`.
 - A trainer's `fit` calls `make_train_function`, which traces `optimizer.apply` into what it caches as `train_function`.
-- A saved file names an optimizer as two registries of classes say.
+- A saved file takes the name of an optimizer from two registries of classes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ trainer_of(keras)
 
 
 def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Have torch.compile, which would look into it, call `function` as it is."""
+    """Return `function`, marked on the torch backend so that torch.compile does not trace it."""
     if BACKEND != "torch":
         return function
     import torch
@@ -67,7 +67,7 @@ _reduce = _not_compiled(gradients.reduce)
 
 
 class DistributedKeras3(Distributed, keras.optimizers.Optimizer):
-    """The class mixed into an optimizer's."""
+    """The class mixed into an optimizer's class."""
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Update the variables with the gradients of all ranks."""
@@ -76,7 +76,7 @@ class DistributedKeras3(Distributed, keras.optimizers.Optimizer):
         return super().apply(grads, trainable_variables)
 
     def __reduce__(self) -> Any:
-        """Pickle as what a file would hold: the plain optimizer."""
+        """Pickle as the plain optimizer, as a saved file has it."""
         _, arguments = super().__reduce__()
         return self.distrun_plain._unpickle_model, arguments  # type: ignore[attr-defined]
 
@@ -99,14 +99,14 @@ class DistributedLossScaling(DistributedKeras3):
 
 
 def _variables_of(optimizer: Any, given: Sequence[Any] | None) -> list[Any]:
-    """The variables that the gradients given to `apply` belong to."""
+    """Return the variables that the gradients given to `apply` belong to."""
     return list(optimizer._trainable_variables if given is None else given)
 
 
 def _at_update(optimizer: Any, function: Callable[[list[Any]], list[Any]], grads: list[Any]) -> list[Any]:
-    """Within `_clip_gradients` of an optimizer that accumulates: `function(grads)` in steps that update the
-    variables."""
-    if BACKEND != "jax":  # the others do not come here in other steps
+    """Return `function(grads)` in steps that update the variables, otherwise `grads`: for `_clip_gradients` of an
+    optimizer that accumulates gradients."""
+    if BACKEND != "jax":  # on the others Keras calls `_clip_gradients` in such steps only
         return function(grads)
     import jax
 
@@ -161,7 +161,8 @@ def build(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def slots(optimizer: Any, variables: Sequence[Any]) -> list[Any]:
-    # They are called after their variable: dense_kernel_momentum, and there may be a variable dense as well.
+    # Slots are named after their variable: dense_kernel_momentum. The longest match counts, for there may be a variable
+    # dense as well.
     inner = _core(optimizer)
     owners = {variable.path.replace("/", "_"): variable for variable in inner._trainable_variables}
     wanted = {id(variable) for variable in variables}
@@ -191,7 +192,7 @@ def rates(optimizer: Any) -> list[Any]:
 
 
 def drop_passes(optimizer: Any) -> None:
-    """Do nothing: Keras adds up in variables of the optimizer."""
+    """Do nothing: Keras 3 accumulates gradients in variables of the optimizer."""
 
 
 def scaling_optimizers() -> list[Any]:
@@ -199,7 +200,7 @@ def scaling_optimizers() -> list[Any]:
 
 
 def _core(optimizer: Any) -> Any:
-    """The optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
+    """Return the optimizer inside a `LossScaleOptimizer`, or the optimizer itself."""
     return optimizer.inner_optimizer if isinstance(optimizer, LossScaleOptimizer) else optimizer
 
 
@@ -211,7 +212,7 @@ def array_of(value: Any) -> Any:
         value = value.value
     if not keras.ops.is_tensor(value):
         return np.asarray(value)
-    # Keras cannot convert a bfloat16 of TensorFlow without dimensions.
+    # Keras cannot convert a bfloat16 scalar of TensorFlow.
     return np.asarray(
         value.numpy() if BACKEND == "tensorflow" and hasattr(value, "numpy") else keras.ops.convert_to_numpy(value)
     )
@@ -235,7 +236,7 @@ def load_model(filepath: Any, custom_objects: dict[str, Any], legacy_optimizers:
 
 
 def is_built(model: Any) -> bool:
-    if BACKEND != "tensorflow" or model.optimizer.built:  # the others have built it by then
+    if BACKEND != "tensorflow" or model.optimizer.built:  # the other backends have built the model by then
         return True
     return all(layer.built for layer in model._flatten_layers())
 

@@ -1,6 +1,7 @@
-"""The two Kerases as the rest of `distrun.keras` sees them: Keras 3, and Keras 2, which lives on as tf_keras.
+"""The interface through which `distrun.keras` uses both versions of Keras: Keras 3, and Keras 2, today's tf_keras.
 
-A module for each of them, `keras3` and `keras2`, has the members of `Library`, and all that rests on its inside.
+The modules `keras3` and `keras2` have the members of `Library`, and everything that depends on the internals of one
+version.
 """
 
 from __future__ import annotations
@@ -14,25 +15,25 @@ from distrun.errors import UsageError
 
 
 class Library(Protocol):
-    """The members of such a module."""
+    """The members of `keras3` and `keras2`."""
 
     PACKAGE: Any
     """The package itself."""
     BACKEND: str
     """The backend of Keras: tensorflow, jax or torch."""
     OPTIMIZERS: tuple[type, ...]
-    """The classes that every optimizer is an instance of, one or the other."""
+    """The base classes of optimizers: each optimizer is an instance of one of them."""
     ALTERING: tuple[str, ...]
     """Names of the callbacks that change the training."""
 
     # Optimizers
 
     def mixin_of(self, plain: type, /) -> type:
-        """Return the class, a `gradients.Distributed`, that is mixed into an optimizer's."""
+        """Return the subclass of `gradients.Distributed` to be mixed into the optimizer class `plain`."""
         ...
 
     def save_as(self, kind: type, plain: type, /) -> None:
-        """Have files say of instances of `kind` what they would say of `plain`, if possible by its public name."""
+        """Save instances of `kind` under the name of `plain`, its public name if possible."""
         ...
 
     def rename(self, optimizer: Any, name: str, /) -> None:
@@ -40,24 +41,24 @@ class Library(Protocol):
         ...
 
     def accumulate(self, optimizer: Any, passes: int, is_average: bool, /) -> float:
-        """Have the optimizer update its variables once in so many passes; return what multiplies its gradients, which
-        are added up or averaged then.
+        """Make the optimizer update its variables once in `passes` passes, by the sum or the average of their
+        gradients. Return the factor for its gradients.
 
         Raises:
-            UsageError: this optimizer cannot.
+            UsageError: this optimizer cannot do so.
         """
         ...
 
     def build(self, optimizer: Any, variables: Sequence[Any], /) -> None:
-        """Have the optimizer make its variables for those of the model, unless it has."""
+        """Make the optimizer create its state for the model's `variables`, unless it has done so."""
         ...
 
     def slots(self, optimizer: Any, variables: Sequence[Any], /) -> list[Any]:
-        """Return the variables of an optimizer that belong to some of the model's."""
+        """Return the variables of an optimizer that belong to these variables of the model."""
         ...
 
     def velocities(self, optimizer: Any, /) -> list[Any]:
-        """Return the variables of a momentum that contains the learning rate: they are rescaled when that changes."""
+        """Return the momentum variables that contain the learning rate, and so are rescaled when it changes."""
         ...
 
     def iterations(self, optimizer: Any, /) -> Any:
@@ -65,12 +66,12 @@ class Library(Protocol):
         ...
 
     def rates(self, optimizer: Any, /) -> list[Any]:
-        """Return what belongs to an optimizer and is not among its variables, such as the learning rate."""
+        """Return an optimizer's hyperparameters that are not among its variables, such as the learning rate."""
         ...
 
     def drop_passes(self, optimizer: Any, /) -> None:
-        """Forget gradients that were added up here for an update that has not come; Keras's own sums are variables of
-        the optimizer, and all ranks take them over."""
+        """Forget the gradients that distrun has added up for an update that has not come. The sums of Keras itself are
+        variables of the optimizer, which all ranks take over."""
         ...
 
     def scaling_optimizers(self) -> list[Any]:
@@ -98,8 +99,8 @@ class Library(Protocol):
     # Training
 
     def is_built(self, model: Any, /) -> bool:
-        """Whether the model has its variables when training begins: those that it will have, for layers may be
-        unused."""
+        """Return whether the model has, when training begins, all the variables that it will have (layers may be
+        unused)."""
         ...
 
     def finish(self, model: Any, /) -> None:
@@ -107,7 +108,7 @@ class Library(Protocol):
         ...
 
     def settle(self) -> None:
-        """Wait for the steps that the backend still works on, after `fit` has failed, whatever their outcome."""
+        """Wait for the steps that the backend still works on after `fit` has failed, and ignore their errors."""
         ...
 
 
@@ -115,7 +116,7 @@ class Library(Protocol):
 
 
 def switch_class(optimizer: Any, kind: type) -> None:
-    """Make an optimizer an instance of a subclass of its class, past the tracking of attributes."""
+    """Make an optimizer an instance of `kind`, a subclass of its class, bypassing Keras's tracking of attributes."""
     object.__setattr__(optimizer, "__class__", kind)
 
 
@@ -125,13 +126,13 @@ def attach(optimizer: Any, name: str, value: Any) -> None:
 
 
 def state_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's variables, which are a method of some optimizers and a property of others."""
+    """Return an optimizer's variables: `variables` is a method of some optimizers and a property of others."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)
 
 
 def call_after(owner: Any, method: str, hook: Callable[[Any], None]) -> None:
-    """Call `hook` with each object of a class whenever `method` has ended, from now on."""
+    """Change the class `owner` so that `hook` is called with the object after each call of `method`."""
     plain = getattr(owner, method)
 
     @functools.wraps(plain)
@@ -147,10 +148,10 @@ def call_after(owner: Any, method: str, hook: Callable[[Any], None]) -> None:
 
 
 def trainer_of(keras: Any) -> Any:
-    """Return the class from which `keras.Model` has its `fit`.
+    """Return the base class of `keras.Model` that defines `fit`.
 
     Raises:
-        UsageError: this Keras is another one inside.
+        UsageError: the internals of this Keras are different.
     """
     for owner in keras.Model.__mro__:
         if "make_train_function" in vars(owner) and "fit" in vars(owner):
@@ -159,7 +160,7 @@ def trainer_of(keras: Any) -> Any:
 
 
 def misses(keras: Any, what: str) -> UsageError:
-    """Return the error for a Keras that is another one inside."""
+    """Return the error for a Keras whose internals have no `what`."""
     return UsageError(
         f"{keras.__name__} {keras.__version__} has no {what}, which distrun.keras builds on: install Keras 3.5 to "
         "3.15, tf_keras 2.16 to 2.21, or a newer distrun"
@@ -169,10 +170,11 @@ def misses(keras: Any, what: str) -> UsageError:
 def around_training(
     keras: Any, prepare: Callable[[Any], object | None], train: Callable[[Any, Any, dict[str, Any]], Any]
 ) -> None:
-    """Take part in training from now on.
+    """Hook into the training of all models of `keras`.
 
-    `prepare(model)` is called before a train function is made or taken from the cache, and returns what it must have
-    been made for (None: anything). `train(fit, model, arguments)` is called instead of `fit(model, **arguments)`.
+    `prepare(model)` is called before a train function is made or taken from the cache. It returns what a cached
+    function must have been made for; None accepts any. `train(fit, model, arguments)` is called instead of `fit(model,
+    **arguments)`.
     """
     trainer = trainer_of(keras)
     make_train_function, fit = trainer.make_train_function, trainer.fit
@@ -198,10 +200,10 @@ def around_training(
 
 
 def first_callback(keras: Any, arguments: dict[str, Any], callback: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of `fit` with one more callback, before all others.
+    """Return the arguments of `fit` with `callback` before all other callbacks.
 
     Raises:
-        UsageError: a callback is one of the other Keras.
+        UsageError: a callback belongs to the other version of Keras.
     """
     given = arguments.get("callbacks")
     if isinstance(given, keras.callbacks.CallbackList):

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any Keras optimizer, fed with the gradients of all ranks."""
+"""DistributedOptimizer: any Keras optimizer, with the gradients of all ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor, wire_type
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.graphs.local_variables import LocalVariables
 from distrun.keras import fitting, library
 from distrun.keras.choice import CHOSEN, library_of
-from distrun.keras.gradients import LOCAL, Distributed, Settings
+from distrun.keras.gradients import LOCAL, Distributed
 from distrun.keras.library import Library
+from distrun.runtime.collectives.compressors import Compression, Compressor
 from distrun.runtime.collectives.gradient_settings import check_groups, check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
@@ -34,57 +35,42 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Make `optimizer` use the gradients of all ranks together; returns it.
+    """Make `optimizer` use the gradients of all ranks together, and return it.
 
     Gradients are reduced where the optimizer takes them (`apply`, `apply_gradients`, `stateless_apply`), so before
     clipping, weight decay and averages of weights: in `fit`, `train_on_batch`, a `train_step` of your own and a loop of
-    your own. With `gradient_accumulation_steps` they are reduced once per update, after accumulation; under a
-    `LossScaleOptimizer`, given or made by `compile` for mixed_float16, in every step and before it looks for
-    infinities, so that all ranks skip the same steps. The inner optimizers of a `MultiOptimizer` are fed with reduced
+    your own. With `gradient_accumulation_steps` they are reduced once per update, after accumulation. Under a
+    `LossScaleOptimizer`, given or made by `compile` for mixed_float16, they are reduced in every step and before it
+    looks for infinities, so that all ranks skip the same steps. The inner optimizers of a `MultiOptimizer` get reduced
     gradients, in every step as well.
 
     Args:
         optimizer: an optimizer of any class, of Keras 3 or of Keras 2 (tf_keras, its legacy optimizers too). It stays
-            the same object with its state; its class becomes a subclass of its class. What is saved is the plain
-            optimizer, and loads without distrun; see `load_model`.
+            the same object with its state, but its class becomes a subclass of its class. A saved file holds the plain
+            optimizer, and loads without distrun. See `load_model`.
         name: a new name for the optimizer.
-        compression: what travels between hosts, or a compressor of your own; see `distrun.graphs.compression`.
+        compression: what travels between hosts, or a compressor of your own; see
+            `distrun.runtime.collectives.compressors`.
         sparse_as_dense: reduce sparse gradients (TensorFlow's embeddings) as dense ones.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
         op: Average or Sum.
-        backward_passes_per_step: update after every so many steps. In Keras 3 this sets
-            `gradient_accumulation_steps`, which an optimizer that has no state yet can have. `iterations` counts
-            updates.
+        backward_passes_per_step: the number of steps per update. In Keras 3 this sets `gradient_accumulation_steps`,
+            which is possible only while the optimizer has no state. `iterations` counts updates.
         average_aggregated_gradients: average the gradients of these steps instead of adding them up.
         process_set: the ranks that train together. On other ranks the gradients stay as they are.
-        scale_local_gradients: divide the gradients of local variables, which `register_local_var` of the optimizer
-            makes of variables, by the number of ranks, as if the others had none.
+        scale_local_gradients: divide the gradients of local variables (see the optimizer's `register_local_var`) by the
+            number of ranks, as if the other ranks had none.
         num_groups, groups: accepted for Horovod's sake; all gradients travel together in any case.
         device_dense, device_sparse: accepted for Horovod's sake.
 
     Raises:
-        UsageError: an argument cannot be; the optimizer is wrapped already.
+        UsageError: an argument is impossible, or the optimizer is wrapped already.
     """
-    kind = library_to_wrap(optimizer)
-    passes = check_passes(backward_passes_per_step)
     check_groups(num_groups, groups)
-    # Checked before anything happens to the optimizer.
-    plain = Settings(
-        op, float(gradient_predivide_factor), wire_type(compression, of_gradients=True), sparse_as_dense, process_set
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
     )
-    if op not in (Average, Sum):
-        raise UsageError(f"op={op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
-    plain.is_alone()  # says so if there is no world yet, or no such set
-    settings = replace(
-        plain,
-        factor=kind.accumulate(optimizer, passes, average_aggregated_gradients),
-        compression=compression,
-        scale_local=bool(scale_local_gradients),
-    )
-    if name is not None:
-        kind.rename(optimizer, name)
-    library.switch_class(optimizer, _distributed(type(optimizer), settings, kind))
-    return optimizer
+    return wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -104,50 +90,58 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A `DistributedOptimizer` that leaves some layers to each rank: their gradients are not reduced.
+    """Make `optimizer` a `DistributedOptimizer` that leaves some layers to each rank: their gradients are not reduced.
 
-    Their weights then differ between the ranks, so give `BroadcastGlobalVariablesCallback` the same optimizer's model
-    or these variables: it leaves them out.
+    Their weights then differ between the ranks. `BroadcastGlobalVariablesCallback` leaves them out if its model has
+    this optimizer, or if it is given these variables.
 
     Args:
         optimizer: a Keras optimizer, which stays the same object.
         local_layers: a layer or several, built or not, whose trainable weights are local.
-        scale_local_gradients: divide the gradients of local variables by the number of ranks, as if the others had
+        scale_local_gradients: divide the gradients of local variables by the number of ranks, as if the other ranks had
             none.
         name, device_dense, device_sparse, compression, sparse_as_dense: see `DistributedOptimizer`.
         gradient_predivide_factor, op, backward_passes_per_step: see `DistributedOptimizer`.
         average_aggregated_gradients, num_groups, groups, process_set: see `DistributedOptimizer`.
 
     Raises:
-        UsageError: as `DistributedOptimizer` does, or `local_layers` are no layers.
+        UsageError: as `DistributedOptimizer` does, or `local_layers` are not layers.
     """
     layers = LocalVariables()
     layers.add_layers(local_layers)
-    DistributedOptimizer(
-        optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
+    check_groups(num_groups, groups)
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
     )
+    wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
     library.attach(optimizer, LOCAL, layers)
     return optimizer
 
 
-def library_to_wrap(optimizer: Any, wrapper: str = "DistributedOptimizer") -> Library:
-    """Return the Keras of an optimizer that the function `wrapper` is to wrap; take part in it from now on.
+def wrap(optimizer: Any, name: str | None, settings: OptimizerSettings, passes: int, is_average: bool) -> Any:
+    """Return `optimizer`, made to reduce gradients by `settings` and to update its variables once in `passes` passes.
 
     Raises:
-        UsageError: it is no optimizer of Keras, or wrapped already.
+        UsageError: see `DistributedOptimizer`.
+    """
+    # All arguments are checked before the optimizer is changed.
+    kind = library_to_wrap(optimizer)
+    passes = check_passes(passes)
+    if settings.op not in (Average, Sum):
+        raise UsageError(f"op={settings.op!r} does not reduce the gradients of Keras optimizers: use Average or Sum")
+    settings.is_alone()  # raises if there is no world yet, or no such set
+    settings = replace(settings, factor=kind.accumulate(optimizer, passes, is_average))
+    if name is not None:
+        kind.rename(optimizer, name)
+    library.switch_class(optimizer, _distributed(type(optimizer), settings, kind))
+    return optimizer
+
+
+def library_to_wrap(optimizer: Any, wrapper: str = "DistributedOptimizer") -> Library:
+    """Return the Keras of an optimizer that the function `wrapper` is to wrap, with distrun's hooks in its `fit`.
+
+    Raises:
+        UsageError: it is not an optimizer of Keras, or it is wrapped already.
     """
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
@@ -165,11 +159,12 @@ def library_to_wrap(optimizer: Any, wrapper: str = "DistributedOptimizer") -> Li
 
 # The classes ----------------------------------------------------------------------------------------------------------
 
-_classes: dict[tuple[type, Settings], type] = {}
+_classes: dict[tuple[type, OptimizerSettings], type] = {}
 
 
-def _distributed(plain: type, settings: Settings, kind: Library) -> type:
-    """The subclass of an optimizer's class that reduces gradients. `from_config`, and so a clone, makes its like."""
+def _distributed(plain: type, settings: OptimizerSettings, kind: Library) -> type:
+    """Return the subclass of the optimizer class `plain` that reduces gradients. `from_config` of it, and so a clone,
+    makes an optimizer that reduces as well."""
     if (plain, settings) in _classes:
         return _classes[plain, settings]
     made: Any = types.new_class(plain.__name__, (kind.mixin_of(plain), plain))
@@ -181,7 +176,8 @@ def _distributed(plain: type, settings: Settings, kind: Library) -> type:
 
 
 def _move_out(scaling: Any) -> None:
-    """Reduce outside a new optimizer that scales the loss what the optimizer inside it would have reduced."""
+    """Make a new loss-scaling optimizer reduce gradients in place of the optimizer inside it, before it looks for
+    infinities."""
     inner = scaling.inner_optimizer
     if isinstance(inner, Distributed) and not isinstance(scaling, Distributed):
         settings, kind = inner.distrun_settings, inner.distrun_library
@@ -196,7 +192,7 @@ _taking_part: list[Any] = []
 
 
 def take_part(kind: Library) -> None:
-    """Take part in each `fit` of a Keras from now on, and in the making of optimizers that scale the loss."""
+    """Install the hooks of `fitting` in a version of Keras, and `_move_out` in its loss-scaling optimizers; once."""
     if kind.PACKAGE not in _taking_part:
         _taking_part.append(kind.PACKAGE)
         fitting.take_part(kind)

@@ -9,11 +9,9 @@ from distrun.runtime.collectives import initialisation
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Join the job, with the arguments of `distrun.init`.
+    """Join the job, with the arguments of `distrun.init`. If there are GPUs, the Keras backend will use this rank's.
 
-    Where there are GPUs, Keras's backend will use the one of this rank.
-
-    Call it before TensorFlow or JAX compute anything: after that they can no longer be told which GPU to use.
+    Call it before TensorFlow or JAX compute anything: after that, their choice of GPU is fixed.
     """
     initialisation.init(comm, process_sets)
     backend = CHOSEN.BACKEND

@@ -1,13 +1,13 @@
-"""Loading models that were saved while training, to go on training them."""
+"""Loading saved models, to resume their training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from distrun.graphs.compression import Compression, Compressor
 from distrun.keras.choice import CHOSEN
 from distrun.keras.optimizer import DistributedOptimizer
+from distrun.runtime.collectives.compressors import Compression, Compressor
 
 
 def load_model(
@@ -18,19 +18,20 @@ def load_model(
     legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
-    """`keras.models.load_model`, and its optimizer made a `DistributedOptimizer` with the state it was saved with.
+    """Load a model as `keras.models.load_model` does, and make its optimizer, with its saved state, a
+    `DistributedOptimizer`.
 
-    With TF_USE_LEGACY_KERAS=1 it is that of tf_keras. The file may have been written with or without distrun; what
-    `DistributedOptimizer` was told then is not in it. Each rank reads the file. A model saved without an optimizer is
-    loaded as it is.
+    With TF_USE_LEGACY_KERAS=1 the function is the one of tf_keras. The file may have been written with or without
+    distrun. It does not hold the arguments of `DistributedOptimizer`. Each rank reads the file. A model saved without
+    an optimizer is loaded as it is.
 
     Args:
         filepath: where to read from.
         custom_optimizers: classes of optimizers of your own that are not registered with Keras.
         custom_objects: see `keras.models.load_model`.
         compression: see `DistributedOptimizer`.
-        legacy_opts: of Keras 2, load optimizers as those of `tf.keras.optimizers.legacy`; the files of TensorFlow 2.11
-            and later say by themselves which ones they are.
+        legacy_opts: in Keras 2, load optimizers as `tf.keras.optimizers.legacy`. Files of TensorFlow 2.11 and later
+            name the right class themselves.
         options: more options of `DistributedOptimizer`.
     """
     known = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})

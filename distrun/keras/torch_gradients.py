@@ -1,8 +1,8 @@
-"""Reducing gradients on the torch backend: those in `variable.value.grad` in their own memory, on the CPU or on the
-GPU.
+"""Reducing gradients on the torch backend: in place, in the memory of `variable.value.grad`, on the CPU or the GPU.
 
-A variable may have a gradient on some ranks only, where the way through the model depends on the data. So flags travel
-along, which say who has one: the gradient of the others counts as zero, and a variable nobody used keeps None.
+A variable may have a gradient on some ranks only, if the path through the model depends on the data. So flags travel
+along that tell which rank has one. On the other ranks the gradient counts as zero, and a variable that no rank used
+keeps None.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from distrun.torch.tensors import dtype_name, flat, is_flat
 def reduce(
     gradients: Sequence[Tensor | None], variables: Sequence[Any], collective: Call, sparse_as_dense: bool
 ) -> list[Tensor | None]:
-    """The reduced gradients. Sparse ones, which Keras does not make by itself, are reduced as dense ones."""
-    # Accumulated gradients may be fewer than the variables; they are all there, and none is a variable's own.
+    """Return the reduced gradients. Sparse ones, which Keras does not make by itself, are reduced as dense ones."""
+    # Accumulated gradients may be fewer than the variables. None of them is missing then, and none is a `.grad`.
     tensors = [_own(gradient, variable) for gradient, variable in zip(gradients, variables, strict=False)]
     flags = torch.tensor([gradient is not None for gradient in gradients], device=cuda.CPU).to(tensors[0].dtype)
     if cuda.kind(tensors[0]) == cuda.CPU:
@@ -53,7 +53,7 @@ def _on_gpu(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
 
 
 def _are_losses_kept(collective: Call) -> bool:
-    """Return whether something is lost that is to be made up for: of int4 only where there are several hosts."""
+    """Return whether a call has residuals: with int4 only if there are several hosts, with PowerSGD always."""
     if not residuals.are_kept_of(collective):
         return False
     topology = world.topology()
@@ -61,7 +61,7 @@ def _are_losses_kept(collective: Call) -> bool:
 
 
 def _through_host(tensors: Sequence[Tensor], flags: Tensor, collective: Call) -> None:
-    """The losses are kept in host memory, so the gradients travel through it."""
+    """Reduce GPU tensors through host memory, where the residuals are kept."""
     copies = [torch.empty(tensor.shape, dtype=tensor.dtype, device=cuda.CPU).copy_(tensor) for tensor in tensors]
     _on_host([*copies, flags], collective)
     for tensor, copy in zip(tensors, copies, strict=True):
@@ -69,7 +69,8 @@ def _through_host(tensors: Sequence[Tensor], flags: Tensor, collective: Call) ->
 
 
 def _own(gradient: Tensor | None, variable: Any) -> Tensor:
-    """A contiguous tensor to be written to: others than the variable's own gradient may share their memory."""
+    """Return a contiguous tensor that may be overwritten: the variable's own `.grad`, or a copy, since any other tensor
+    may share its memory."""
     value = variable.value
     if gradient is None:
         return torch.zeros_like(value, memory_format=torch.contiguous_format)

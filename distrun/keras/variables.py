@@ -1,4 +1,4 @@
-"""Starting from the same state: variables of models and optimizers, from one rank to all."""
+"""Starting from the same state: broadcasts of the variables of models and optimizers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def broadcast_variables(
     """Overwrite variables with the root's: `broadcast_variables(model.weights + optimizer.variables)`.
 
     Raises:
-        UsageError: there are none, since the model has not been built yet.
+        UsageError: `variables` is empty, since the model has not been built yet.
         MismatchError: the ranks do not have the same names, shapes and dtypes.
     """
     variables = list(variables)
@@ -40,7 +40,8 @@ def broadcast_variables(
         "keras.broadcast_variables",
         process_set=process_set,
     )
-    arrays = [np.array(array_of(variable)) for variable in variables]  # of 0 dimensions too, which asarray might change
+    # Copies, since a backend's own memory must not be written to; np.array keeps 0 dimensions.
+    arrays = [np.array(array_of(variable)) for variable in variables]
     handles = [
         collectives.broadcast_async_(array, root_rank, f"keras.broadcast_variables.{place}", process_set)
         for place, array in enumerate(arrays)
@@ -54,7 +55,7 @@ def broadcast_global_variables(root_rank: int = 0) -> None:
     """Overwrite all global variables of a graph of TensorFlow 1 with the root's. For tf_keras without eager execution.
 
     Raises:
-        UsageError: elsewhere, where there is no list of all variables; it says what to do instead.
+        UsageError: elsewhere, where there is no list of all variables. The message names the alternatives.
     """
     if CHOSEN.BACKEND == "tensorflow":
         import tensorflow as tf

@@ -3,25 +3,25 @@
     with distrun.ray.Executor(num_workers=4, gpus_per_worker=1) as executor:
         results = executor.run(train, args=(config,))
 
-`Executor` has the names and meanings of Horovod's `RayExecutor`. Its workers are Ray actors, each a rank, and stay up
-from call to call. `Trainer` is Ray Train's with distrun between its workers, for Ray Data, Tune and checkpoints;
+`Executor` has the names and meanings of Horovod's `RayExecutor`. Its workers are Ray actors, each a rank, and live from
+call to call. `Trainer` is Ray Train's trainer with distrun between its workers, for Ray Data, Tune and checkpoints.
 `Config` makes distrun the backend of any trainer.
 
-| module | what it has |
+| module | content |
 | --- | --- |
 | `executor` | `Executor`: calls of functions on workers |
-| `workers` | how they are started, become ranks, and are ended |
+| `workers` | starting workers, making them ranks, ending them |
 | `room` | their placement group |
-| `options` | what an executor is asked for, checked |
+| `options` | the arguments of an executor, checked |
 | `placement` | pure: bundles, and the ranks of workers by node |
-| `world` | from what the workers say of themselves to the variables of each rank |
+| `world` | computes the variables of each rank from the facts about all workers |
 | `worker` | the actor: a rank of the world |
-| `failures` | the results of a call, or which failure was the first |
-| `report` | how that is told |
+| `failures` | the results of a call, or its failures and which was the first |
+| `report` | the error that is raised for a failure |
 | `train` | `Trainer`, and `Config` and `Backend` for any trainer of Ray Train |
 
-Ray comes with the extra `ray`, Ray Train with `pip install 'ray[train]'`. A script that does not import this module has
-nothing of it.
+Ray comes with the extra `ray`, Ray Train with `pip install 'ray[train]'`. distrun does not need Ray unless a script
+imports this module.
 """
 
 from __future__ import annotations

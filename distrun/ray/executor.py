@@ -22,11 +22,11 @@ from distrun.ray.workers import Workers
 class Executor:
     """Workers on a Ray cluster, each a rank of one world, and calls of functions on all of them.
 
-    The names and meanings are those of Horovod's `RayExecutor`. Workers are Ray actors and stay up until `shutdown`:
-    what a function leaves in its process is there for the next, the world that `distrun.init()` joined included.
+    It has the names and meanings of Horovod's `RayExecutor`. Workers are Ray actors and live until `shutdown`, so state
+    that a function leaves in its process is kept for the next, including the world that `distrun.init()` joined.
 
     It is a context manager, which starts the workers and shuts them down. When a call fails on any rank, the failure
-    is raised and all workers are ended; `start` starts new ones.
+    is raised and all workers are ended. `start` starts new ones.
     """
 
     def __init__(
@@ -50,23 +50,23 @@ class Executor:
         network: str | None = None,
         horovod: bool | None = None,
     ) -> None:
-        """Check what is asked for; Ray is not asked for anything before `start`.
+        """Check the arguments. Ray is not contacted before `start`.
 
         Args:
-            settings: what `create_settings` returned.
-            num_workers: the number of workers; Ray packs them on few nodes.
-            num_hosts, num_workers_per_host: instead of it, so many nodes with so many workers each.
-            cpus_per_worker, gpus_per_worker: the resources of each worker; `use_gpu` alone gives each one GPU.
+            settings: the result of `create_settings`.
+            num_workers: the number of workers. Ray packs them on few nodes.
+            num_hosts, num_workers_per_host: the numbers of nodes and of workers on each, instead of `num_workers`.
+            cpus_per_worker, gpus_per_worker: the resources of each worker. `use_gpu` alone gives each one GPU.
             use_current_placement_group: whether to use the placement group that this process runs in, if it does.
             env: further variables of the workers. DISTRUN_* of this process reach them in any case.
             network: the interfaces and subnets that ranks of other nodes may use, like `distrun --network`.
-            horovod: whether `import horovod` gives distrun in the workers; None: if it does here.
+            horovod: whether `import horovod` gives distrun in the workers. None: if it does here.
             min_workers and the rest: Horovod's arguments for elastic jobs, refused. `override_discovery` changes
                 nothing.
 
         Raises:
-            UsageError: the numbers cannot be.
-            NotOfferedError: workers are to come and go.
+            UsageError: the numbers are impossible.
+            NotOfferedError: an argument asks for workers that come and go.
         """
         options.refuse_elastic(
             min_workers=min_workers,
@@ -110,7 +110,7 @@ class Executor:
         Args:
             timeout_s: seconds that the ranks wait for one another in `init`.
             ssh_identity_file, ssh_str: not used.
-            placement_group_timeout_s: seconds that Ray may take to find room for the workers.
+            placement_group_timeout_s: seconds that Ray may take to create the placement group of the workers.
             nics: the interfaces that ranks of other nodes may use.
         """
         return options.Settings(timeout_s, placement_group_timeout_s, nics)
@@ -130,16 +130,16 @@ class Executor:
         executable_kwargs: Mapping[str, Any] | None = None,
         extra_env_vars: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the workers and tell each which rank it is. Ray is initialised if it is not.
+        """Start the workers and assign their ranks. Ray is initialised unless it has been.
 
         Args:
-            executable_cls: if given, each worker makes one, which `execute` hands to its functions.
-            executable_args, executable_kwargs: the arguments that it is made with.
+            executable_cls: a class; if given, each worker makes an object of it, which `execute` passes to functions.
+            executable_args, executable_kwargs: the arguments of the class.
             extra_env_vars: further variables of the workers.
 
         Raises:
-            UsageError: the workers are up already, or nodes have different versions of distrun.
-            LaunchError: Ray finds no room for the workers in time, or one of them cannot be started.
+            UsageError: the workers are running already, or nodes have different versions of distrun.
+            LaunchError: Ray has no resources for the workers in time, or one of them cannot be started.
         """
         if self._workers is not None:
             raise UsageError("the executor has started its workers already: call shutdown() first, or use them")
@@ -150,7 +150,7 @@ class Executor:
             self._call("make_executable", make)
 
     def shutdown(self) -> None:
-        """End the workers and give their resources back; does nothing if there are none."""
+        """End the workers and release their resources. Does nothing if there are none."""
         workers, self._workers = self._workers, None
         if workers is not None:
             self._why_unusable = "its workers are shut down: call start() first"
@@ -170,9 +170,9 @@ class Executor:
             callbacks: Horovod's argument for its log, refused.
 
         Raises:
-            UsageError: the workers are not up.
-            LaunchError: a worker is gone; the text says which, on which node, why, and has its last lines.
-            Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
+            UsageError: the workers are not running.
+            LaunchError: a worker is gone. The text has its rank, its node, the reason and its last lines.
+            Exception: the exception of the first rank that failed. Its cause is a `RemoteTraceback`.
         """
         _refuse_callbacks(callbacks)
         return self._call("try_run", _checked(fn, args, kwargs))
@@ -182,11 +182,11 @@ class Executor:
     ) -> list[Any]:
         """Call `fn(*args, **kwargs)` on all ranks, and return Ray's references to the results at once, by rank.
 
-        `ray.get` of one raises Ray's own errors; a rank whose function raises leaves the world. Keep the executor until
-        the results are there: its workers end with it.
+        `ray.get` of a reference raises Ray's own errors. A rank whose function raises leaves the world. Keep the
+        executor until the results are complete: its workers end with it.
 
         Raises:
-            UsageError: the workers are not up.
+            UsageError: the workers are not running.
         """
         return self._submit("run", _checked(fn, args, kwargs))[1]
 
@@ -208,7 +208,7 @@ class Executor:
         return self._call("try_execute", _checked(fn)[0], slice(1))[0]
 
     def _call(self, method: str, payload: Any, ranks: slice = slice(None)) -> list[Any]:
-        """Return the results of a worker's method by rank; whatever prevents that ends all workers."""
+        """Return the results of a method of the workers by rank. Any failure ends all workers."""
         workers, refs = self._submit(method, payload, ranks)
         try:
             values, failed, left = collect(refs)
@@ -220,7 +220,8 @@ class Executor:
         return values
 
     def _submit(self, method: str, payload: Any, ranks: slice = slice(None)) -> tuple[Workers, list[Any]]:
-        """Have workers call a method with what is pickled once for all; return the workers, and Ray's references."""
+        """Call a method of the workers with `payload`, which is pickled once for all of them. Return the workers, and
+        Ray's references."""
         with self._submitting:
             workers = self._workers
             if workers is None:
@@ -229,7 +230,7 @@ class Executor:
                 raise UsageError("this process has left the executor's cluster: call shutdown(), then start()")
             try:
                 packed = ray.put(payload)
-            except Exception as error:  # Ray's own text is a page, its cause a sentence
+            except Exception as error:  # Ray's own text is a page long, the text of its cause one sentence
                 why = error.__cause__ or error
                 raise LaunchError(f"the function or its arguments cannot be pickled: {why}") from why
             return workers, [getattr(actor, method).remote(packed) for actor in workers.actors[ranks]]

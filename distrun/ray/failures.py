@@ -1,4 +1,4 @@
-"""The results of a call, or its failures: which of the workers failed first."""
+"""The results of a call, or its failures and which of the workers failed first."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ray.exceptions import RayError, RaySystemError, RayTaskError
 
 from distrun.ray.worker import Raised
 
-_CAUSE = 10.0  # seconds in which the cause may follow its consequences: Ray takes some to notice that a node is lost
-_PEERS = 0.5  # seconds in which the peers of a rank that is gone may tell how it ended, which Ray does not know
-_FORGET = 1.0  # seconds in which the calls of workers that were ended fail
+_CAUSE = 10.0  # seconds to wait for a cause after its consequences: Ray notices late that a node is lost
+_PEERS = 0.5  # seconds to wait for the peers of a lost rank, whose errors tell how it ended, which Ray does not know
+_FORGET = 1.0  # seconds to wait until the calls of ended workers fail
 
 NOTHING = Raised(b"", "")
 
@@ -26,26 +26,26 @@ class Failed:
 
     rank: int
     lost: RayError | None = None
-    """Ray's error, where the worker itself is gone."""
+    """Ray's error, if the worker itself is gone."""
     raised: Raised = NOTHING
-    """The exception of the function otherwise."""
+    """Otherwise the exception of the function."""
     stuck: str = ""
-    """A sentence about a call or result that could not travel; else empty."""
+    """A sentence about a call or result that could not be pickled or unpickled, otherwise empty."""
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the function failed because another rank was gone; frameworks may wrap the error in their own."""
+        """Whether the function failed because another rank was gone. Frameworks may wrap that error in their own."""
         return "JobAbortedError" in self.raised.text
 
 
 def collect(refs: Sequence[Any]) -> tuple[list[Any], list[Failed], list[Any]]:
-    """Return the results of a call by rank, or what has failed.
+    """Return the results of a call by rank, or its failures.
 
     Args:
-        refs: Ray's references to what the workers' `try_run` returns, by rank.
+        refs: Ray's references to the results of the workers' `try_run`, by rank.
 
     Returns:
-        The results; the failures, the cause first, as soon as that is known; the references that are left then.
+        The results; the failures, with the cause first, as soon as it is known; the references that are left then.
     """
     failed: list[Failed] = []
     values: dict[int, Any] = {}
@@ -67,7 +67,7 @@ def collect(refs: Sequence[Any]) -> tuple[list[Any], list[Failed], list[Any]]:
 
 
 def forget(refs: Sequence[Any]) -> None:
-    """Take results that nobody wants of workers that have been ended, or Ray would log errors among them."""
+    """Fetch and drop the results of workers that have been ended, or Ray would log their errors."""
     done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=_FORGET) if refs else ([], [])
     for ref in done:
         with suppress(Exception):
@@ -75,7 +75,9 @@ def forget(refs: Sequence[Any]) -> None:
 
 
 def _outcome(rank: int, ref: Any) -> Failed | tuple[Any]:
-    """Return a result, in a tuple, or the failure in its place. What functions raise is no error to Ray."""
+    """Return a result, in a tuple, or the failure in its place. Exceptions of functions come as values, not as errors
+    of
+    Ray."""
     try:
         value, raised = ray.get(ref)
     except RayTaskError as error:
@@ -99,7 +101,7 @@ def _cause(error: RayTaskError | RaySystemError) -> str:
 
 
 def _timeout(failed: Failed) -> float:
-    """Return the seconds in which others may still tell more about a failure."""
+    """Return the seconds to wait for other ranks' failures, which may tell more about this one."""
     if failed.is_consequence:
         return _CAUSE
     return _PEERS if failed.lost is not None else 0.0

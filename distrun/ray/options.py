@@ -1,4 +1,4 @@
-"""The request to an executor as plain data, checked before Ray is asked for anything."""
+"""The request to an executor as plain data, checked before Ray is contacted."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from distrun.host.numerals import MOST_RANKS
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that Horovod's scripts make by `RayExecutor.create_settings`."""
+    """The settings that scripts for Horovod make by `RayExecutor.create_settings`."""
 
     timeout_s: float | None = None
-    """Seconds that the ranks wait for one another in `init`; None: DISTRUN_START_TIMEOUT."""
+    """Seconds that the ranks wait for one another in `init`. None: DISTRUN_START_TIMEOUT."""
     placement_group_timeout_s: float = 100.0
-    """Seconds that Ray may take to find room for the workers."""
+    """Seconds that Ray may take to create the placement group of the workers."""
     nics: Iterable[str] | None = None
-    """The interfaces and subnets that ranks of other nodes may use; None: the address that Ray knows each node by."""
+    """The interfaces and subnets that ranks of other nodes may use. None: Ray's address of each node."""
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
@@ -28,7 +28,7 @@ class Settings:
 
     @property
     def network(self) -> str:
-        """The interfaces as `--network` takes them."""
+        """The interfaces in the format of `--network`."""
         return self.nics if isinstance(self.nics, str) else ",".join(self.nics or ())
 
 
@@ -38,7 +38,7 @@ class WorkerRequest:
 
     num_workers: int
     num_hosts: int | None
-    """None: Ray chooses on how many nodes."""
+    """The number of nodes. None: Ray chooses it."""
     cpus_per_worker: float
     gpus_per_worker: int
     use_current_placement_group: bool
@@ -55,10 +55,10 @@ class WorkerRequest:
 
 
 def number_of_workers(num_workers: object, num_hosts: object, num_workers_per_host: object) -> tuple[int, int | None]:
-    """Return the number of workers and of nodes, None where Ray chooses.
+    """Return the number of workers, and the number of nodes or None if Ray chooses it.
 
     Raises:
-        UsageError: the numbers are no numbers of workers, or contradict each other.
+        UsageError: a number is impossible, or the numbers contradict each other.
     """
     given = {"num_workers": num_workers, "num_hosts": num_hosts, "num_workers_per_host": num_workers_per_host}
     for name, value in given.items():
@@ -83,7 +83,7 @@ def number_of_gpus(use_gpu: bool, gpus_per_worker: object) -> int:
     """Return the number of GPUs of a worker.
 
     Raises:
-        UsageError: it is no whole number >= 1.
+        UsageError: it is not a whole number >= 1.
     """
     if gpus_per_worker is None:
         return int(use_gpu)
@@ -96,7 +96,7 @@ def number_of_cpus(cpus_per_worker: object, gpus: int) -> float:
     """Return the number of CPUs of a worker, which may be a fraction. Ray's nodes crash at numbers below 0.
 
     Raises:
-        UsageError: it is no such number, or nothing is left that Ray could reserve.
+        UsageError: it is not a number >= 0, or there is nothing for Ray to reserve.
     """
     if not isinstance(cpus_per_worker, (int, float)) or not 0 <= cpus_per_worker < math.inf:
         raise UsageError(f"cpus_per_worker={cpus_per_worker!r}: give a number of 0 or more, such as 1 or 0.5")
@@ -109,7 +109,7 @@ def variables(name: str, given: object) -> dict[str, str]:
     """Return variables for the workers as a dictionary.
 
     Raises:
-        UsageError: they are not text by names.
+        UsageError: `given` is not a mapping of text to text.
     """
     if given is None:
         return {}

@@ -12,24 +12,24 @@ from distrun.ray.options import WorkerRequest
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """A worker's account of itself."""
+    """The facts about a worker, collected on its node."""
 
     node: str
     """Ray's id of its node."""
     address: str
-    """The address by which Ray knows the node."""
+    """Ray's address of the node."""
     pid: int
     version: str
     """The version of distrun there."""
     rendezvous: int
-    """A port that is reserved there for the rendezvous, if this is to be rank 0."""
+    """A port that is reserved there for the rendezvous, if this becomes rank 0."""
     port: int
     """Another port that is free there, for other frameworks."""
     interfaces: tuple[Interface, ...]
     gpus: tuple[str, ...]
     """Its own GPUs, as in CUDA_VISIBLE_DEVICES."""
     logs: tuple[tuple[str, int], ...] = ()
-    """The files of its stdout and stderr, and how long they were when it started."""
+    """The files of its stdout and stderr, and their lengths when it started."""
 
 
 def bundles(request: WorkerRequest) -> tuple[list[dict[str, float]], str]:
@@ -42,7 +42,7 @@ def bundles(request: WorkerRequest) -> tuple[list[dict[str, float]], str]:
 
 
 def capacity(bundle: Mapping[str, float], nodes: Sequence[Mapping[str, float]], strategy: str) -> int:
-    """Return how many such bundles nodes with these resources have room for."""
+    """Return the number of such bundles that fit on nodes with these resources."""
     room = [int(min(node.get(name, 0.0) // amount for name, amount in bundle.items() if amount)) for node in nodes]
     return sum(min(bundles, 1) if strategy == "STRICT_SPREAD" else bundles for bundles in room)
 
@@ -64,7 +64,7 @@ def rank_order(facts: Sequence[WorkerFacts]) -> list[int]:
 
 
 def node_names(facts: Sequence[WorkerFacts]) -> dict[str, str]:
-    """Return a name for each node: its address; where several nodes have one address, with the start of Ray's id."""
+    """Return a name for each node: its address, with the start of Ray's id if several nodes share an address."""
     addresses = {fact.node: fact.address for fact in facts}
     shared = [address for address in addresses.values() if list(addresses.values()).count(address) > 1]
     return {node: f"{at}-{node[:8]}" if at in shared else at for node, at in addresses.items()}
@@ -73,7 +73,7 @@ def node_names(facts: Sequence[WorkerFacts]) -> dict[str, str]:
 def visible_gpus(facts: Sequence[WorkerFacts], node: str) -> list[str]:
     """Return the GPUs that all workers of a node see, so that NCCL can connect them directly.
 
-    The i-th is the first of local rank i, the one that it is bound to; further ones come after those.
+    The i-th is the first GPU of local rank i, which the rank is bound to. The ranks' further GPUs come after these.
 
     Args:
         facts: the workers, in rank order.
@@ -85,5 +85,5 @@ def visible_gpus(facts: Sequence[WorkerFacts], node: str) -> list[str]:
 
 
 def _gpu_order(fact: WorkerFacts) -> tuple[tuple[int, str], ...]:
-    """Return a key that sorts "10" behind "9", and what is no number by its text."""
+    """Return a sort key with "10" after "9"; ids that are not numbers are sorted as text."""
     return tuple((int(gpu) if re.fullmatch(r"\d+", gpu) else -1, gpu) for gpu in fact.gpus)

@@ -1,4 +1,4 @@
-"""The failure of a call as it is told: the exception as it was, or how a worker ended, and its last lines."""
+"""The error for the failure of a call: the function's exception, or how a worker ended, with its last lines."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from distrun.runner.decisions.failure_report import StderrTails, format_report
 from distrun.runner.job.calls import raise_remote
 
 _LONGEST_TAIL = 1 << 15  # bytes of a log
-_FETCH = 3.0  # seconds in which another node may show the last lines
-_NODE = 1.0  # seconds in which Ray may tell that a node is lost
+_FETCH = 3.0  # seconds to wait for the last lines from another node
+_NODE = 1.0  # seconds to wait for Ray to report that a node is lost
 
 # "rank 1 (process 3849) was killed by SIGKILL" in the error of a rank that lost its peer.
 _PEER = re.compile(r"\brank (\d+)\b(?: \(process \d+[^)]*\))? (was killed by \w+(?: \d+)?|exited with status \d+)")
@@ -32,13 +32,13 @@ def raise_failure(failed: Sequence[Failed], facts: Sequence[WorkerFacts], names:
     """Raise the first failure of a call.
 
     Args:
-        failed: what has failed, the cause first.
+        failed: the failures, with the cause first.
         facts: the workers, by rank.
-        names: those of the nodes.
+        names: the names of the nodes.
 
     Raises:
-        LaunchError: a worker is gone, or something could not be pickled or unpickled.
-        Exception: the exception of the function, as the object it was; its cause is a `RemoteTraceback`.
+        LaunchError: a worker is gone, or a call or result could not be pickled or unpickled.
+        Exception: the exception that the function raised. Its cause is a `RemoteTraceback`.
     """
     first = failed[0]
     if first.stuck:
@@ -56,7 +56,8 @@ def raise_failure(failed: Sequence[Failed], facts: Sequence[WorkerFacts], names:
 
 
 def _told_by_peers(rank: int, others: Sequence[Failed]) -> str | None:
-    """Return how a rank ended if the errors of its local peers tell: the kernel tells them, and Ray does not know."""
+    """Return how a rank ended, if the errors of its local peers tell. They learn it from the kernel; Ray does not know
+    it."""
     for other in others:
         for number, what in _PEER.findall(other.raised.text):
             if int(number) == rank:
@@ -65,7 +66,7 @@ def _told_by_peers(rank: int, others: Sequence[Failed]) -> str | None:
 
 
 def _by_ray(error: RayError) -> str:
-    """Return how a worker ended as Ray tells it, in a few words."""
+    """Return how a worker ended according to Ray, in a few words."""
     text = str(error)
     if "memory" in text and "unexpectedly exits with a connection error" not in text:
         return "was killed by Ray, as its node ran short of memory"
@@ -78,7 +79,7 @@ def _by_ray(error: RayError) -> str:
 
 
 def _is_node_lost(node: str, text: str) -> bool:
-    """Return whether a node is lost. Ray tells of the connection first, and of the node some time later."""
+    """Return whether a node is lost. Ray reports the lost connection first, and the lost node some time later."""
     if "node has died" in text or "node died" in text.lower():
         return True
     deadline = time.monotonic() + (_NODE if "unavailable" in text else 0.0)
@@ -88,7 +89,7 @@ def _is_node_lost(node: str, text: str) -> bool:
             return True
         if time.monotonic() >= deadline:
             return "unavailable" in text and _is_unreachable(node)
-        time.sleep(0.05)  # Ray announces it nowhere
+        time.sleep(0.05)  # Ray has no notification for it
 
 
 def _is_unreachable(node: str) -> bool:
@@ -103,7 +104,7 @@ def _is_unreachable(node: str) -> bool:
 
 
 def _last_lines(fact: WorkerFacts, is_lost: bool) -> list[bytes]:
-    """Return the last lines that a worker wrote to stderr, as far as they can be had."""
+    """Return the last lines that a worker wrote to stderr, if its log can be read."""
     if len(fact.logs) < 2:
         return []
     data = tail(*fact.logs[1])
@@ -115,7 +116,7 @@ def _last_lines(fact: WorkerFacts, is_lost: bool) -> list[bytes]:
 
 
 def tail(path: str, start: int) -> bytes | None:
-    """Return the end of a log from an offset on; None if there is no such file here."""
+    """Return the end of a log from an offset on, or None if there is no such file here."""
     with suppress(OSError), Path(path).open("rb") as log:
         size = log.seek(0, 2)
         log.seek(max(start, size - _LONGEST_TAIL))

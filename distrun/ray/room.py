@@ -1,4 +1,4 @@
-"""The room of the workers on the cluster: a placement group, the current one or a new one, which is given back."""
+"""The placement group of the workers: the current one, or a new one that is removed at the end."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Room:
     """A placement group. One that was made for the workers is removed at the end, or when nothing refers to it."""
 
     def __init__(self, request: WorkerRequest) -> None:
-        """Take the current placement group if that is wanted and there is one; make one otherwise.
+        """Use the current placement group if the request allows it and there is one; make one otherwise.
 
         Raises:
-            LaunchError: Ray finds no room for the workers in time.
+            LaunchError: Ray has no resources for the workers in time.
         """
         self.group: Any = get_current_placement_group() if request.use_current_placement_group else None
         self._forgotten: weakref.finalize[[Any], Room] | None = None
@@ -32,7 +32,7 @@ class Room:
         wanted, strategy = bundles(request)
         self.group = placement_group(wanted, strategy=strategy)
         self._forgotten = weakref.finalize(self, _remove_aside, self.group)
-        self._forgotten.atexit = False  # Ray removes what belongs to a process that ends
+        self._forgotten.atexit = False  # Ray removes the placement groups of a process that ends
         try:
             if not self.group.wait(request.settings.placement_group_timeout_s):
                 raise LaunchError(_no_room(request, wanted[0], strategy))
@@ -48,12 +48,13 @@ class Room:
 
 def _remove(group: Any) -> None:
     if ray.is_initialized():
-        with suppress(Exception):  # of a cluster that is gone, or was left meanwhile
+        with suppress(Exception):  # the cluster may be gone, or `ray.shutdown` called meanwhile
             remove_placement_group(group)
 
 
 def _remove_aside(group: Any) -> None:
-    """Remove a group from a thread: garbage may be collected anywhere, in the thread that Ray answers by as well."""
+    """Remove a group from a new thread: the garbage collector may run in any thread, even in one of Ray's that the
+    removal would wait for."""
     threading.Thread(target=_remove, args=(group,), daemon=True).start()
 
 

@@ -39,13 +39,13 @@ class Config(BackendConfig):
 
 
 class Backend(TrainBackend):
-    """Ray Train's calls: ranks are told who they are at the start, and leave the world at the end."""
+    """Ray Train's hooks: at the start workers get the variables of their ranks, and at the end they leave the world."""
 
-    # Not Ray's way, which sorts GPUs by number: with several GPUs per worker, the second rank would get the first's.
+    # Off, since Ray sorts GPUs by number: with several GPUs per worker, the second rank would get one of the first's.
     share_cuda_visible_devices: bool = False
 
     def on_start(self, worker_group: Any, backend_config: Config) -> None:
-        """Tell each worker which rank it is: its position in the group, as Ray Train counts."""
+        """Make each worker the rank at its position in the group, as Ray Train counts."""
         facts = worker_group.execute(worker.facts)
         is_horovod = horovod_mode.is_on(backend_config.env)
         environs = rank_environs(facts, backend_config.env, is_horovod, backend_config.network)
@@ -56,13 +56,13 @@ class Backend(TrainBackend):
         ray.get(started)
 
     def on_shutdown(self, worker_group: Any, backend_config: Config) -> None:
-        """Have all workers leave the world."""
+        """Make all workers leave the world."""
         worker_group.execute(worker.leave)
 
 
 def _trainer_of_ray() -> type[Any]:
-    """Return Ray's trainer for functions: of the second version of Ray Train where that is on, as it is by default."""
-    if hasattr(ray.train, "UserCallback"):  # which the first version has not
+    """Return Ray's trainer for functions, of the second version of Ray Train if it is enabled (the default)."""
+    if hasattr(ray.train, "UserCallback"):  # not in the first version
         from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
     else:
         from ray.train.data_parallel_trainer import DataParallelTrainer
@@ -72,8 +72,8 @@ def _trainer_of_ray() -> type[Any]:
 class Trainer(_trainer_of_ray()):  # type: ignore[misc]
     """Ray Train's `DataParallelTrainer` with distrun between its workers.
 
-    It takes the same arguments; `backend_config` is a `Config` unless one is given. Ray Train finds a worker that is
-    lost, and `FailureConfig(max_failures=...)` starts the workers again from the last checkpoint.
+    It takes the same arguments, and `backend_config` is a `Config` by default. Ray Train detects a lost worker, and
+    `FailureConfig(max_failures=...)` restarts the workers from the last checkpoint.
     """
 
     def __init__(self, train_loop_per_worker: Any, *, backend_config: Config | None = None, **arguments: Any) -> None:
@@ -81,7 +81,7 @@ class Trainer(_trainer_of_ray()):  # type: ignore[misc]
 
         Args:
             train_loop_per_worker: the training function, which calls `distrun.init()`.
-            backend_config: distrun's configuration; None: the default one.
-            arguments: those of Ray's `DataParallelTrainer`.
+            backend_config: distrun's configuration. None: the default one.
+            arguments: other arguments of Ray's `DataParallelTrainer`.
         """
         super().__init__(train_loop_per_worker, backend_config=backend_config or Config(), **arguments)

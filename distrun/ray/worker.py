@@ -1,7 +1,7 @@
-"""The code that runs in workers: what a worker says of itself, how it becomes a rank, and its calls.
+"""The code that runs in workers: collecting facts about a worker, making it a rank, and its calls.
 
 The actor is the rank itself and not its parent. So functions may use Ray, the object of `executable_cls` lives there,
-and what one call leaves is there for the next.
+and the state that one call leaves is there for the next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _reservation: socket.socket | None = None
 
 
 def facts() -> WorkerFacts:
-    """Return this worker's account of itself; a port stays reserved for it from now on."""
+    """Return the facts about this worker. Its port for the rendezvous stays reserved afterwards."""
     global _reservation
     if _reservation is None:
         _reservation = reserve_port()
@@ -51,7 +51,7 @@ def facts() -> WorkerFacts:
 
 
 def become_rank(environ: Mapping[str, str]) -> None:
-    """Take the variables of a rank; `distrun.init()` in any function that is called from now on joins the world."""
+    """Set the variables of a rank, so that `distrun.init()` in later function calls joins the world."""
     os.environ.update(environ)
     from distrun.contract.horovod import install_as_horovod, is_on
 
@@ -60,7 +60,7 @@ def become_rank(environ: Mapping[str, str]) -> None:
 
 
 def leave(reason: str | None = None) -> None:
-    """Leave the world, if this rank is in it; with a reason, operations of the other ranks fail for it."""
+    """Leave the world, if this rank is in it. With a reason, operations of the other ranks fail with it."""
     if "distrun.runtime.world.world" in sys.modules:
         from distrun.runtime.world import world
 
@@ -72,7 +72,7 @@ class Raised:
     """An exception that a function raised on a rank."""
 
     pickled: bytes
-    """The exception; empty if it cannot be pickled, or would end the driver, as KeyboardInterrupt does."""
+    """The exception. Empty if it cannot be pickled, or would end the driver, as KeyboardInterrupt does."""
     text: str
     """Its traceback."""
 
@@ -94,26 +94,26 @@ class Worker:
             print(f"{_ACTOR_NAME}rank {environ['RANK']}", file=stream, flush=True)
 
     def make_executable(self, call: Call) -> tuple[None, Raised | None]:
-        """Make the object that `try_execute` hands to functions; return what was raised."""
+        """Make the object that `try_execute` passes to functions, and return the exception, if any."""
         self._executable, raised = _tried(*call)
         return None, raised
 
     def run(self, call: Call) -> Any:
-        """Call a function with its arguments. If it raises, this rank leaves the world, and no other waits for it.
+        """Call a function with its arguments. If it raises, this rank leaves the world, so that no rank waits for it.
 
         Raises:
             LaunchError: the function called `sys.exit`.
-            Exception: whatever the function raised.
+            Exception: the function's exception.
         """
         function, args, kwargs = call
         return _call(function, args, kwargs)
 
     def try_run(self, call: Call) -> tuple[Any, Raised | None]:
-        """Do the same and return the result, or what was raised."""
+        """Do the same, and return the result or the exception."""
         return _tried(*call)
 
     def try_execute(self, function: Callable[[Any], Any]) -> tuple[Any, Raised | None]:
-        """Call a function with the executable, and return the result, or what was raised."""
+        """Call a function with the executable, and return the result or the exception."""
         return _tried(function, (self._executable,), {})
 
 
@@ -123,7 +123,7 @@ def _tried(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     except BaseException as error:
         try:
             pickled = bytes(cloudpickle.dumps(error)) if isinstance(error, Exception) else b""
-        except Exception:  # then the caller gets the traceback as text only
+        except Exception:  # the caller then gets the traceback only
             pickled = b""
         return None, Raised(pickled, traceback.format_exc())
 
@@ -135,13 +135,13 @@ def _call(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         leave(f"its function called sys.exit({error.code!r})")
         raise LaunchError(f"the function called sys.exit({error.code!r})") from error
     except BaseException as error:
-        with suppress(Exception):  # nothing must hide the error
+        with suppress(Exception):  # an error here must not hide the function's
             leave(f"its function ended with {type(error).__name__}: {error}".splitlines()[0][:300])
         raise
 
 
 def _log_file(descriptor: int) -> tuple[str, int] | None:
-    """Return the file that a descriptor writes to, and its length; None if it is no file."""
+    """Return the file that a descriptor writes to, and its length, or None if it is not a file."""
     try:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         return (path, os.stat(path).st_size) if os.path.isfile(path) else None

@@ -1,4 +1,4 @@
-"""The workers of an executor: how Ray starts them, how they become the ranks of a world, and how they end."""
+"""The workers of an executor: starting them by Ray, making them the ranks of a world, and ending them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from distrun.ray.world import rank_environs
 from distrun.runner.planning.variables.environ import forwarded_settings
 
 _OWN_GROUP = "use_current_placement_group=False makes a new one"
-_FAREWELL = 5.0  # seconds that workers have to end in an orderly way
+_FAREWELL = 5.0  # seconds that workers have to exit by themselves
 
 
 class Workers:
-    """Workers that are up, in rank order. Ray is initialised if it is not."""
+    """The running workers, in rank order. Ray is initialised unless it has been."""
 
     def __init__(self, request: WorkerRequest, env: Mapping[str, str]) -> None:
-        """Start the workers and tell each which rank it is.
+        """Start the workers and make each a rank.
 
         Args:
             request: the workers to start.
-            env: further variables of theirs.
+            env: their further variables.
 
         Raises:
             UsageError: nodes have different versions of distrun, or the current placement group has no such bundle.
-            LaunchError: Ray finds no room for the workers in time, or one of them cannot be started.
+            LaunchError: Ray has no resources for the workers in time, or one of them cannot be started.
         """
         if not ray.is_initialized():
             ray.init()
@@ -52,18 +52,18 @@ class Workers:
             raise
 
     def are_connected(self) -> bool:
-        """Whether this process is still in the session of Ray that has the workers."""
+        """Return whether this process is still in the Ray session of the workers."""
         return ray.is_initialized() and _session() == self._session
 
     def end(self) -> None:
-        """End all workers in an orderly way, and at once those that do not manage that in time."""
+        """Let all workers exit by themselves, and kill those that do not in time."""
         if self.are_connected() and self.actors:
             ends = [actor.__ray_terminate__.remote() for actor in self.actors]
             ray.wait(ends, num_returns=len(ends), timeout=_FAREWELL)
         self.kill()
 
     def kill(self) -> None:
-        """End all workers at once, and give their room back."""
+        """Kill all workers, and release their placement group."""
         if self.are_connected():
             for actor in self.actors:
                 with suppress(RayError):
@@ -107,6 +107,6 @@ class Workers:
 
 
 def _session() -> tuple[str, str]:
-    """Return the cluster and this process's job there, which is another one after each `ray.init`."""
+    """Return the cluster and this process's job there, which is a new one after each `ray.init`."""
     context = ray.get_runtime_context()
     return context.gcs_address, context.get_job_id()

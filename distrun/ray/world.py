@@ -1,4 +1,4 @@
-"""From the workers' accounts of themselves to the variables of each rank. Pure but for the names that it draws."""
+"""Computing the variables of each rank from the facts about all workers. Pure except for random names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rank_environs(
         facts: the workers, in rank order.
         env: further variables, the same for all.
         horovod: whether the ranks get Horovod's variables too.
-        network: the value of `--network`; empty: ranks meet at the address by which Ray knows rank 0's node.
+        network: the value of `--network`. Empty: the rendezvous is at Ray's address of rank 0's node.
 
     Raises:
         UsageError: a node has another version of distrun, or no interface of that network.
@@ -47,7 +47,7 @@ def rank_environs(
 
 
 def _gpus(facts: Sequence[WorkerFacts], fact: WorkerFacts) -> dict[str, str]:
-    """Return CUDA_VISIBLE_DEVICES. A worker without GPUs must not use those of others, which Ray leaves visible."""
+    """Return CUDA_VISIBLE_DEVICES. A worker without GPUs must not use other workers' GPUs, which Ray leaves visible."""
     return {VISIBLE: ",".join(visible_gpus(facts, fact.node)) if fact.gpus else ""}
 
 

@@ -2,22 +2,22 @@
 
     results = distrun.spark.run(train, args=(0.1,), num_proc=4)
 
-`run` has the signature of Horovod's `horovod.spark.run`. The tasks are those of one barrier stage. Each starts a
-process of its own, which is an agent: the rank is its child, so that a rank that is killed takes neither Spark's Python
-worker nor the executor with it. The process of task 0 is the launcher, which the others call, so that nobody has to
-reach the driver. Sessions of Spark Connect work too.
+`run` has the signature of Horovod's `horovod.spark.run`. It runs one barrier stage. Each of its tasks starts a process
+of its own, which is an agent with the rank as its child, so that a rank that is killed takes neither Spark's Python
+worker nor the executor with it. The process of task 0 is the launcher, and the others connect to it, so that no task
+has to reach the driver. Sessions of Spark Connect work too.
 
-| module | what it has |
+| module | content |
 | --- | --- |
-| `runner` | `run`: what is asked for, the job's end, its story |
-| `sessions` | how tasks are given to Spark: classic, and by Spark Connect |
-| `task` | the code of a task: starts the agent's process, waits for it |
+| `runner` | `run`: checks the arguments, runs the job, and returns its results or raises its failure |
+| `sessions` | submitting tasks to Spark: classic, and by Spark Connect |
+| `task` | the code of a task: starts the agent's process, and waits for it |
 | `live` | the output of ranks, from task 0 to the driver |
 | `agent` | the process of a task: launcher or joining host |
-| `assignment` | what a task is to do and what it reports, as data |
-| `datasets` | `dataset`: a DataFrame as Parquet files, dealt out to the ranks by row groups |
+| `assignment` | the assignment and the report of a task, as data |
+| `datasets` | `dataset`: a DataFrame as Parquet files, divided among the ranks by row groups |
 
-pyspark comes with the extra `spark`. A script that does not import this module has nothing of it.
+pyspark comes with the extra `spark`. distrun does not need it unless a script imports this module.
 """
 
 from __future__ import annotations

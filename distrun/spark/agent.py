@@ -1,4 +1,4 @@
-"""The process of a task: on task 0 it is the launcher, on the others a host that joins; ranks are its children."""
+"""The process of a task: the launcher on task 0, a joining host on the others. Its rank is its child."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _SHARE_ON_SPARK = (
 
 
 def main() -> None:
-    """Read the assignment and the place from stdin, run the job to its end, and write the report into its pipe."""
+    """Read the assignments of the job and the task from stdin, run the job to its end, and write the report into its
+    pipe."""
     assignment, place = pickle.load(sys.stdin.buffer)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a driver on this machine: Spark tells tasks when they are over
     try:

@@ -13,20 +13,21 @@ class Assignment:
     size: int
     """The number of ranks, one for each task."""
     key: bytes = field(repr=False)
-    """The secret by which the processes of the job know each other. Spark carries it, as safely as its own data."""
+    """The secret by which the processes of the job authenticate each other. Spark transports it, as safely as its own
+    data."""
     call: bytes = field(repr=False)
     """The function and its arguments, pickled by cloudpickle."""
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables for the ranks, which may be secrets."""
     driver: tuple[str, int] | None = None
-    """Where the driver listens for the output of the ranks; None: it comes with the report."""
+    """The address where the driver listens for the output of the ranks. None: the output comes with the report."""
     is_logged: bool = True
-    """Whether the logs of the executors get the output too."""
+    """Whether the output is written to the logs of the executors too."""
     start_timeout: float = 600.0
     tags: bool = True
     timestamps: bool = False
     network: str = ""
-    """The interfaces and subnets for the ranks of other hosts; empty: the address by which Spark knows each host."""
+    """The interfaces and subnets for the ranks of other hosts. Empty: Spark's address of each host."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class TaskAssignment:
     address: str
     """The address of task 0's host."""
     port: int
-    """The port at which the process of task 0 listens."""
+    """The port where the process of task 0 listens."""
     listener: int | None
-    """On task 0, the descriptor of a socket that listens there."""
+    """On task 0, the descriptor of the socket that listens there."""
     report: int
     """The descriptor of a pipe for the report."""
     gpus: tuple[str, ...] = ()
@@ -53,12 +54,12 @@ class TaskReport:
     host: str = ""
     status: int = 1
     failure: str = ""
-    """The report of the first failure; empty if there is none."""
+    """The text about the first failure, empty if there is none."""
     failed_rank: int | None = None
     is_usage_error: bool = False
     results: Mapping[int, bytes] = field(default_factory=dict)
-    """On task 0, the results of all ranks; see `runner.job.options.Outcome`."""
+    """On task 0, the results of all ranks. See `runner.job.options.Outcome`."""
     size: int = 0
     stdout: bytes = b""
-    """The last that the ranks wrote and the driver was not told live, on task 0."""
+    """On task 0, the last output of the ranks that was not sent to the driver live."""
     stderr: bytes = b""

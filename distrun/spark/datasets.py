@@ -1,8 +1,8 @@
-"""A DataFrame as Parquet files that the ranks share, and the part of each rank, dealt out by row groups.
+"""A DataFrame as Parquet files that the ranks share, divided among them by row groups.
 
-Spark writes, pyarrow reads: a rank opens only the files that its row groups are in, and holds one row group at a time.
-Row groups are dealt out as `distrun.data.shard` deals out samples, again in each epoch if they are shuffled; those of a
-rank are then cut into batches, as many on every rank.
+Spark writes and pyarrow reads: a rank opens only the files with its row groups, and holds one row group at a time. Row
+groups are divided as `distrun.data.shard` divides samples, again in each epoch if they are shuffled. The rows of a rank
+are then cut into batches, the same number on every rank.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from distrun.errors import UsageError
 
 Batch = dict[str, NDArray[Any]]
 
-_LEAST_GROUPS = 8  # row groups per rank that a DataFrame is written in, so that they can be dealt out evenly
+_LEAST_GROUPS = 8  # row groups per rank in the files, so that they can be divided evenly
 
 
 def dataset(df: Any, path: str, *, num_proc: int | None = None, columns: Sequence[str] | None = None) -> Dataset:
-    """Write a DataFrame as Parquet files and return what ranks read them by.
+    """Write a DataFrame as Parquet files, and return the `Dataset` by which ranks read them.
 
     Args:
         df: the DataFrame, of a classic session or of Spark Connect.
-        path: a folder on storage that the executors and the ranks share; what is there is replaced.
-        num_proc: the number of ranks that will read it, for which it is divided into enough files.
-        columns: the columns to keep; None: all.
+        path: a folder on storage that the executors and the ranks share. Existing files are replaced.
+        num_proc: the number of ranks that will read it: there will be enough row groups for them.
+        columns: the columns to keep. None: all.
 
     Returns:
-        The dataset, which travels to the ranks as an argument of `run`.
+        The dataset, which can be passed to the ranks as an argument of `run`.
 
     Raises:
         UsageError: a column does not exist.
@@ -62,18 +62,18 @@ class Piece:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Parquet files in a folder, by whomever they were written."""
+    """Parquet files in a folder, written by `dataset` or by any other program."""
 
     path: str
     """The folder."""
     columns: tuple[str, ...] | None = None
-    """The columns to read; None: all."""
+    """The columns to read. None: all."""
 
     def row_groups(self) -> list[Piece]:
         """Return all row groups that have rows, in an order that is the same on all ranks.
 
         Raises:
-            UsageError: there are none.
+            UsageError: the files have no rows.
         """
         import pyarrow.parquet
 
@@ -93,14 +93,14 @@ class Dataset:
         """Return this rank's batches.
 
         Args:
-            batch_size: the rows of a batch.
-            shuffle: whether row groups, and the rows within each, come in an order of the seed and the epoch.
-            seed: the same on all ranks.
-            rank, size: which part of how many; None: this rank's of the world.
+            batch_size: the number of rows of a batch.
+            shuffle: whether to shuffle the row groups, and the rows within each, by the seed and the epoch.
+            seed: the seed of the order, the same on all ranks.
+            rank, size: the part to return, and the number of parts. None: by this rank and the size of the world.
 
         Raises:
             UsageError: there are fewer rows than ranks, or an argument is impossible.
-            NotInitializedError: they are not given, and `distrun.init()` was not called.
+            NotInitializedError: `rank` and `size` are not given, and `distrun.init()` was not called.
         """
         from distrun.runtime.world import world
 
@@ -118,8 +118,8 @@ class Dataset:
 class Batches:
     """A rank's batches: dictionaries of numpy arrays by column, the same number on every rank in every epoch.
 
-    Every row is taken at least once in an epoch. Where the row groups cannot be divided evenly, ranks with fewer rows
-    take some of their own again.
+    Every row is used at least once in an epoch. If the rows cannot be divided evenly, ranks with fewer rows repeat some
+    of their own.
     """
 
     def __init__(self, dataset: Dataset, pieces: Sequence[Piece], division: Division) -> None:
@@ -129,11 +129,11 @@ class Batches:
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is next; without it, each iteration is another one."""
+        """Set the number of the next epoch. Without this, each iteration counts as the next epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        """The number of batches of the next epoch, the same on all ranks."""
+        """Return the number of batches of the next epoch, the same on all ranks."""
         return self._steps(self._epoch)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -156,7 +156,7 @@ class Batches:
         return self._division.batch_size or 1
 
     def _columns_for_ever(self, epoch: int) -> Iterator[Batch]:
-        """Yield this rank's pieces, again from the first after the last."""
+        """Yield the columns of this rank's pieces, and start over after the last."""
         order = np.random.default_rng((self._division.seed, epoch, self._division.rank))
         for piece in itertools.cycle(self._own(epoch, self._division.rank)):
             columns = self._read(piece)
@@ -186,7 +186,7 @@ class Batches:
 
 
 def split(pieces: Sequence[Piece], ranks: int) -> list[Piece]:
-    """Return row groups, cut into pieces where there are fewer than ranks.
+    """Return row groups, cut into smaller pieces if there are fewer row groups than ranks.
 
     Raises:
         UsageError: there are fewer rows than ranks.
@@ -205,12 +205,13 @@ def split(pieces: Sequence[Piece], ranks: int) -> list[Piece]:
 
 
 def _array(column: Any) -> NDArray[Any]:
-    """Return a column as an array; one of lists of equal lengths, or of Spark's dense vectors, as a matrix."""
+    """Return a column as an array. A column of lists of equal lengths, or of Spark's dense vectors, becomes a
+    matrix."""
     import pyarrow
 
     kind = column.type
     if pyarrow.types.is_struct(kind) and "values" in [kind.field(number).name for number in range(kind.num_fields)]:
-        column = pyarrow.compute.struct_field(column.combine_chunks(), "values")  # of pyspark.ml.linalg.DenseVector
+        column = pyarrow.compute.struct_field(column.combine_chunks(), "values")  # a pyspark.ml.linalg.DenseVector
         kind = column.type
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind):
         return np.stack(column.to_numpy(zero_copy_only=False)) if len(column) else np.empty((0, 0))
@@ -218,10 +219,10 @@ def _array(column: Any) -> NDArray[Any]:
 
 
 def _local(path: str) -> str:
-    """Return a path as files are opened by.
+    """Return a path without a leading `file:`.
 
     Raises:
-        UsageError: it names no file system that is mounted.
+        UsageError: it is not on a mounted file system.
     """
     kind, colon, rest = path.partition(":")
     if colon and kind == "file":

@@ -1,4 +1,4 @@
-"""The output of ranks, live: task 0 calls the driver, and what it cannot tell that way comes with its report."""
+"""The live output of ranks: task 0 connects to the driver, and output that it cannot send comes with its report."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from distrun.host.connections.listener import Listener, listen
 from distrun.runner.output.sinks import TextSink
 
 _HEADER = struct.Struct("!BI")  # of a line: 0 stdout, 1 stderr; its length
-_REACH_TIMEOUT = 60.0  # seconds in which the driver is tried: some clusters let nobody through to it
-_TAKE_TIMEOUT = 10.0  # seconds in which it takes what it is sent; a driver that hangs holds up no rank for longer
-_KEPT = 1 << 20  # bytes of each stream that are kept for the report: the last
+_REACH_TIMEOUT = 60.0  # seconds to try to connect to the driver: some clusters block connections to it
+_TAKE_TIMEOUT = 10.0  # seconds for the driver to receive a line: a driver that hangs blocks ranks no longer
+_KEPT = 1 << 20  # the last bytes of each stream that are kept for the report
 
 
 @contextlib.contextmanager
 def printed_live(
     addresses: tuple[str, str] | None, key: bytes, stdout: TextIO, stderr: TextIO
 ) -> Iterator[tuple[str, int] | None]:
-    """Print what task 0 sends; yields where it calls, None if it cannot.
+    """Print the lines that task 0 sends. Yields the address for task 0 to connect to, or None if it cannot.
 
     Args:
-        addresses: where this process listens, and by which address tasks reach it; names, or in digits.
+        addresses: the address where this process listens, and the address by which tasks reach it (names or numeric).
         key: the secret of the job.
         stdout, stderr: where to print.
     """
     output = None
-    with contextlib.suppress(OSError):  # a name that is unknown here, or no address of this machine's
+    with contextlib.suppress(OSError):  # the name is unknown here, or the address is not one of this machine
         output = LiveOutput(addresses[0], key, stdout, stderr) if addresses else None
     if addresses is None or output is None:
         yield None
@@ -48,10 +48,10 @@ def printed_live(
 
 
 class LiveOutput:
-    """The driver's side: prints what task 0 sends, in a thread of its own, until `close`."""
+    """The driver's side: prints the lines that task 0 sends, in a thread of its own, until `close`."""
 
     def __init__(self, address: str, key: bytes, stdout: TextIO, stderr: TextIO) -> None:
-        """Begin to listen. Raises OSError: the address is none of this machine's."""
+        """Begin to listen. Raises OSError if the address is not one of this machine."""
         digits = str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0])
         self._listener = Listener([listen(digits)], _secret(key), is_encrypted=True)
         self.port = self._listener.endpoints[0][1]
@@ -62,7 +62,7 @@ class LiveOutput:
         self._thread.start()
 
     def close(self) -> None:
-        """Print what is on its way, and listen no more."""
+        """Print the lines that are on their way, and stop listening."""
         os.eventfd_write(self._wakeup, 1)
         self._thread.join(_TAKE_TIMEOUT)  # task 0 has closed the connection, unless its host has vanished
         if self._connection is not None:
@@ -95,7 +95,7 @@ class DriverLine:
     """The task's side: sends lines to the driver, and keeps those that could not be sent."""
 
     def __init__(self, endpoint: tuple[str, int] | None, key: bytes) -> None:
-        """Begin to call the driver; None: it does not want to be called."""
+        """Begin to connect to the driver at `endpoint`. None: do not connect."""
         self._connection: socket.socket | None = None
         self._left = (bytearray(), bytearray())
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class DriverLine:
         self._caller.start()
 
     def send(self, stream: int, line: bytes) -> None:
-        """Send a line to the driver, or keep it; any thread."""
+        """Send a line to the driver, or keep it. Any thread may call this."""
         with self._lock:
             if not self._has_sent(stream, line):
                 left = self._left[stream]
@@ -113,7 +113,7 @@ class DriverLine:
                     del left[:-_KEPT]
 
     def close(self) -> tuple[bytes, bytes]:
-        """Call and send no more; returns the last of what was not sent."""
+        """Stop connecting and sending. Return the last output that was not sent, of each stream."""
         os.eventfd_write(self._wakeup, 1)
         self._caller.join()
         os.close(self._wakeup)
@@ -145,12 +145,12 @@ class DriverLine:
         return True
 
     def hang_up(self) -> None:
-        """Send no more: what comes is kept."""
+        """Close the connection. Later lines are kept."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 def _secret(key: bytes) -> bytes:
-    """Return the key for this purpose alone."""
+    """Return the key of this connection, derived from the job's."""
     return hashlib.sha256(b"distrun spark output\0" + key).digest()

@@ -1,4 +1,4 @@
-"""`run`: a function on all ranks of a job whose places Spark chooses."""
+"""`run`: calls a function on all ranks of a job that Spark places."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def run(
 
     Args:
         fn, args, kwargs: the call, the same on every rank; it may use `distrun.init()` and all that follows.
-        num_proc: the number of ranks; None: `spark.default.parallelism`.
-        start_timeout: seconds in which Spark has to find room and the ranks have to meet; None: what
-            HOROVOD_SPARK_START_TIMEOUT says, or 600.
+        num_proc: the number of ranks. None: `spark.default.parallelism`.
+        start_timeout: seconds for Spark to start all tasks and for the ranks to connect. None: the value of
+            HOROVOD_SPARK_START_TIMEOUT, or 600.
         env: variables for the ranks, besides those of their executor and the DISTRUN_* of this process.
-        stdout, stderr: where the output of the ranks is printed, live if task 0 can reach the driver, and when the job
-            is over otherwise; None: here.
-        verbose: 0 prints nothing of the ranks.
+        stdout, stderr: the streams for the output of the ranks, which is printed live if task 0 can reach the driver,
+            and otherwise at the end of the job. None: this process's streams.
+        verbose: 0 prints no output of the ranks.
         nics: the interfaces and subnets that ranks of other hosts may use.
         prefix_output_with_timestamp: whether each line of output begins with its time.
         use_gloo: changes nothing.
-        use_mpi, extra_mpi_args, executable: Horovod's, refused.
+        use_mpi, extra_mpi_args, executable: Horovod's arguments, refused.
 
     Raises:
-        UsageError: the request cannot be met, or there is no session of Spark.
-        NotOfferedError: an argument asks for what is not offered here.
-        LaunchError: a rank, an executor or the stage was lost; the text is the story of the first failure.
-        Exception: the exception of the first rank that failed; its cause is a `RemoteTraceback`.
+        UsageError: an argument is impossible, or there is no session of Spark.
+        NotOfferedError: an argument asks for something that distrun does not offer here.
+        LaunchError: a rank, an executor or the stage was lost. The text is the report of the first failure.
+        Exception: the exception of the first rank that failed. Its cause is a `RemoteTraceback`.
     """
     del use_gloo
     _refuse(use_mpi, extra_mpi_args, executable)

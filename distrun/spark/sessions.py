@@ -1,4 +1,4 @@
-"""The ways to give tasks to Spark: as a barrier stage of an RDD, or through Spark Connect."""
+"""Submitting tasks to Spark: as a barrier stage of an RDD, or through Spark Connect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distrun.errors import LaunchError, UsageError
 from distrun.spark import task
 from distrun.spark.assignment import Assignment, TaskReport
 
-_CANCEL_TIMEOUT = 10.0  # seconds in which a job that is cancelled ends
+_CANCEL_TIMEOUT = 10.0  # seconds for a cancelled job to end
 _POLL = 0.1  # seconds: Spark does not announce new executors to Python
 
 
@@ -28,24 +28,26 @@ class Session(Protocol):
         """Return the number of tasks that Spark itself would choose."""
 
     def is_local(self) -> bool:
-        """Return whether the executor is the driver's Java, and its log so what the driver prints."""
+        """Return whether the executor is in the driver's JVM, so that its log is the driver's output."""
 
     def driver_addresses(self) -> tuple[str, str] | None:
-        """Return where this process can listen, and by which address tasks reach it; None if they do not know it."""
+        """Return the address where this process can listen, and the address by which tasks reach it, or None if they
+        cannot
+        reach it."""
 
     def run(self, assignment: Assignment) -> list[TaskReport]:
         """Run the tasks of a job, all at once, and return their reports.
 
         Raises:
-            LaunchError: Spark has no room for them in time, or the stage failed.
+            LaunchError: Spark has no slots for them in time, or the stage failed.
         """
 
 
 def active_session() -> Session:
-    """Return the session that this program has.
+    """Return this program's session.
 
     Raises:
-        UsageError: there is none.
+        UsageError: it has none.
     """
     import pyspark
     from pyspark.sql.utils import is_remote
@@ -53,7 +55,7 @@ def active_session() -> Session:
     context = pyspark.SparkContext._active_spark_context
     if context is not None and not is_remote():  # a server of Spark Connect may be in this process
         return Classic(context)
-    with suppress(ImportError):  # of grpc, which Spark Connect needs
+    with suppress(ImportError):  # Spark Connect needs grpc
         from pyspark.sql.connect.session import SparkSession
 
         session = SparkSession.getActiveSession()
@@ -77,13 +79,13 @@ class Classic:
         return bool(self._context._jsc.sc().isLocal())
 
     def driver_addresses(self) -> tuple[str, str] | None:
-        """See `Session`. Executors reach the driver anyway, if not at any port."""
+        """See `Session`. Executors can reach the driver, but perhaps not at every port."""
         conf = self._context.getConf()
         host = conf.get("spark.driver.host").strip("[]")
         return conf.get("spark.driver.bindAddress", host).strip("[]"), host
 
     def run(self, assignment: Assignment) -> list[TaskReport]:
-        """See `Session`. Ctrl-C, and whatever else ends this call, cancels the job."""
+        """See `Session`. Ctrl-C, and any other exception that ends this call, cancels the job."""
         deadline = time.monotonic() + assignment.start_timeout
         self._wait_for_slots(assignment, deadline)
         size = assignment.size
@@ -99,7 +101,8 @@ class Classic:
                 ) from None
 
     def _collect(self, assignment: Assignment, tag: str) -> list[TaskReport]:
-        """Run the stage, from another thread: Ctrl-C in the midst of a call of Java breaks it, and cancels nothing."""
+        """Run the stage from another thread: Ctrl-C during a call to the JVM would break the call without cancelling
+        the job."""
         from pyspark import InheritableThread
 
         done: Future[list[TaskReport]] = Future()
@@ -123,7 +126,7 @@ class Classic:
 
     @contextmanager
     def _tagged(self, description: str) -> Iterator[str]:
-        """Give the jobs of this thread, and of those that it starts, a tag."""
+        """Give the jobs of this thread, and of the threads that it starts, a tag."""
         context = self._context
         names = ("spark.job.description", "spark.job.interruptOnCancel")
         before = {name: context.getLocalProperty(name) for name in names}
@@ -140,14 +143,15 @@ class Classic:
 
     @contextmanager
     def _started_by(self, deadline: float, tag: str) -> Iterator[threading.Event]:
-        """Cancel a job of which no task has started by then, as other jobs have the slots; yields whether it was."""
+        """Cancel the job if none of its tasks has started by `deadline`, because other jobs have the slots. Yields the
+        event that is set then."""
         is_over, is_late = threading.Event(), threading.Event()
 
         def watch() -> None:
             pause = deadline - time.monotonic()
             while not is_over.wait(pause):
                 pause = _POLL
-                # What fails here is internal to Spark, or asks about a job of which it has not taken note yet.
+                # An error here is internal to Spark, or about a job that Spark has not registered yet.
                 with suppress(Exception):
                     if not self._has_begun(tag):
                         is_late.set()
@@ -161,7 +165,7 @@ class Classic:
             is_over.set()
 
     def _has_begun(self, tag: str) -> bool:
-        """Whether a task of the job with this tag has started.
+        """Return whether a task of the job with this tag has started.
 
         Raises:
             Exception: Spark does not know the job yet.
@@ -172,7 +176,7 @@ class Classic:
         return any(stage.numActiveTasks() or stage.numCompletedTasks() for stage in stages)
 
     def _wait_for_slots(self, assignment: Assignment, deadline: float) -> None:
-        """Wait until executors have room for all tasks at once: Spark looks only every 15 seconds."""
+        """Wait until executors have slots for all tasks at once, since Spark itself checks only every 15 seconds."""
         while (slots := self._slots()) is not None and slots < assignment.size:
             if time.monotonic() > deadline:
                 raise LaunchError(
@@ -183,13 +187,14 @@ class Classic:
             time.sleep(_POLL)
 
     def _slots(self) -> int | None:
-        """Return how many tasks can run at once; None if that cannot be told: Spark has a sentence for it then."""
+        """Return how many tasks can run at once, or None if unknown. Spark then raises its own error if they do not
+        fit."""
         if self._context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
             return None
         try:
             jvm = self._context._jsc.sc()
             return int(jvm.maxNumConcurrentTasks(jvm.resourceProfileManager().defaultResourceProfile()))
-        except Exception:  # internal to Spark: without it, Spark's own check holds
+        except Exception:  # an internal interface of Spark: without it, Spark's own check remains
             return None
 
 
@@ -214,7 +219,7 @@ class Connect:
     def run(self, assignment: Assignment) -> list[TaskReport]:
         """See `Session`."""
         size = assignment.size
-        rows = self._session.range(0, size, 1, size)  # a partition, and so a task, for each
+        rows = self._session.range(0, size, 1, size)  # one partition, and so one task, for each rank
         tag = f"distrun-{secrets.token_hex(4)}"
         self._session.addTag(tag)
         try:
@@ -230,7 +235,7 @@ class Connect:
 
 
 def in_words(text: str) -> str:
-    """Return what an error of Spark's tells, in a sentence without the trace of Java."""
+    """Return the text of an error of Spark as one sentence, without the Java stack trace."""
     if "ModuleNotFoundError" in text and "'distrun" in text:
         return "the executors cannot import distrun: install it for their Python, which PYSPARK_PYTHON names"
     where = re.search(r"\((\S+) executor (\S+)\): ExecutorLostFailure", text)
@@ -253,7 +258,7 @@ _TOO_LARGE = re.compile(r"maxResultSize|OutOfMemoryError")
 
 
 def _reason(text: str) -> str:
-    """Return the last line before the first trace of Java, without what all errors begin with.
+    """Return the last line before the first Java stack trace, without the common beginning of all errors.
 
     : org.apache.spark.SparkException: Job aborted due to stage failure: Could not recover from a failed barrier ...
     java.lang.OutOfMemoryError: Java heap space

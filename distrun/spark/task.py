@@ -1,4 +1,4 @@
-"""The code of a task, in Spark's Python worker: it starts the process of the task and waits for its end."""
+"""The code of a task, in Spark's Python worker: starts the process of the task, and waits for its end."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from distrun.spark.assignment import Assignment, TaskAssignment, TaskReport
 from distrun.spark.live import DriverLine
 
 _COMMAND = (sys.executable, "-c", "from distrun.spark.agent import main; main()")  # imports much, none of it here
-_LAST_OUTPUT = 5.0  # seconds in which the output of ranks that have ended is read, which their children may keep open
+_LAST_OUTPUT = 5.0  # seconds to read the last output of ended ranks, whose children may keep the streams open
 
 
 def run_task(assignment: Assignment) -> TaskReport:
-    """Take part in the job and return how it ended."""
+    """Take part in the job, and return the report of its end."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
@@ -49,7 +49,7 @@ def run_task(assignment: Assignment) -> TaskReport:
 
 def listen_anywhere() -> socket.socket:
     """Return a socket that listens at a free port, on all IPv6 and IPv4 addresses."""
-    with contextlib.suppress(OSError):  # of a kernel without IPv6
+    with contextlib.suppress(OSError):  # the kernel has no IPv6
         return _listener(socket.AF_INET6, "::")
     return _listener(socket.AF_INET, "0.0.0.0")
 
@@ -68,9 +68,9 @@ def _listener(family: socket.AddressFamily, wildcard: str) -> socket.socket:
 
 
 def _endpoint(context: Any, assignment: Assignment, listener: socket.socket) -> tuple[str, int, str]:
-    """Return where task 0 listens: the address by which Spark knows its host, or one of the network asked for.
+    """Return the address and port where task 0 listens: Spark's address of its host, or one in the requested network.
 
-    The third is the reason why there is none, which all tasks must get to know: they would wait for ever.
+    The third item is the reason if there is no such address. All tasks must learn it, or they would wait for ever.
     """
     address = context.getTaskInfos()[0].address.rpartition(":")[0].strip("[]")
     if assignment.network:
@@ -83,13 +83,13 @@ def _endpoint(context: Any, assignment: Assignment, listener: socket.socket) -> 
 
 
 def _gpus(context: Any) -> tuple[str, ...]:
-    """Return the GPUs that Spark has given to this task."""
+    """Return the GPUs that Spark has assigned to this task."""
     given = context.resources().get("gpu")
     return tuple(given.addresses) if given else ()
 
 
 def _process(report: int, listener: socket.socket | None) -> subprocess.Popen[bytes]:
-    """Start the process of this task, which imports what it needs while the tasks exchange addresses."""
+    """Start the process of this task. It imports its modules while the tasks exchange addresses."""
     try:
         return subprocess.Popen(
             _COMMAND,
@@ -106,7 +106,7 @@ def _process(report: int, listener: socket.socket | None) -> subprocess.Popen[by
 
 
 def _run(process: subprocess.Popen[bytes], source: int, assignment: Assignment, place: TaskAssignment) -> TaskReport:
-    """Hand the process its place and wait for its report; what it prints goes to the executor's log too."""
+    """Send the process its assignment and wait for its report. Its output goes to the executor's log too."""
     assert process.stdin
     assert process.stdout
     assert process.stderr
@@ -132,7 +132,7 @@ def _run(process: subprocess.Popen[bytes], source: int, assignment: Assignment, 
 
 
 def _copy(source: BinaryIO, log: Any, stream: int, last: deque[bytes], driver: DriverLine) -> None:
-    """Copy a stream to the executor's log, if it is wanted there, and send its lines to the driver."""
+    """Copy a stream to the executor's log, if `log` is given, and send its lines to the driver."""
     for line in source:
         last.append(line)
         driver.send(stream, line)
@@ -149,13 +149,13 @@ def _without_report(place: TaskAssignment, status: int, stderr: bytes) -> TaskRe
 
 
 def by_rows(assignment: Assignment, rows: Iterable[Any]) -> Iterator[bytes]:
-    """The task as a function of a partition of an RDD."""
+    """Run the task as a function of a partition of an RDD."""
     del rows
     yield pickle.dumps(run_task(assignment))
 
 
 def by_batches(assignment: Assignment, batches: Iterable[Any]) -> Iterator[Any]:
-    """The task as a function of the Arrow batches of a partition."""
+    """Run the task as a function of the Arrow batches of a partition."""
     import pyarrow
 
     for _ in batches:

@@ -15,7 +15,7 @@ Each rank trains on its own part of the data, and all have the same gradients. F
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
-from distrun.graphs.compression import Compression as Compression
+from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.world.capabilities import *
 from distrun.runtime.world.world import shutdown as shutdown
 from distrun.shared_names import *

@@ -25,9 +25,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
 from distrun.graphs.tensorflow import call, gather_slices
 from distrun.runtime.collectives.call import Call, broadcast_call, reduction_call
+from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
 from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set

@@ -9,25 +9,20 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.graphs import residuals as residuals, signatures
-from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
-from distrun.graphs.local_variables import LocalVariables
+from distrun.graphs.gradients import OptimizerSettings
+from distrun.graphs.local_variables import LocalVariables, scaled
 from distrun.graphs.tensorflow import reduce_gradients
 from distrun.graphs.tensorflow.facts import number, stay_out
+from distrun.runtime.collectives.compressors import compressed
 from distrun.runtime.collectives.consistency import describe
-from distrun.runtime.collectives.gradient_settings import GradientSettings, check_groups
-from distrun.runtime.operations.reduction import ReduceOp
-from distrun.runtime.process_sets.process_set import ProcessSet
 
 
 @dataclass(frozen=True)
-class GradientReduction(GradientSettings):
+class GradientReduction:
     """Reduces gradients according to its settings."""
 
-    compression: Compressor = Compression.none
-    """A compressor of the user's own is called for dense gradients. For the others `wire` is enough."""
-    scale_local: bool = True
-    """Whether local gradients are divided by the number of ranks."""
-    local: LocalVariables = field(default_factory=LocalVariables, compare=False)
+    settings: OptimizerSettings
+    local: LocalVariables = field(default_factory=LocalVariables)
     """The variables, or other sources, whose gradients stay on their rank."""
 
     @tf.autograph.experimental.do_not_convert
@@ -45,16 +40,17 @@ class GradientReduction(GradientSettings):
         Raises:
             MismatchError: the sources differ in number, name, shape or dtype, or their gradients differ in kind.
         """
-        ranks = self.process_set
-        if self.is_alone():
+        ranks = self.settings.process_set
+        gradients = [scaled(gradient, self.settings.factor) for gradient in gradients]
+        if self.settings.is_alone():
             stay_out(ranks)
-            return list(gradients)
+            return gradients
 
         def reduce(gradients: list[Any], sources: list[Any]) -> list[Any]:
             return self._reduce(gradients, sources, use_generic_names)
 
         def share() -> Any:
-            return 1.0 / number(ranks.size, tf.float32) if self.scale_local else 1.0
+            return 1.0 / number(ranks.size, tf.float32) if self.settings.scale_local else 1.0
 
         return self.local.apart(gradients, sources, share, reduce)
 
@@ -65,10 +61,12 @@ class GradientReduction(GradientSettings):
             entry_of(source, place, use_generic_names) + self._note(gradient)
             for place, (gradient, source) in enumerate(zip(gradients, sources, strict=True))
         ]
-        number = signatures.signature_id(entries, "the variables that have gradients", self.process_set)
-        call = residuals.named(self.call(f"gradients.{number}"), entries)
+        number = signatures.signature_id(entries, "the variables that have gradients", self.settings.process_set)
+        call = residuals.named(self.settings.call(f"gradients.{number}"), entries)
         return compressed(
-            self.compression, gradients, lambda tensors: reduce_gradients(tensors, call, self.sparse_as_dense)
+            self.settings.compression,
+            gradients,
+            lambda tensors: reduce_gradients(tensors, call, self.settings.sparse_as_dense),
         )
 
     def _note(self, gradient: Any) -> str:
@@ -76,34 +74,7 @@ class GradientReduction(GradientSettings):
         gradients would add up gradients of different sources."""
         if gradient is None:
             return " without gradient"
-        return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.sparse_as_dense else ""
-
-
-def gradient_reduction(
-    op: ReduceOp,
-    gradient_predivide_factor: float,
-    compression: Any,
-    sparse_as_dense: bool,
-    num_groups: int,
-    groups: Any,
-    process_set: ProcessSet,
-    scale_local_gradients: bool,
-) -> GradientReduction:
-    """Return the reduction for the arguments of `DistributedGradientTape` or `DistributedOptimizer`.
-
-    Raises:
-        UsageError: an argument is impossible.
-    """
-    check_groups(num_groups, groups)
-    return GradientReduction(
-        op,
-        float(gradient_predivide_factor),
-        wire_type(compression, of_gradients=True),
-        sparse_as_dense,
-        process_set,
-        compression,
-        bool(scale_local_gradients),
-    )
+        return " in slices" if isinstance(gradient, tf.IndexedSlices) and not self.settings.sparse_as_dense else ""
 
 
 def entry_of(source: Any, place: int, is_generic: bool = False) -> str:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor
-from distrun.graphs.local_variables import scaled
+from distrun.graphs.gradients import OptimizerSettings
 from distrun.graphs.tensorflow.accumulation import Accumulation, when
-from distrun.runtime.collectives.gradient_settings import check_passes
+from distrun.runtime.collectives.compressors import Compression, Compressor
+from distrun.runtime.collectives.gradient_settings import check_groups, check_passes
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.tensorflow.gradients import GradientReduction, gradient_reduction
+from distrun.tensorflow.gradients import GradientReduction
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -66,64 +67,38 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         raise UsageError(
             "this optimizer is a DistributedOptimizer already, and would reduce its gradients twice: wrap it once"
         )
+    check_groups(num_groups, groups)
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
+    )
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        reduction = gradient_reduction(
-            op,
-            gradient_predivide_factor,
-            compression,
-            sparse_as_dense,
-            num_groups,
-            groups,
-            process_set,
-            scale_local_gradients,
-        )
         passes = check_passes(backward_passes_per_step)
         if passes > 1 and world.is_elastic():
             raise UsageError(
                 f"backward_passes_per_step={passes} of an optimizer of TensorFlow 1 does not go with an elastic job, "
                 "whose ranks would count the passes differently: leave it out, or leave --elastic out"
             )
-        factor = 1.0 / passes if average_aggregated_gradients else 1.0
-        return _DistributedOptimizer(optimizer, reduction, passes, factor, name, use_locking)
+        settings = replace(settings, factor=1.0 / passes if average_aggregated_gradients else 1.0)
+        return _DistributedOptimizer(optimizer, GradientReduction(settings), passes, name, use_locking)
     if not {kind.__module__.partition(".")[0] for kind in type(optimizer).__mro__} & {"keras", "tf_keras"}:
         raise UsageError(
             f"DistributedOptimizer wraps an optimizer of tf.compat.v1.train or tf.keras.optimizers, not "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}: use the distrun face of its library"
         )
-    from distrun import keras  # not at the top: it loads Keras, and tf.GradientTape alone does without
+    from distrun.keras.optimizer import wrap  # not at the top: it loads Keras, and tf.GradientTape alone does without
 
-    return keras.DistributedOptimizer(
-        optimizer,
-        name=name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return wrap(optimizer, name, settings, backward_passes_per_step, average_aggregated_gradients)
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """A wrapped optimizer of TensorFlow 1."""
 
     def __init__(
-        self,
-        optimizer: Any,
-        reduction: GradientReduction,
-        passes: int,
-        factor: float,
-        name: str | None,
-        use_locking: bool,
+        self, optimizer: Any, reduction: GradientReduction, passes: int, name: str | None, use_locking: bool
     ) -> None:
         super().__init__(use_locking, name or f"Distributed{type(optimizer).__name__}")
         self._wrapped = optimizer
         self._reduction = reduction
-        self._factor = factor
         self._accumulation = Accumulation(passes) if passes > 1 else None
         self._is_due: Any = None  # whether an update is due after the last pass
 
@@ -139,7 +114,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
         gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
 
         def reduce(gradients: list[Any]) -> list[Any]:
-            return self._reduction.reduce([scaled(gradient, self._factor) for gradient in gradients], variables)
+            return self._reduction.reduce(gradients, variables)
 
         if self._accumulation is None:
             gradients = reduce(gradients)

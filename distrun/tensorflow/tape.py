@@ -7,11 +7,13 @@ from typing import Any
 import tensorflow as tf
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, Compressor
+from distrun.graphs.gradients import OptimizerSettings
+from distrun.runtime.collectives.compressors import Compression, Compressor
+from distrun.runtime.collectives.gradient_settings import check_groups
 from distrun.runtime.operations.reduction import Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.tensorflow.gradients import gradient_reduction
+from distrun.tensorflow.gradients import GradientReduction
 
 
 class DistributedGradientTape(tf.GradientTape):
@@ -64,16 +66,11 @@ class DistributedGradientTape(tf.GradientTape):
             )
         world.current()
         self._wrapped = gradtape
-        self._reduction = gradient_reduction(
-            op,
-            gradient_predivide_factor,
-            compression,
-            sparse_as_dense,
-            num_groups,
-            groups,
-            process_set,
-            scale_local_gradients,
+        check_groups(num_groups, groups)
+        settings = OptimizerSettings.of(
+            op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
         )
+        self._reduction = GradientReduction(settings)
 
     def register_local_source(self, source: Any) -> None:
         """Make a variable, or another source, local: its gradient stays on this rank. It is not reduced, only divided
@@ -172,18 +169,11 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     Raises:
         UsageError: as `DistributedGradientTape` raises, or `local_layers` are not layers.
     """
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
+    check_groups(num_groups, groups)
+    settings = OptimizerSettings.of(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set, scale_local=scale_local_gradients
     )
+    tape = DistributedGradientTape(gradtape)
+    tape._reduction = GradientReduction(settings)
     tape._reduction.local.add_layers(local_layers)
     return tape

@@ -33,11 +33,11 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 from distrun.exports import exported as _exported
+from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.collectives.synchronisation import *
 from distrun.runtime.world.capabilities import *
 from distrun.runtime.world.world import shutdown as shutdown
 from distrun.shared_names import *
-from distrun.torch.compression import Compression as Compression
 from distrun.torch.copies import *
 from distrun.torch.normalization import SyncBatchNorm as SyncBatchNorm
 from distrun.torch.optimizer import DistributedOptimizer as DistributedOptimizer
@@ -69,7 +69,7 @@ else:  # see `distrun.exports`. To type checkers, a module with `__getattr__` ha
     }
 
     def __getattr__(name: str) -> object:
-        if name == "elastic":  # only here: a job that is not elastic does without
+        if name == "elastic":  # loaded on demand: most jobs are not elastic
             return _import_module("distrun.torch.elastic")
         if name in _LATER:  # likewise
             return getattr(_import_module(_LATER[name]), name)

@@ -36,7 +36,7 @@ more than its memory: with a gradient, or conjugate."""
 
 
 def check(tensor: Tensor) -> None:
-    """Refuse a tensor that lies neither on the CPU nor on this rank's own GPU."""
+    """Refuse a tensor that is neither on the CPU nor on this rank's own GPU."""
     device = tensor.device
     if kind(tensor) not in (CPU, CUDA):
         raise UsageError(

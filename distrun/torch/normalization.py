@@ -49,7 +49,7 @@ class SyncBatchNorm(_BatchNorm):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Make a layer: on all ranks in the same order, and of the same sizes.
+        """Make a layer. All ranks make their layers in the same order and of the same sizes.
 
         Args:
             num_features: C, the extent of dimension 1.
@@ -140,7 +140,7 @@ def _normalise(*arguments: Any) -> Tensor:
 
 
 class _Normalisation(torch.autograd.Function):
-    """Normalisation by the statistics of all ranks' batches."""
+    """Normalisation by the statistics of the batches of all ranks."""
 
     @staticmethod
     def forward(
@@ -184,7 +184,7 @@ def _statistics(input: Tensor, call: Call) -> tuple[Tensor, Tensor, Tensor]:
     count = input.numel() // channels
     if count:
         exact = _exact(input.dtype)
-        unused = torch.zeros(channels, dtype=exact, device=input.device)  # its dtype is that of the results
+        unused = torch.zeros(channels, dtype=exact, device=input.device)  # the results take its dtype
         mean, variance = torch.batch_norm_update_stats(input, unused, unused, 0.0)
         mean = mean.double()
         torch.stack([mean, variance.double() + mean * mean], out=sums[:-1].view(2, -1)).mul_(count)

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from distrun.errors import UsageError
 from distrun.runtime.collectives import plain
 from distrun.runtime.collectives.call import Call, group_of, reduction_call
+from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
 from distrun.runtime.collectives.plain import Terms
 from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.torch import autograd, operations, tensors as storage
-from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.operations import grouped, run, single, submit
 
 __all__ = [
@@ -66,16 +65,8 @@ def _reduce(
     function: type[torch.autograd.Function], tensors: Sequence[Tensor], call: Call, compression: Compressor
 ) -> list[Tensor]:
     wire = wire_type(compression)
-    if wire is not None:
-        return list(autograd.apply(function, call._replace(wire=wire) if wire else call, *tensors))
-    if low_rank(compression):
-        raise UsageError(
-            f"{compression!r} is for the gradients of an optimizer, which makes up for what is lost: give it to "
-            "DistributedOptimizer, or use another compression here"
-        )
-    pairs = [compression.compress(tensor) for tensor in tensors]
-    reduced = autograd.apply(function, call, *[tensor for tensor, _ in pairs])
-    return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, pairs, strict=True)]
+    call = call._replace(wire=wire) if wire else call
+    return compressed(compression, tensors, lambda given: autograd.apply(function, call, *given))
 
 
 def allreduce(

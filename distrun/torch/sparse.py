@@ -45,7 +45,7 @@ class SparseHandle(HandleGroup):
     """The handle of an allreduce of a sparse tensor."""
 
     def __init__(self, gathered: AnyHandle, shape: torch.Size, call: Call) -> None:
-        """`gathered`: see `start_sparse`."""
+        """`gathered` is the handle of the allgathers that `start_sparse` starts."""
         super().__init__([(gathered, range(3))])
         self._shape = shape
         self._call = call

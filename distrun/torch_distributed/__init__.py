@@ -1,11 +1,12 @@
-"""The backend "distrun" of torch.distributed: DDP, FSDP, DTensor and what is built on them, on distrun's transport.
+"""The backend "distrun" of torch.distributed: runs DDP, FSDP, DTensor and libraries built on them on distrun's
+transport.
 
     torch.distributed.init_process_group("distrun")
 
-torch loads the entry points of group `torch.backends` when it is imported, and with them `register`: a script need not
-import distrun. (Where TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off, it calls `distrun.torch_distributed.register()`.)
-Every `import torch` comes by here, so nothing else is imported before a process group is made, and whatever goes wrong
-here is an error of those who ask for a process group, not of everybody who imports torch.
+torch loads the entry points of group `torch.backends` when it is imported, and with them `register`, so a script need
+not import distrun. (Where TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns that off, it calls
+`distrun.torch_distributed.register()`.) Every `import torch` runs this module, so nothing else is imported before a
+process group is made. An error here must fail a script that asks for a process group, not every `import torch`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 BACKEND = "distrun"
-"""The name by which scripts ask for it."""
+"""The backend's name in `init_process_group`."""
 
 
 def register() -> None:
-    """Make the backend known to torch.distributed; does nothing if it is. Never raises."""
+    """Register the backend with torch.distributed, unless it is registered already. Never raises."""
     try:
         _register()
     except Exception as error:  # of a torch that has other interfaces: settings are read when a group is made
@@ -48,7 +49,7 @@ def _register() -> None:
 
 
 def _create(described: Any, options: Any) -> ProcessGroup:
-    """Return a process group as it is described by torch; `options` of the backend's own there are none."""
+    """Return a process group as `described` by torch. The backend has no `options` of its own."""
     import torch
     from torch.distributed import Backend
 
@@ -60,7 +61,7 @@ def _create(described: Any, options: Any) -> ProcessGroup:
 
 
 def _rendezvous(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
-    """Meet at `distrun://`; `options` are for other kinds of stores."""
+    """Yield the result of the rendezvous at `url`. `options` are for other kinds of stores."""
     from distrun.torch_distributed.rendezvous import meet
 
     yield meet(url)

@@ -1,9 +1,9 @@
 """The collectives of a process group, as operations of distrun.
 
-Operations have no names: the ranks of a group call them in one order, and that is how they are matched. So a rank that
-calls another one than the others is found out at once, and a step that repeats itself sends no more than cache ids.
+Operations have no names: the ranks of a group call them in one order, and are matched by it. So a rank that calls a
+different operation gets an error at once, and repeated steps negotiate by cache ids only.
 
-A call that is not asynchronous waits here, and gives a work that is done.
+A call that is not asynchronous waits here, and returns a completed work.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Lists = Sequence[Sequence[Tensor]]
 
 
 class Collectives(NamedGroup):
-    """A process group that has collectives, and no messages."""
+    """A process group with collectives, but without point-to-point messages."""
 
     def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, members: Members, name: str) -> None:
-        """`members` are all ranks of the group; the rest is as in `NamedGroup`."""
+        """`members` are all ranks of the group. For the other arguments see `NamedGroup`."""
         super().__init__(store, rank, size, timeout, name)
         self._members = members
         self._set = members.process_set
@@ -78,7 +78,7 @@ class Collectives(NamedGroup):
 
     @collective("allreduce_", "all_reduce", [1], calls.ALLREDUCE)
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Reduce a tensor in place, a sparse one as well; several are added up, and each gets the result."""
+        """Reduce a tensor, dense or sparse, in place. Several tensors are added up, and each gets the result."""
         if len(tensors) != 1:
             return self._start([self._reducing.together(tensors, _op(opts))], tensors, opts)
         if tensors[0].layout is torch.sparse_coo:
@@ -103,7 +103,7 @@ class Collectives(NamedGroup):
     def reduce_scatter(  # type: ignore[override]
         self, output_tensors: Tensors, input_tensors: Lists, opts: Any = None
     ) -> Work:
-        """Reduce lists of a tensor for each rank; each rank gets its own, of any size."""
+        """Reduce lists with one tensor for each rank. Each rank gets its own tensor; their sizes may differ."""
         check_single("reduce_scatter", output_tensors)
         check_single("reduce_scatter", input_tensors)
         check_one_each(input_tensors[0], self._size)
@@ -112,12 +112,12 @@ class Collectives(NamedGroup):
 
     @collective("_reduce_scatter_base_", "_reduce_scatter_base")
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
-        """Reduce a tensor, of which each rank gets an equal part."""
+        """Reduce a tensor. Each rank gets an equal part."""
         return self._start([self._reducing.scattered([output], [[input]], _op(opts))], [output], opts)
 
     @collective("reduce_scatter_tensor_coalesced_", "reduce_scatter", [1, 1])
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
-        """Reduce tensors, those of one dtype as one operation; each rank gets an equal part of each."""
+        """Reduce tensors, those of one dtype as one operation. Each rank gets an equal part of each."""
         handles = [
             self._reducing.scattered(group, [[whole] for whole in wholes], _op(opts))
             for group, wholes in groups(outputs, inputs)
@@ -131,7 +131,8 @@ class Collectives(NamedGroup):
 
     @collective("broadcast_", "broadcast", [1], calls.BROADCAST)
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
-        """Copy the tensor of the rank `opts.rootRank` of the group to all; of several, that at `opts.rootTensor`."""
+        """Copy the tensor of the rank `opts.rootRank` of the group to all ranks; of several, the one at
+        `opts.rootTensor`."""
         call = broadcast_call(None, self._members.ranks[self._root(opts)], self._set)
         place = 0 if opts is None else opts.rootTensor
         if not 0 <= place < len(tensors):
@@ -145,7 +146,9 @@ class Collectives(NamedGroup):
     def allgather(  # type: ignore[override]
         self, output_tensors: Lists, input_tensors: Tensors, opts: Any = None
     ) -> Work:
-        """Copy each rank's tensor, of any size, into the list of all; of several, each list gets all of each rank."""
+        """Copy each rank's tensor, of any size, into the lists on all ranks. With several tensors on each rank, each
+        list
+        gets all of them."""
         count = len(input_tensors)
         if not count or len(output_tensors) != count:
             raise ArgumentError(
@@ -174,7 +177,7 @@ class Collectives(NamedGroup):
 
     @collective("allgather_coalesced_", "all_gather", [2, 1])
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:
-        """Copy each rank's tensors into the list that is there for its rank."""
+        """Copy each rank's tensors into the output list at the index of its rank."""
         check_one_each(outputs, self._size)
         targets = list(zip(*outputs, strict=True))
         handles = [self._moving.allgather(lists, group) for group, lists in groups(inputs, targets)]
@@ -202,7 +205,7 @@ class Collectives(NamedGroup):
     def scatter(  # type: ignore[override]
         self, output_tensors: Tensors, input_tensors: Lists, opts: Any = None
     ) -> Work:
-        """Copy a tensor of the list that the rank `opts.rootRank` of the group has to each rank."""
+        """Copy one tensor to each rank, from the list on the rank `opts.rootRank` of the group."""
         root = self._root(opts)
         check_single("scatter", output_tensors)
         parts: Sequence[Tensor | None] = self._nothing
@@ -228,7 +231,7 @@ class Collectives(NamedGroup):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
     ) -> Work:
-        """Copy rows of a tensor to each rank, as many as the splits say, or to each the same number."""
+        """Copy rows of a tensor to each rank: the numbers in the splits, or equal numbers without splits."""
         handle = self._moving.exchange_rows(output, input, output_split_sizes, input_split_sizes)
         return self._start([handle], [output], opts)
 
@@ -241,7 +244,7 @@ class Collectives(NamedGroup):
         return self._start([handle], [], opts)
 
     def _root(self, opts: Any) -> int:
-        """Return the rank of the group that sends or receives for all; raises `ArgumentError` if there is none such."""
+        """Return the root's rank in the group. Raises `ArgumentError` if there is no such rank."""
         root: int = 0 if opts is None else opts.rootRank
         size = len(self._members.ranks)
         if not 0 <= root < size:

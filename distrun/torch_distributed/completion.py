@@ -1,9 +1,9 @@
 """The thread that completes futures.
 
-A future runs its callbacks where it is completed. They are other people's code, which may take long or wait for further
-operations; so it is not the thread that makes an operation's progress that completes its future, but this one. It
-starts with the first future, and lives as long as the process. Where a callback may wait for something, another thread
-takes its place, and it ends with the callback.
+A future runs its callbacks in the thread that completes it. They are users' code, which may take long or wait for
+further operations, so a future is completed by this thread and not by the thread that makes the operation's progress.
+The thread starts with the first future, and runs until the process ends. If a callback may wait for something, another
+thread takes over, and this one ends with the callback.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Dated(Protocol):
-    """A work, whose time is limited."""
+    """A work with a deadline."""
 
     deadline: float
 
@@ -38,25 +38,25 @@ class _Expected:
     assisted_at: float = math.inf
 
     def due(self, work: Dated) -> float:
-        """Return when to look at it, by the waking clock."""
+        """Return the time of the next check, by the waking clock."""
         return min(work.deadline, self.assisted_at)
 
 
 _done: SimpleQueue[Dated | None] = SimpleQueue()
 _expected: dict[Dated, _Expected] = {}
-_next_look = math.inf  # by the waking clock; when the first of what is expected is due, or earlier
+_next_look = math.inf  # by the waking clock: not later than the first of `_expected` is due
 _thread: threading.Thread | None = None
 _starting = threading.Lock()
 
 
 class _Thread(threading.Thread):
-    """The thread, or one in whose place another has come."""
+    """The thread that completes futures, or a former one that still runs a callback."""
 
     def __init__(self) -> None:
         super().__init__(name="distrun futures", daemon=True)
 
     def run(self) -> None:
-        """Complete futures until another thread does."""
+        """Complete futures until another thread takes over."""
         _look()
         while self is _thread:
             try:
@@ -75,7 +75,7 @@ def is_here() -> bool:
 
 
 def before_waiting() -> None:
-    """Let another thread complete futures from now on, if this is the one: a callback is about to wait, or may be."""
+    """Start another thread to complete futures, if this is the present one: one of its callbacks may wait next."""
     if threading.current_thread() is _thread:
         _start()
 
@@ -89,9 +89,9 @@ def _start() -> None:
 def expect(
     work: Dated, future: Future[Any], assist: Callable[[], None] | None = None, assist_after: float = math.inf
 ) -> None:
-    """Note that a future is to be completed when `complete` is called for its work, or the work's deadline is over.
+    """Arrange for `future` to be completed when `complete` is called for its work, or after the work's deadline.
 
-    `assist` is called after `assist_after` seconds if it is not completed by then; it must not wait.
+    `assist` is called after `assist_after` seconds if the future is not completed by then. It must not wait.
     """
     expected = _Expected(future, assist, math.inf if assist is None else waking_clock.now() + assist_after)
     _expected[work] = expected
@@ -104,7 +104,7 @@ def expect(
 
 
 def complete(work: Dated) -> None:
-    """Have the future of a work completed, whose operations are done. Any thread may call this, and more than once."""
+    """Queue the future of a work whose operations are done for completion. Any thread may call this, more than once."""
     _done.put(work)
 
 
@@ -122,9 +122,11 @@ def _time_left() -> float | None:
 
 
 def _look() -> None:
-    """Help what needs it, complete what has taken too long, with an error, and note when to look again."""
+    """Call `assist` for futures that are late, complete those past their deadline with an error, and set the time of
+    the
+    next check."""
     global _next_look
-    _next_look = math.inf  # threads that expect something meanwhile ring
+    _next_look = math.inf  # threads that add a future meanwhile wake this one
     now = waking_clock.now()
     for work, expected in list(_expected.items()):
         if expected.assisted_at <= now:
@@ -133,14 +135,14 @@ def _look() -> None:
                 assist()
         if work.deadline <= now:
             complete_here(work)
-            if threading.current_thread() is not _thread:  # which looks itself
+            if threading.current_thread() is not _thread:  # another thread has taken over, and checks the rest
                 return
         else:
             _next_look = min(_next_look, expected.due(work))
 
 
 def _forget() -> None:
-    """This is a forked child of a rank: the thread is the parent's, and so are its futures."""
+    """Reset the state in a forked child of a rank: the thread and its futures belong to the parent."""
     global _done, _expected, _next_look, _thread, _starting
     _done, _expected, _next_look, _thread, _starting = SimpleQueue(), {}, math.inf, None, threading.Lock()
 

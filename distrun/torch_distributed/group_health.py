@@ -18,11 +18,11 @@ _REMEDY = "see where they are, or give the group a longer `timeout`"
 
 
 class GroupHealth:
-    """The name of a process group, and why it carries no more collectives, if that is so.
+    """The name of a process group, and the error after which it runs no more collectives, if any.
 
-    An operation that has not been done within the group's timeout is given up for all ranks: the others fail in it too,
-    as soon as they come. Then the ranks may be at different places in their programs, and their next calls would be
-    matched with each other all the same. So such a group carries no more of them, on any of its ranks.
+    An operation that is not done within the group's timeout is given up for all ranks: the others fail in it too, as
+    soon as they call it. Then the ranks may be at different places in their programs, and their next calls would be
+    matched with each other all the same. So such a group refuses all later collectives, on each of its ranks.
     """
 
     __slots__ = ("given_up", "label")
@@ -34,22 +34,22 @@ class GroupHealth:
         """The error of the operation that was given up; None while there is none."""
 
     def refuse(self) -> None:
-        """Refuse a collective of a group that carries no more. Raises `StallError`."""
+        """Refuse a collective after an operation was given up. Raises `StallError`."""
         raise StallError(
             f"process group {self.label!r} carries no more collectives, for it gave one up ({self.given_up}): destroy "
             "it on all its ranks, and make another one"
         )
 
     def error(self, error: CollectiveError) -> CollectiveError:
-        """Return the error of an operation with the name of the group; note it if the operation was given up."""
+        """Return the error of an operation with the name of the group, and keep it if the operation was given up."""
         if isinstance(error, StallError):
             self.given_up = self.given_up or str(error)
         return type(error)(f"process group {self.label!r}: {error}")
 
     def time_is_up(self, handle: Handle, timeout: float) -> None:
-        """Give up an operation that was not done within the timeout of the group; it is done now, with its error.
+        """Give up an operation that is not done within the group's timeout. Afterwards it is done, with an error.
 
-        If the last rank has come meanwhile, it may have succeeded.
+        If the last rank has called it meanwhile, it may have succeeded.
         """
         said = f"was not done within its timeout of {timeout:g} s"
         handle.engine.give_up(handle, f"{said}: {WHO}; {_REMEDY}")
@@ -59,7 +59,7 @@ class GroupHealth:
             handle.done = True
 
     def wait_is_over(self, handle: Handle, seconds: float) -> StallError | None:
-        """Return the error of a wait that ends before the operation, which goes on; None if that is done meanwhile."""
+        """Return the error of a wait that ends before the operation, which continues; None if it is done meanwhile."""
         who = handle.engine.who_is_missing(handle)
         if handle.done:
             return None
@@ -71,7 +71,8 @@ class GroupHealth:
 
 
 def _detach(handle: Handle) -> None:
-    """Let an operation that may come all the same use copies of its arrays, and not the memory of the caller."""
+    """Replace the arrays of an operation, which may still run later, by copies, so that it does not use the caller's
+    memory."""
     copies: dict[int, Any] = {}
 
     def copy_of(array: Any) -> Any:

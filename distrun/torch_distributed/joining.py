@@ -1,12 +1,12 @@
 """Which world a default process group has: the job's own, or one of the ranks that share torch's store.
 
-Where a launcher has started the ranks as what they are to be in the group, they join the job as `distrun.init` does.
-Otherwise (`torch.multiprocessing.spawn`, or a rank and a world size of the script's own) all that they have in common
-is the store. So the ranks introduce themselves to each other there, and each makes the launch contract that a launcher
-would have given it. As all see the same introductions, all go the same way: an environment alone could mislead a rank,
-such as that of children that a rank of some job has spawned for a group of their own.
+If a launcher has started the ranks with the rank and size that they have in the group, they join the job as
+`distrun.init` does. Otherwise (`torch.multiprocessing.spawn`, or a rank and a world size chosen by the script) they
+share only the store. So the ranks introduce themselves to each other there, and each makes the launch contract that a
+launcher would have given it. All ranks see the same introductions, so all decide alike. The environment alone could
+mislead a rank: children that a rank of a job spawns for a group of their own inherit the variables of that job.
 
-The store is open to everybody who can connect with it, so no secret is in it: ranks of a host know each other by their
+Everyone who can connect to the store can read it, so it holds no secret. Ranks of one host identify each other by their
 user, and ranks of several hosts need a key from elsewhere.
 """
 
@@ -42,36 +42,36 @@ from distrun.torch_distributed.store_exchange import exchange
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-_joined: World | None = None  # by us
+_joined: World | None = None  # the world that this module has joined
 _joined_ranks: tuple[int, ...] | None = None
-"""The ranks in the default group, of another backend, of those in the world."""
-_agreed_name = ""  # of the group of all ranks, while there is one
+"""The ranks of the world's members in a default group of another backend."""
+_agreed_name = ""  # the name of the group of all ranks, while there is one
 
 
 @dataclass(frozen=True)
 class Introduction:
-    """A rank, as it tells the others."""
+    """The facts about a rank that it tells the others."""
 
     world: list[int] | None
     """The rank and the size that it has in distrun's world, if it is in one."""
     in_job: bool
-    """Whether a launcher has started it as this rank of as many."""
+    """Whether a launcher has started it with the group's rank and size."""
     host: str
     """Identifies its host."""
     hostname: str
     has_key: bool
     """Whether the user has given it a key."""
     job: str
-    """A new name for the ranks; that of rank 0 counts."""
+    """A new name for the job. Rank 0's is used."""
     endpoints: str
-    """Where it will listen for the ranks of other hosts, if it is rank 0."""
+    """On rank 0, where it will listen for the ranks of other hosts."""
 
 
 def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    """Be rank `rank` in a world of `size` ranks; returns when all of them are in it.
+    """Join a world of `size` ranks as rank `rank`; returns when all of them are in it.
 
     Args:
-        store: shared by them.
+        store: the store that the ranks share.
         timeout: how long to wait for the others.
 
     Raises:
@@ -94,24 +94,24 @@ def join(store: Store, rank: int, size: int, timeout: timedelta) -> None:
 
 
 def agreed_name() -> str:
-    """Return a name that the ranks have in common since the last `join`, and had never before; empty without one."""
+    """Return the unique name that the ranks have agreed on in the last `join`, empty without one."""
     return _agreed_name
 
 
 def join_beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelta) -> Sequence[int]:
-    """Be in a world with the ranks of a group whose default group is of another backend; join one if we are in none.
+    """Join a world with the ranks of a group whose default group has another backend, unless this rank is in one.
 
     Args:
-        store: shared by the ranks of the group.
+        store: the store that the ranks of the group share.
         ranks: the ranks of the group in the default group, in the order of the group.
-        rank: ours in the group.
+        rank: this rank's rank in the group.
         timeout: how long to wait for the others.
 
     Returns:
         The ranks of the group in the world.
 
     Raises:
-        UsageError: we are in a world without some of these ranks; or as `join` raises.
+        UsageError: this rank is in a world without some of these ranks, or as `join` raises.
         BootstrapError: as `join` raises.
     """
     global _joined_ranks
@@ -130,19 +130,19 @@ def join_beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelt
 
 
 def join_job() -> None:
-    """Join the job that this process was started in, unless it is in a world already; `leave` leaves it."""
+    """Join the job that this process was started in, unless it is in a world already. `leave` undoes this."""
     global _joined
     if world.join_world():
         _joined = world.current()
 
 
 def has_joined() -> bool:
-    """Whether it was us who joined the world in which we are."""
+    """Return whether this module has joined the present world."""
     return _joined is not None and world.is_initialized() and world.current() is _joined
 
 
 def leave() -> None:
-    """Leave the world if we have joined it; it goes on if it was there before."""
+    """Leave the world if this module has joined it, but not if the script was in it before."""
     global _joined, _joined_ranks, _agreed_name
     _agreed_name, _joined_ranks = "", None
     is_ours, _joined = has_joined(), None
@@ -151,7 +151,7 @@ def leave() -> None:
 
 
 def _introduction(rank: int, size: int, chosen: settings.Settings, until_joined: ExitStack) -> Introduction:
-    """Introduce this rank; a port is reserved until the ranks have met."""
+    """Return this rank's introduction. A port stays reserved until the ranks have joined."""
     topology = world.topology() if world.is_initialized() else None
     in_job = _is_in_job(rank, size)
     endpoints = ""
@@ -171,9 +171,9 @@ def _introduction(rank: int, size: int, chosen: settings.Settings, until_joined:
 
 
 def _is_in_job(rank: int, size: int) -> bool:
-    """Whether a launcher has started this process as this rank of as many.
+    """Return whether a launcher has started this process as rank `rank` of `size`.
 
-    RANK and WORLD_SIZE alone do not count: they say less than the ranks can tell each other.
+    RANK and WORLD_SIZE alone do not count: the ranks' introductions say more.
     """
     environment = detect(os.environ)
     if isinstance(environment, (Single, EnvUrl)):
@@ -186,15 +186,16 @@ def _is_in_job(rank: int, size: int) -> bool:
 
 
 def _host() -> str:
-    """Return a text that ranks share that can meet on a Unix socket: those of a host, or of one container on it."""
+    """Return a text that is equal on ranks that can connect by a Unix socket: on one host, or in one container on
+    it."""
     return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
 
 
 def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:
-    """Return the variables of the launch contract that follows from the introductions; empty where none is needed.
+    """Return the variables of the launch contract that follows from the introductions, empty if none is needed.
 
     Raises:
-        UsageError: the ranks cannot be the world that they are to be.
+        UsageError: the ranks cannot form this world.
     """
     _check_worlds(everybody)
     if all(one.world or one.in_job for one in everybody):
@@ -220,7 +221,7 @@ def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes 
 
 
 def _check_worlds(everybody: Sequence[Introduction]) -> None:
-    """Refuse ranks of which some are in a world that does not fit."""
+    """Refuse ranks if some of them are in a world that does not fit."""
     size = len(everybody)
     for rank, one in enumerate(everybody):
         if one.world is not None and one.world != [rank, size]:

@@ -27,27 +27,28 @@ class Members:
         """
         Args:
             ranks: their ranks in the job, in the order of their ranks in the group.
-            process_set: has these ranks.
+            process_set: the process set of these ranks.
         """
         self.ranks = ranks
         self.process_set = process_set
         self.unique_name = f"torch.distributed {joining.agreed_name()} {process_set.number}"
-        """A name that no other group has that its ranks ever are in; the same on all of them."""
+        """A name that no other group of these ranks ever has; the same on all of them."""
         rising = sorted(ranks)
         self.order = None if list(ranks) == rising else [rising.index(rank) for rank in ranks]
-        """The place in the process set of each rank of the group; None where both have one order."""
+        """The place in the process set of each rank of the group, or None if both have the same order."""
 
     def leave(self, is_aborting: bool = False) -> None:
-        """Say that this rank has finished with the group; the job is left when all its ranks say so, or at once."""
+        """Leave the group. After the group of all ranks, leave the job: when all ranks do so or, if `is_aborting`, at
+        once."""
         messages = sys.modules.get("distrun.runtime.collectives.point_to_point.messages")
-        if messages is not None and world.is_initialized():  # else none has come
+        if messages is not None and world.is_initialized():  # otherwise there were no messages
             messages.leave(self.unique_name)
         if self.process_set is not global_process_set:
-            with suppress(JobAbortedError):  # then there is nothing to be left
+            with suppress(JobAbortedError):  # the job is gone, and the set with it
                 member_sets.dissolve(self.process_set)
             return
-        # Some rank may still work in another group, and need the coordinator. A rank that fails, though, keeps nobody
-        # waiting, and does not wait.
+        # Some rank may still work in another group, and need the coordinator, so leave together. A rank that fails does
+        # not wait, and no rank waits for it.
         if joining.has_joined() and not is_aborting and sys.exc_info()[0] is None:
             with suppress(CollectiveError):
                 collectives.barrier()
@@ -55,16 +56,16 @@ class Members:
 
 
 def all_ranks(store: Store, rank: int, size: int, timeout: timedelta) -> Members:
-    """Return the members of a default group; returns when all are there. Raises as `joining.join` does."""
+    """Return the members of a default group when all have joined. Raises as `joining.join` does."""
     joining.join(store, rank, size, timeout)
     _prepare()
     return Members(range(size), global_process_set)
 
 
 def beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelta, name: str) -> Members:
-    """Return the members of a group whose default group is of another backend. Raises as `joining.join_beside` does.
+    """Return the members of a group whose default group has another backend. Raises as `joining.join_beside` does.
 
-    The world that the first of them joins stays until the process ends: a later one may have the same ranks.
+    The world that the first such group joins stays until the process ends, since a later group may have the same ranks.
     """
     places = joining.join_beside(store, ranks, rank, timeout)
     _prepare()
@@ -72,7 +73,7 @@ def beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelta, na
 
 
 def _prepare() -> None:
-    """Choose the GPU of this rank, and be ready for messages from other hosts."""
+    """Select this rank's GPU, and prepare for messages from other hosts."""
     device = world.device()
     is_chosen = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     if device.name == cuda.CUDA and not is_chosen:
@@ -84,6 +85,6 @@ def _prepare() -> None:
 
 
 def some_ranks(ranks: Sequence[int], name: str) -> Members:
-    """Return the members of another group, which torch calls `name`; returns when all are there."""
-    # torch counts groups on each rank: ranks that call new_group for groups of their own give several the same name.
+    """Return the members of a group that torch calls `name`, when all have called this."""
+    # The name has the ranks too: torch counts groups on each rank, so several disjoint groups can get the same name.
     return Members(ranks, member_sets.form(ranks, f"torch.distributed {name} of {list_ranks(sorted(ranks))}"))

@@ -1,6 +1,7 @@
-"""Collectives that move tensors: what each rank receives is copied into the tensors that its script has given.
+"""Collectives that move tensors: received elements are copied into the tensors that the script has given.
 
-Tensors travel flat. What comes has the sizes of what the others have sent, so these are compared with the tensors given
+Tensors travel flat. A received tensor has the size that its sender gave it, so sizes are compared with the tensors
+given
 here.
 """
 
@@ -23,7 +24,7 @@ from distrun.torch_distributed.interface.arguments import ArgumentError, check_a
 from distrun.torch_distributed.members import Members
 
 Parts = Sequence[Tensor | None]
-"""One tensor for each rank of a group, None for nothing; or a single one with the elements of all ranks."""
+"""One tensor for each rank of a group (None for nothing), or a single tensor with the elements of all ranks."""
 
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -39,12 +40,12 @@ class Moving:
         self._exchanging = moving_call("alltoall", None, members.process_set)
 
     def allgather(self, targets: Sequence[Parts], inputs: Sequence[Tensor]) -> Handle:
-        """Return an allgather of each of `inputs`, all of one dtype, each into one of `targets`."""
+        """Return the handle of an allgather of each of `inputs`, all of one dtype, each into one of `targets`."""
         check_alike(inputs[0].dtype, chain(inputs, *targets))
         storage.check_written(chain(*targets))
         sizes = [self._room(target) for target in targets]
         flats = [flat(tensor) for tensor in inputs]
-        if all(len(set(each)) == 1 and each[0] for each in sizes):  # on this rank, and so on all: let them compare
+        if all(len(set(each)) == 1 and each[0] for each in sizes):  # equal sizes: let the ranks compare them
             flats = [tensor.unsqueeze(0) for tensor in flats]
         handle = operations.move_rows(flats, self._gathering, storage.plain_arrays(flats))
         handle.outputs = self._rooms(handle, targets)
@@ -53,7 +54,7 @@ class Moving:
         return handle
 
     def _rooms(self, handle: Handle, targets: Sequence[Parts]) -> list[Any]:
-        """Return the memory of the targets, if the results can be formed there."""
+        """Return the memory of the targets, if the results can be written there directly."""
         if handle.request.device != CPU or self._order is not None:
             return []
         rooms = []
@@ -69,7 +70,8 @@ class Moving:
         return rooms
 
     def exchange(self, parts: Parts, targets: Parts, like: Tensor) -> Handle:
-        """Return an alltoall that sends each rank one of `parts`, and receives one of `targets` from each.
+        """Return the handle of an alltoall that sends each rank one of `parts`, and receives one of `targets` from
+        each.
 
         All these tensors have the dtype and the device of `like`.
         """
@@ -83,13 +85,16 @@ class Moving:
     def exchange_rows(
         self, target: Tensor, source: Tensor, received_rows: Sequence[int], sent_rows: Sequence[int]
     ) -> Handle:
-        """Return an alltoall of the rows of `source`, into those of `target`; without numbers, as many to each rank."""
+        """Return the handle of an alltoall of the rows of `source` into `target`. Without numbers of rows, each rank
+        gets
+        the same number."""
         check_alike(source.dtype, (source, target))
         sizes, counts = self._elements(target, received_rows), self._elements(source, sent_rows)
         return self._alltoall(flat(source), counts, [target], sizes)
 
     def _alltoall(self, whole: Tensor, counts: Sequence[int], targets: Parts, sizes: Sequence[int]) -> Handle:
-        """Return an alltoall of consecutive elements, so many for each rank, that expects so many from each."""
+        """Return the handle of an alltoall of consecutive elements of `whole`: `counts` to each rank, `sizes` from each
+        rank."""
         storage.check_written(targets)
         if self._order is not None:
             whole = torch.cat(self._by_place(torch.split(whole, list(counts))))
@@ -101,7 +106,7 @@ class Moving:
         return handle
 
     def _elements(self, tensor: Tensor, rows: Sequence[int]) -> list[int]:
-        """Return the elements that `rows`, for each rank, are; as many for each if there are none."""
+        """Return the number of elements in `rows` for each rank; equal numbers if `rows` is empty."""
         if not rows:
             return self._room([tensor])
         row = row_size(tensor.shape)
@@ -113,7 +118,7 @@ class Moving:
         return [each * row for each in rows]
 
     def _room(self, parts: Parts) -> list[int]:
-        """Return the elements for each rank."""
+        """Return the number of elements for each rank."""
         if len(parts) == 1 and parts[0] is not None:
             each, rest = divmod(parts[0].numel(), self._size)
             if rest:
@@ -125,7 +130,7 @@ class Moving:
         return [0 if part is None else part.numel() for part in parts]
 
     def _by_place(self, each: Sequence[Any]) -> list[Any]:
-        """Return what is given for each rank of the group, in the order of the process set."""
+        """Return `each`, which has an item for each rank of the group, in the order of the process set."""
         return [one for _, one in sorted(zip(self._order or (), each, strict=True), key=lambda pair: pair[0])]
 
     def _deliver(self, handle: Handle) -> Any:
@@ -154,19 +159,19 @@ class Moving:
 
 
 def _copy(target: Tensor | None, elements: Tensor) -> None:
-    if target is not None and target.data_ptr() != elements.data_ptr():  # else it was formed there
+    if target is not None and target.data_ptr() != elements.data_ptr():  # otherwise it was received there
         target = storable(target.detach())
         target.copy_(elements.view(target.shape))
 
 
 def storable(tensor: Tensor) -> Tensor:
-    """Return a tensor whose elements are only moved, as one of a dtype that can travel: the 8-bit floats, say, as
-    bytes."""
+    """Return a view of a tensor, whose elements are only moved, in a dtype that can travel, such as bytes for 8-bit
+    floats."""
     if tensor.dtype in storage.STORAGE or tensor.layout is not torch.strided or tensor.is_quantized:
         return tensor
     return tensor.view(_SAME_SIZE[tensor.dtype.itemsize])
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return a tensor's elements as one that can travel, of one dimension."""
+    """Return a tensor's elements as a one-dimensional tensor that can travel."""
     return storable(tensor.detach()).reshape(-1)

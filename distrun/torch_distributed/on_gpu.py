@@ -1,9 +1,9 @@
-"""Results on a GPU, whose last steps may be queued on another stream than the one that uses them.
+"""Results on a GPU, whose last copies may be queued on another stream than the one that uses them.
 
 The results of some operations are copied into the caller's tensors when they are fetched, on the stream that is current
-there: the stream of the thread that waits for the work, or one that torch chooses for the callbacks of a future.
-Another thread that waits for the work waits for these copies too. And as the memory belongs to the stream from which
-the operation was submitted, torch is told that another one uses it.
+then: the stream of the thread that waits for the work, or one that torch chooses for the callbacks of a future. Another
+thread that waits for the work waits for these copies too. The memory belongs to the stream that was current when the
+operation was submitted, so torch must know that another stream uses it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from distrun.torch.cuda import StreamPoint, TorchArena
 
 
 def arena_of(handles: Sequence[Handle]) -> TorchArena | None:
-    """Return where the operations on a GPU have their memory; None if there are none."""
+    """Return the arena of the operations on a GPU, or None if there are none."""
     for handle in handles:
         if isinstance(handle, DeviceHandle):
-            return handle.arena  # type: ignore[return-value]  # ours are made in `distrun.torch`
+            return handle.arena  # type: ignore[return-value]  # these handles are made in `distrun.torch`
     return None
 
 
 def bind(handles: Sequence[Handle]) -> None:
-    """Make the GPU of the operations, if they are on one, the calling thread's."""
+    """Make the GPU of the operations, if they are on one, the current one of this thread."""
     arena = arena_of(handles)
     if arena is not None:
         arena.bind()
@@ -38,7 +38,7 @@ def note_fetched(handles: Sequence[Handle], tensors: Any) -> StreamPoint | None:
     """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences.
 
     Returns:
-        When they are there; None if no operation was on a GPU.
+        The point in the stream after the copies, or None if no operation was on a GPU.
     """
     arena = arena_of(handles)
     if arena is None:

@@ -1,7 +1,7 @@
 """Sending and receiving: torch.distributed's messages between two ranks of a process group.
 
-A tensor on a GPU goes through the host's memory: `send` waits for the stream that makes it, and what was received is
-copied on the stream that is current where the work is waited for. So does one whose elements do not lie in a row.
+A tensor on a GPU travels through host memory: `send` waits for the stream that produces it, and a received tensor is
+copied on the stream that is current where the work is waited for. A non-contiguous tensor is copied as well.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _TAGS = 1 << 63
 
 
 class PointToPoint:
-    """The messages of one process group. Ranks are those of the group."""
+    """The messages of one process group. Ranks are ranks in the group."""
 
     def __init__(self, members: Members, rank: int, label: str) -> None:
         """
         Args:
             members: all ranks of the group.
-            rank: this rank's place among them.
+            rank: this rank's rank in the group.
             label: the name of the group in messages for people.
         """
         self._ranks = members.ranks
@@ -50,7 +50,7 @@ class PointToPoint:
         """Start to send a tensor, which must not change before the work is done.
 
         Raises:
-            ArgumentError: the rank is this one, or not one of the group's; this is not one dense tensor.
+            ArgumentError: `destination` is this rank, or not in the group, or this is not one dense tensor.
             JobAbortedError: the job has failed.
         """
         tensor = _only(tensors)
@@ -80,7 +80,7 @@ class PointToPoint:
         return list(self._ranks).index(rank)
 
     def explain(self, error: Exception) -> Exception:
-        """Return an error of ours with the name of the group."""
+        """Return an error of the same type with the name of the group in its text."""
         return type(error)(f"process group {self._label!r}: {error}")
 
     def _check(self, rank: int, verb: str) -> None:
@@ -107,10 +107,10 @@ class MessageWork(PythonWork):
         """
         Args:
             transfer: the message.
-            tensor: what is sent, or what receives it.
-            host: where it is received, if that is not the tensor's own memory.
-            timeout: seconds that a wait may take, and a future from now on.
-            group: the group that it belongs to.
+            tensor: the tensor that is sent or received.
+            host: the tensor in host memory that receives it, if that is not the tensor's own memory.
+            timeout: seconds that a wait may take, and a future from its start.
+            group: the group of the message.
         """
         super().__init__()
         self._transfer = transfer
@@ -118,7 +118,8 @@ class MessageWork(PythonWork):
         self._host = host
         self._arena = cuda.arena() if cuda.kind(tensor) == cuda.CUDA else None
         self._moment = self._arena.moment() if self._arena is not None and host is not None else None
-        """Where a message is copied to a GPU: when what was queued before this work is done, later when the copy is."""
+        """For a message that is copied to a GPU: the point after the work queued before this one and, later, after the
+        copy."""
         self._timeout = timeout
         self._group = group
         self._future: Future[Any] | None = None
@@ -126,14 +127,14 @@ class MessageWork(PythonWork):
         self.deadline = waking_clock.now() + timeout
 
     def wait(self, timeout: timedelta = _NOTHING) -> bool:
-        """Return True when the message has left or come; a tensor on a GPU is then used on the current stream.
+        """Return True when the message is sent or received. The current stream may then use a tensor on a GPU.
 
         Args:
-            timeout: how long to wait from now on; 0 for as long as the process group lets an operation take.
+            timeout: how long to wait. 0 stands for the timeout of the process group.
 
         Raises:
             JobAbortedError: the other rank is gone, or the job has failed.
-            StallError: the time is over; the message is given up, and the next takes its place.
+            StallError: the time is over. The message is given up, and the next one takes its place.
             MismatchError: the other rank's tensor has another number of elements or another dtype.
         """
         seconds = timeout.total_seconds()
@@ -143,18 +144,18 @@ class MessageWork(PythonWork):
         return True
 
     def is_completed(self) -> bool:
-        """Return whether the message has left or come, or has failed."""
+        """Return whether the message is sent or received, or has failed."""
         if not self._transfer.done:
             return False
         self.exception()
         return True
 
     def is_success(self) -> bool:
-        """Return whether the message has left or come."""
+        """Return whether the message is sent or received without an error."""
         return self._transfer.done and self.exception() is None
 
     def exception(self) -> Exception | None:
-        """Return the error with which it has failed, if it has."""
+        """Return the error of the message, if it has failed."""
         if not self._transfer.done:
             return None
         try:
@@ -164,7 +165,7 @@ class MessageWork(PythonWork):
         return None
 
     def source_rank(self) -> int:
-        """Return the rank in the group that the message is from.
+        """Return the rank in the group that has sent the message.
 
         Raises:
             ArgumentError: it is not known yet, or this rank has sent it.
@@ -182,11 +183,11 @@ class MessageWork(PythonWork):
     _source_rank = source_rank
 
     def result(self) -> list[Tensor]:
-        """Return the tensor, which has its values once the work is done."""
+        """Return the tensor in a list. It has its values once the work is done."""
         return [self._tensor]
 
     def synchronize(self) -> None:
-        """Let what the current stream does from now on come after the message."""
+        """Wait, so that work that is queued on the current stream later comes after the message."""
         self.wait()
 
     block_current_stream = synchronize
@@ -199,7 +200,7 @@ class MessageWork(PythonWork):
             if self._transfer.done:
                 begun.set_result(None)
             else:
-                completion.before_waiting()  # a callback of another future may ask, and wait for this one
+                completion.before_waiting()  # this may be a callback of another future that waits for this one
                 completion.expect(self, begun)
                 self._transfer.when_done(lambda: completion.complete(self))
         return self._future
@@ -230,7 +231,7 @@ class MessageWork(PythonWork):
 
 
 def _only(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor of a list that has one; raises `ArgumentError`."""
+    """Return the tensor of a list that has one. Raises `ArgumentError`."""
     if len(tensors) != 1:
         raise ArgumentError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
     (tensor,) = tensors
@@ -243,18 +244,18 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _check_tag(tag: int) -> None:
-    """Refuse a tag that does not fit the header of a message; raises `ArgumentError`."""
+    """Refuse a tag that does not fit the header of a message. Raises `ArgumentError`."""
     if not -_TAGS <= tag < _TAGS:
         raise ArgumentError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
 
 
 def _is_lazy(tensor: Tensor) -> bool:
-    """Whether the elements in memory are not those of the tensor."""
+    """Return whether the elements in memory differ from the tensor's (it is conjugated or negated lazily)."""
     return tensor.is_conj() or tensor.is_neg()
 
 
 def _in_a_row(tensor: Tensor) -> Tensor:
-    """Return the tensor in host memory, its elements one after the other: itself if it is so."""
+    """Return the tensor as a contiguous one in host memory: itself if it is one already."""
     plain = tensor.detach()
     if _is_lazy(plain):
         plain = plain.resolve_conj().resolve_neg()

@@ -1,4 +1,4 @@
-"""The process group of the backend: its collectives, its messages, and the groups that are made of it."""
+"""The process group of the backend: its collectives, its messages, and its subgroups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def create(store: Store, rank: int, size: int, timeout: timedelta) -> DistrunProcessGroup:
-    """Return the process group of all ranks, of which we are `rank`. Raises as `joining.join` does."""
+    """Return the process group of all `size` ranks, as rank `rank`. Raises as `joining.join` does."""
     return DistrunProcessGroup(store, rank, size, timeout, all_ranks(store, rank, size, timeout))
 
 
@@ -58,7 +58,7 @@ class DistrunProcessGroup(Collectives):
             rank, size: this rank's place in the group, and the number of its ranks.
             timeout: how long an operation may take.
             members: all ranks of the group.
-            name: what torch calls the group, the same on all its ranks.
+            name: torch's name of the group, the same on all its ranks.
         """
         super().__init__(store, rank, size, timeout, members, name)
         replace_functions(DistrunProcessGroup)
@@ -67,10 +67,10 @@ class DistrunProcessGroup(Collectives):
         self._barriers = 0
 
     def monitored_barrier(self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks have called this; says which ones have not come in time, whatever `wait_all_ranks` is.
+        """Wait until all ranks have called this.
 
         Raises:
-            StallError: that is so.
+            StallError: some ranks have not called it in time. The text lists them, whatever `wait_all_ranks` is.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout or self._timeout
         self._barriers += 1
@@ -91,12 +91,12 @@ class DistrunProcessGroup(Collectives):
 
     @collective("recv_any_source_", "recvAnySource", [1])
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
-        """Receive a tensor from whichever rank has sent one; the work tells its `source_rank`."""
+        """Receive a tensor from any rank. The work knows its `source_rank`."""
         return self._point_to_point().receive(tensors, None, tag, self._timeout)
 
     def _point_to_point(self) -> PointToPoint:
         if self._messages is None:
-            from distrun.torch_distributed.point_to_point import PointToPoint  # only here: most programs send none
+            from distrun.torch_distributed.point_to_point import PointToPoint  # here, since most programs send nothing
 
             self._messages = PointToPoint(self._members, self._rank, self._standing.label)
         return self._messages
@@ -116,12 +116,12 @@ class DistrunProcessGroup(Collectives):
         Args:
             ranks: their ranks in this group, in the order of their ranks in the new one.
             timeout: how long an operation may take; by default, as long as in this group.
-            opts: of other backends; not looked at.
-            group_name: what the group is called, the same on all its ranks.
-            group_desc: what the group is for.
+            opts: options of other backends, ignored.
+            group_name: the name of the group, the same on all its ranks.
+            group_desc: a description of the group.
 
         Raises:
-            ArgumentError: `ranks` is empty, or has a rank that is not of the group, or one twice.
+            ArgumentError: `ranks` is empty, has a rank that is not in the group, or has one twice.
         """
         if not ranks or len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(self._size)):
             raise ArgumentError(
@@ -150,7 +150,7 @@ class DistrunProcessGroup(Collectives):
         self._members.leave()
 
     def abort(self) -> None:
-        """Leave the group, whatever the others do; what is under way fails if this is the group of all ranks."""
+        """Leave the group at once. If this is the group of all ranks, pending operations fail."""
         self._members.leave(is_aborting=True)
 
 

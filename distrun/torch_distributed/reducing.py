@@ -1,8 +1,9 @@
 """Reductions, with the operators of torch.distributed.
 
-Sums, averages, products, minima and maxima are the runtime's. The bitwise operators are done here, on what all ranks
-have sent. Where a rank gets a part of the result only, a sum or an average of equal parts is a reducescatter; of the
-rest, each rank computes the whole.
+The runtime computes sums, averages, products, minima and maxima. Bitwise operators are applied here, to the gathered
+tensors of all ranks. If each rank gets only a part of the result, a sum or an average of equal parts is a
+reducescatter.
+For other operators and sizes, each rank computes the whole.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 
 
 class Reducing:
-    """The reductions of one process group; calls that come again and again are made once."""
+    """The reductions of one process group. The `Call` of each operator is made once and kept."""
 
     def __init__(self, members: Members, rank: int) -> None:
         """`rank` is ours in the group."""
@@ -81,12 +82,12 @@ class Reducing:
         return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
 
     def together(self, tensors: Sequence[Tensor], op: Any) -> Handle:
-        """Return a reduction of the tensors of all ranks, several on each, into each of them.
+        """Return the handle of a reduction of several tensors on each rank into each of them.
 
-        An average is the sum divided by the number of ranks, as gloo's.
+        An average is the sum divided by the number of ranks, as with gloo.
 
         Raises:
-            ArgumentError: as `in_place` raises; or they are not dense, or have several dtypes or shapes.
+            ArgumentError: as `in_place` raises, or they are not dense, or have several dtypes or shapes.
         """
         if not tensors or any(tensor.shape != tensors[0].shape for tensor in tensors):
             raise ArgumentError(
@@ -103,7 +104,7 @@ class Reducing:
         return handle
 
     def sparse_in_place(self, tensor: Tensor, op: Any) -> tuple[list[Handle], Callable[[], object]]:
-        """Return the operations of a reduction of a sparse tensor, and what makes its result of theirs.
+        """Return the operations of a reduction of a sparse tensor, and the function that makes its result from theirs.
 
         Raises:
             ArgumentError: the operator is neither a sum nor an average.
@@ -121,13 +122,13 @@ class Reducing:
         whole = start_sparse(scaled, call, noted)
 
         def finish() -> None:
-            with torch.no_grad():  # a detached sparse tensor is another one
+            with torch.no_grad():  # not `detach()`, which makes another sparse tensor
                 tensor.copy_(whole.wait())
 
         return handles, finish
 
     def to_root(self, tensor: Tensor, op: Any, is_root: bool) -> Handle:
-        """Return a reduction into the root's tensor; the others keep what theirs have."""
+        """Return the handle of a reduction into the root's tensor. Other ranks' tensors keep their values."""
         if is_root:
             storage.check_written([tensor])
         whole = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -137,15 +138,15 @@ class Reducing:
         return handle
 
     def scattered(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], op: Any) -> Handle:
-        """Return a reduction of tensors of one dtype, of which each rank gets a part.
+        """Return the handle of a reduction of tensors of one dtype, where each rank gets a part of each.
 
         Args:
-            outputs: where this rank's parts go.
+            outputs: the tensors for this rank's parts.
             inputs: for each output the parts of all ranks, or one tensor of equal parts for all.
             op: the operator.
 
         Raises:
-            ArgumentError: as `in_place` raises; or the parts do not fit the ranks.
+            ArgumentError: as `in_place` raises, or the parts do not fit the ranks.
         """
         check_alike(outputs[0].dtype, chain(outputs, *inputs))
         storage.check_written(outputs)
@@ -169,7 +170,7 @@ class Reducing:
         return handle
 
     def _call(self, kind: str, op: Any) -> Call | None:
-        """Return the call of an allreduce or a reducescatter; None for an operator that the runtime does not have."""
+        """Return the call of an allreduce or a reducescatter, or None for an operator that the runtime lacks."""
         which = op.op
         call = self._calls.get((kind, which))
         if call is None and which not in _BITWISE:
@@ -177,7 +178,7 @@ class Reducing:
         return call
 
     def _sizes(self, parts: Sequence[Tensor], output: Tensor) -> list[int]:
-        """Return the elements of each rank's part."""
+        """Return the number of elements of each rank's part."""
         whole = parts[0].numel() if len(parts) == 1 else -1
         sizes = [output.numel()] * self._size if whole >= 0 else [part.numel() for part in parts]
         if len(sizes) != self._size or sizes[self._rank] != output.numel() or whole not in (-1, sum(sizes)):
@@ -190,7 +191,7 @@ class Reducing:
 
 
 def _rooms(handle: Handle, outputs: Sequence[Tensor]) -> list[Any]:
-    """Return the memory of the outputs, if the results can be formed there."""
+    """Return the memory of the outputs, if the results can be written there directly."""
     if handle.request.device != CPU or not all(output.numel() and storage.is_flat(output) for output in outputs):
         return []
     rooms: list[Any] = [storage.flat(output) for output in outputs]
@@ -199,7 +200,7 @@ def _rooms(handle: Handle, outputs: Sequence[Tensor]) -> list[Any]:
 
 
 def _times_factor(tensor: Tensor, op: Any) -> Tensor:
-    """Return what this rank adds to a `PREMUL_SUM`, whose factor is each rank's own."""
+    """Return this rank's summand of a `PREMUL_SUM`: the tensor times this rank's factor."""
     return (tensor.detach() * float(op.factor)).to(tensor.dtype)
 
 
@@ -223,7 +224,7 @@ def _bitwise(tensors: Sequence[Tensor], which: Any, call: Call) -> Handle:
 
 
 def afterwards(handle: Handle, do: Callable[[], Any]) -> None:
-    """Have something done when the results of a handle are fetched."""
+    """Arrange for `do` to be called when the results of a handle are fetched."""
     collect = handle.collect
 
     def both(handle: Handle) -> Any:
@@ -234,25 +235,25 @@ def afterwards(handle: Handle, do: Callable[[], Any]) -> None:
 
 
 def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Copy the elements of each source into the target at its place, unless they are there; return the targets."""
+    """Copy the elements of each source into the target at its place, unless they are there. Return the targets."""
     for target, source in zip(targets, sources, strict=True):
-        if target.data_ptr() == source.data_ptr():  # it was formed there
+        if target.data_ptr() == source.data_ptr():  # the result was written there directly
             continue
         target.detach().copy_(source.view(target.shape))
     return targets
 
 
 def groups(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the tensors of each dtype, and the elements of `others` at the same places; raises as `by_dtype`."""
+    """Yield the tensors of each dtype, and the items of `others` at the same places. Raises as `by_dtype` does."""
     for places in by_dtype(tensors):
         yield tuple([each[place] for place in places] for each in (tensors, *others))
 
 
 def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of the tensors of each dtype on each device: one operation takes those of one.
+    """Return the places of the tensors of each dtype on each device, since one operation takes one dtype and device.
 
     Raises:
-        ArgumentError: there are none.
+        ArgumentError: `tensors` is empty.
     """
     if not tensors:
         raise ArgumentError("a collective of a list of tensors was given an empty one: give it at least one tensor")

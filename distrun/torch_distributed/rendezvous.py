@@ -1,9 +1,9 @@
-"""The rendezvous `distrun://` of torch.distributed: the ranks of a job meet as in `distrun.init`.
+"""The rendezvous `distrun://` of torch.distributed: the ranks of a job find each other as in `distrun.init`.
 
     torch.distributed.init_process_group("distrun", init_method="distrun://")
 
-torch's own `env://` needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which mpirun and srun do not set. Here nothing
-is needed but the launcher: rank 0 serves a store at a free port, and tells the others where.
+torch's own `env://` needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which mpirun and srun do not set. This one
+needs only the launcher: rank 0 serves a store at a free port, and sends its address to the others.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LOOPBACK = "127.0.0.1"
 
 
 def meet(url: str) -> tuple[Store, int, int]:
-    """Return a store that all ranks of the job share, this rank, and their number; returns when all have come.
+    """Return a store that all ranks of the job share, this rank, and the number of ranks, when all have joined.
 
     Args:
         url: `distrun://`; torch adds the rank and the world size that `init_process_group` was given.
 
     Raises:
-        UsageError: these are not what the launcher says.
+        UsageError: this rank and world size differ from the launcher's.
         BootstrapError: the other ranks did not come within the start timeout.
     """
     joining.join_job()
@@ -50,7 +50,7 @@ def meet(url: str) -> tuple[Store, int, int]:
 
 
 def _address() -> str:
-    """Return an address of this host, rank 0's, that all ranks reach."""
+    """Return an address of this host (rank 0's) that all ranks can reach."""
     topology = world.topology()
     if topology.local_size == topology.size:
         return _LOOPBACK

@@ -1,4 +1,4 @@
-"""An exchange of texts through a store of torch.distributed, before there is anything else to communicate by."""
+"""An exchange of texts through a store of torch.distributed, before there is any other way to communicate."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ log = logging.getLogger("distrun")
 
 
 def exchange(store: Store, rank: int, size: int, text: str, timeout: float, warning: float) -> list[str]:
-    """Return everybody's text, by rank. The ranks may exchange texts as often as they like.
+    """Return the texts of all ranks, by rank. The ranks may exchange texts any number of times.
 
     Args:
-        store: shared by the ranks.
-        rank, size: which of them this is, and how many they are.
-        text: ours.
+        store: the store that the ranks share.
+        rank, size: this rank, and the number of ranks.
+        text: this rank's text.
         timeout: seconds to wait for the others.
-        warning: seconds after which a wait is reported, and again each time it has doubled; 0: never.
+        warning: seconds after which a wait is reported, and again each time it has doubled. 0: never.
 
     Raises:
-        BootstrapError: they did not come in time, or the store is gone.
+        BootstrapError: the others did not come in time, or the store is gone.
     """
-    # Whatever is left of an earlier exchange in this store has an earlier number.
+    # Numbered, so that keys of earlier exchanges in this store are not mistaken for these.
     number = (store.add(f"distrun/{size}/arrivals", 1) - 1) // size
     keys = [f"distrun/{size}/{number}/{other}" for other in range(size)]
     everybody = f"distrun/{size}/{number}/all"
@@ -49,13 +49,13 @@ def exchange(store: Store, rank: int, size: int, text: str, timeout: float, warn
 
 
 def _wait(store: Store, keys: list[str], timeout: float, warning: float, missing: Callable[[], list[int]]) -> None:
-    """Wait until the keys have values; meanwhile say which ranks are missing."""
+    """Wait until the keys have values, and report the missing ranks meanwhile."""
     started, next_report = time.monotonic(), warning or timeout
     while True:
         try:
             store.wait(keys, timedelta(seconds=max(0.001, started + min(next_report, timeout) - time.monotonic())))
             return
-        except RuntimeError as error:  # of several kinds, one for each kind of store
+        except RuntimeError as error:  # each kind of store raises a subclass of its own
             waited = time.monotonic() - started
             try:
                 ranks = missing() or [0]

@@ -1,8 +1,8 @@
-"""Our backend for scripts that ask torch.distributed for gloo, or for no backend: `distrun --torch-backend`.
+"""The backend "distrun" for scripts that ask torch.distributed for gloo, or for no backend: `distrun --torch-backend`.
 
-torch has a default backend for each kind of device, and ours becomes that. But most scripts and frameworks name gloo
-themselves, and nothing in torch can change what that name gives. So its functions `init_process_group` and `new_group`
-are replaced by ones that look at the backend that is asked for and call the originals.
+torch has a default backend for each kind of device, and "distrun" becomes that. But most scripts and frameworks name
+gloo themselves, and torch has no way to change the backend behind that name. So its functions `init_process_group` and
+`new_group` are replaced by functions that may change the requested backend and call the originals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger("distrun")
 
 
 def substitute() -> None:
-    """Have torch.distributed use our backend where it would use gloo, and where nobody says what it should use."""
+    """Make torch.distributed use "distrun" in place of gloo, and as the default."""
     from torch import distributed
     from torch.distributed import device_mesh, distributed_c10d
 
@@ -28,7 +28,7 @@ def substitute() -> None:
 
     @functools.wraps(init)
     def init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
-        settings.current()  # refuses a DISTRUN_TORCH_BACKEND that says neither yes nor no
+        settings.current()  # refuses a DISTRUN_TORCH_BACKEND that is neither true nor false
         chosen = chosen_backend(backend)
         init(chosen or BACKEND, *args, **kwargs)
         if distributed.get_rank() == 0:
@@ -47,10 +47,10 @@ def substitute() -> None:
 
 
 def chosen_backend(asked: str | None) -> str | None:
-    """Return the backend that a script gets which asks for `asked`; None: it has asked for none, and gets the default.
+    """Return the backend for a script that asks for `asked`, or None if it has asked for none, and gets the default.
 
-    It is ours in place of gloo, and of gloo for CPUs with NCCL for GPUs, which is what torch uses by itself. A script
-    that names NCCL alone, or any other backend, gets that.
+    It is "distrun" in place of gloo, and in place of gloo for CPUs with NCCL for GPUs, which is torch's own default. A
+    script that names NCCL alone, or any other backend, gets that.
     """
     if asked is None or asked.lower() in ("", "undefined"):
         return None

@@ -1,4 +1,4 @@
-"""The `Work` of an operation under way, as torch.distributed hands it to scripts and to its own C++ code."""
+"""The `Work` of a pending operation, which torch.distributed hands to scripts and to its own C++ code."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ Timeout = float
 """Seconds; infinite for none."""
 
 Finish = Callable[[], object]
-"""Makes a result of those of several operations."""
+"""Makes one result from the results of several operations."""
 
 _NOTHING = timedelta(0)
 _ASSIST_AFTER = 0.05
-"""Seconds that a backward gets to reduce at its end, before another thread does it."""
-_collecting = threading.Lock()  # held by the thread that fetches results: the one that waits, or that of futures
+"""Seconds that a backward pass has at its end to complete its reductions, before another thread does it."""
+_collecting = threading.Lock()  # held by the thread that fetches results: one that waits, or the thread of `completion`
 
 
 class DistrunWork(PythonWork):
-    """One operation, made of one handle or several, on its way.
+    """One pending operation, made of one handle or several.
 
-    Methods that torch calls from C++ are `wait` and `get_future`. What C++ waits for is the future; so it is completed
-    though nobody calls `wait`.
+    torch calls `wait` and `get_future` from C++. C++ code waits for the future, so it is completed even if `wait` is
+    never called.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class DistrunWork(PythonWork):
         Args:
             handles: the operations.
             tensors: the result of the work, filled when the handles have been waited for.
-            timeout: how long it may take from now on.
+            timeout: how long it may take from its start.
             group: the process group.
-            finish: called when the results of all handles are there.
+            finish: called when the results of all handles are complete.
         """
         super().__init__()
         self._finish = finish
@@ -66,17 +66,17 @@ class DistrunWork(PythonWork):
         self._future: Future[Any] | None = None
         self._error: Exception | None = None
         self._fetched: cuda.StreamPoint | None = None
-        """When the results of operations on a GPU are in the tensors, once that is queued."""
+        """The point after the copies of results on a GPU into the tensors, once they are queued."""
         self.deadline = waking_clock.now() + timeout
 
     def wait(self, timeout: timedelta = _NOTHING) -> bool:
         """Return True when the operation is done; for tensors on a GPU, the current stream waits.
 
         Args:
-            timeout: how long to wait; 0 for as long as the process group lets an operation take.
+            timeout: how long to wait. 0 stands for the timeout of the process group.
 
         Raises:
-            StallError: the time is over. If that is the group's, the operation is given up for all ranks.
+            StallError: the time is over. After the group's timeout, the operation is given up for all ranks.
             CollectiveError: as `Handle.wait` raises.
         """
         seconds = timeout.total_seconds()
@@ -88,7 +88,7 @@ class DistrunWork(PythonWork):
         return True
 
     def _wait_shortly(self, seconds: float) -> None:
-        """Wait for less time than the operation may take, which goes on afterwards."""
+        """Wait for less time than the operation may take. It continues afterwards."""
         deadline = waking_clock.now() + seconds
         for handle in self._handles:
             if not handle.done:
@@ -99,7 +99,7 @@ class DistrunWork(PythonWork):
                     raise error
 
     def is_completed(self) -> bool:
-        """Return whether the operation is done, successfully or not; its results are in place then."""
+        """Return whether the operation is done, successfully or not. Its results are in place then."""
         if not all(handle.poll() for handle in self._handles):
             return False
         self.exception()
@@ -110,7 +110,7 @@ class DistrunWork(PythonWork):
         return self.is_completed() and self._error is None
 
     def exception(self) -> Exception | None:
-        """Return the error with which the operation has failed, if it has."""
+        """Return the error of the operation, if it has failed."""
         if self._error is None and all(handle.done for handle in self._handles):
             try:
                 self._collect()
@@ -119,11 +119,11 @@ class DistrunWork(PythonWork):
         return self._error
 
     def result(self) -> Any:
-        """Return the tensors; they have their values once the operation is done."""
+        """Return the tensors. They have their values once the operation is done."""
         return self._tensors
 
     def synchronize(self) -> None:
-        """Let what the current stream does from now on come after the operation."""
+        """Wait, so that work that is queued on the current stream later comes after the operation."""
         self.wait()
 
     block_current_stream = synchronize
@@ -136,14 +136,14 @@ class DistrunWork(PythonWork):
 
     def _make_future(self, is_asked_by_backward: bool) -> Future[Any]:
         begun: Future[None] = Future(devices=self._devices())
-        # What a Python future fails with is a value to C++; what a callback raises is an error to both.
+        # The error of a Python future is a plain value to C++, but an exception in a callback is an error to both.
         future = begun.then(lambda _: self._outcome())
         if self._is_done():
             begun.set_result(None)
             return future
-        completion.before_waiting()  # a callback of another future may ask, and wait for this one
+        completion.before_waiting()  # this may be a callback of another future that waits for this one
         if is_asked_by_backward and not self._handles[0].engine.is_served_at_once:
-            # Every core computes. So the thread that asks reduces when it has done so, before DDP waits for the future.
+            # All cores compute. So this thread reduces at the end of its pass, before DDP waits for the future.
             completion.expect(self, begun, self._have_completed, _ASSIST_AFTER)
             backward.at_end_of_task(self._complete_here)
         else:
@@ -152,7 +152,7 @@ class DistrunWork(PythonWork):
         return future
 
     def _have_completed(self) -> None:
-        """See to it that the future is completed although nobody waits for the work."""
+        """Make sure that the future is completed although no thread waits for the work."""
         self._watch()
         self._handles[0].engine.ensure_progress()
 
@@ -170,7 +170,8 @@ class DistrunWork(PythonWork):
         return all(handle.done for handle in self._handles)
 
     def _watch(self, _: Handle | None = None) -> None:
-        """Have the future completed when the first operation that is not done is, and those after it."""
+        """Queue the future for completion if all operations are done; otherwise try again when the first unfinished one
+        is done."""
         for handle in self._handles:
             handle.when_done = self._watch
             if not handle.done:
@@ -178,7 +179,7 @@ class DistrunWork(PythonWork):
         completion.complete(self)
 
     def _outcome(self) -> Any:
-        """Return the tensors with their values, or raise what has gone wrong."""
+        """Return the tensors with their values, or raise the operation's error."""
         for handle in self._handles:
             if not handle.done:
                 self._group.time_is_up(handle, self._timeout)
@@ -206,7 +207,7 @@ class DistrunWork(PythonWork):
 
 
 def collect(handles: Sequence[Handle], group: GroupHealth) -> None:
-    """Fetch the results of handles that are done; raises the error of one that has failed."""
+    """Fetch the results of handles that are done. Raises the error of one that has failed."""
     for handle in handles:
         try:
             handle.wait()
@@ -215,7 +216,7 @@ def collect(handles: Sequence[Handle], group: GroupHealth) -> None:
 
 
 def _forget() -> None:
-    """This is a forked child of a rank, in which no thread collects anything."""
+    """Reset the lock in a forked child of a rank, where no thread fetches results."""
     global _collecting
     _collecting = threading.Lock()
 
@@ -224,7 +225,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class _TimedWait:
-    """A wait that is over when the operation is done, or the time is up."""
+    """A wait that ends when the operation is done, or at the deadline."""
 
     __slots__ = ("deadline", "handle")
 
@@ -242,7 +243,7 @@ class _TimedWait:
 
 
 def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: GroupHealth) -> None:
-    """Return when an operation is done; if that is not so at `deadline`, after `timeout` seconds, it is given up."""
+    """Return when an operation is done. If it is not done at `deadline`, after `timeout` seconds, it is given up."""
     if not handle.done:
         completion.before_waiting()
         handle.engine.wait(handle if deadline == math.inf else _TimedWait(handle, deadline))
@@ -251,7 +252,7 @@ def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: GroupHe
 
 
 class _Done(PythonWork):
-    """The work of a call that has waited itself."""
+    """The work of a synchronous call, which has waited already."""
 
     def wait(self, timeout: timedelta = _NOTHING) -> bool:
         return True

@@ -1,13 +1,14 @@
 """Callbacks for `fit`, with Horovod's names and arguments.
 
-Their order in the list matters: `BroadcastGlobalVariablesCallback` first, `MetricAverageCallback` before whatever looks
-at metrics (EarlyStopping, ReduceLROnPlateau, checkpoints), and every rank must have the same ones, but for
+Their order in the list matters: `BroadcastGlobalVariablesCallback` first, `MetricAverageCallback` before callbacks that
+look at metrics (EarlyStopping, ReduceLROnPlateau, checkpoints). Every rank must have the same callbacks, except for
 `OnRankZero`.
 
 None of them acts at the end of a batch, where Keras would have to wait for each step's result.
 
-`base` has what they share. `synchronising` brings weights and metrics of the ranks together, `learning_rates` follow
-the number of ranks, `first_rank` has what only rank 0 does, and `reporting` tells a sweep how well a trial does.
+`base` has what they share. `synchronising` broadcasts weights and averages metrics, `learning_rates` adapts rates to
+the number of ranks, `first_rank` has callbacks that act on rank 0 only, and `reporting` reports a trial's metric to a
+sweep.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Callbacks that act on rank 0 alone: they write and print."""
+"""Callbacks that act on rank 0 only, since they write or print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ALTERING = tuple(getattr(CHOSEN.PACKAGE.callbacks, name) for name in CHOSEN.ALT
 
 
 class BestModelCheckpoint(ModelCheckpoint):
-    """Rank 0 saves the model whenever it is better than before. Put it after `MetricAverageCallback`."""
+    """Saves the model on rank 0 whenever it is better than before. Put it after `MetricAverageCallback`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class BestModelCheckpoint(ModelCheckpoint):
         save_freq: str | int = "epoch",
         filepath: str | None = None,
     ) -> None:
-        """`filepath` is `best.keras` (`best.weights.h5` for the weights only) unless given; for the rest see
+        """`filepath` is `best.keras` (`best.weights.h5` for the weights only) unless given. For the rest see
         `keras.callbacks.ModelCheckpoint`."""
         super().__init__(
             filepath or ("best.weights.h5" if save_weights_only else "best.keras"),
@@ -52,7 +52,7 @@ class BestModelCheckpoint(ModelCheckpoint):
 
 
 class _SilentProgbar(ProgbarLogger):
-    """Keras adds a progress bar to callbacks that have none."""
+    """A progress bar that prints nothing, for ranks other than 0: Keras adds one to callbacks that have none."""
 
 
 for _name in dir(Callback):
@@ -61,13 +61,13 @@ for _name in dir(Callback):
 
 
 def OnRankZero(callback: Any) -> Any:  # noqa: N802 - to its user it is a callback
-    """`callback` on rank 0, and one that does nothing on the others: for what writes or prints.
+    """Return `callback` on rank 0, and a callback that does nothing on other ranks.
 
-    `OnRankZero(keras.callbacks.TensorBoard(...))`, ModelCheckpoint, CSVLogger, ProgbarLogger. Not for what changes the
-    training, which must do so on all ranks.
+    It is for callbacks that write or print: `OnRankZero(keras.callbacks.TensorBoard(...))`, ModelCheckpoint, CSVLogger,
+    ProgbarLogger. A callback that changes the training must run on all ranks.
 
     Raises:
-        UsageError: `callback` is one of Keras's that change the training.
+        UsageError: `callback` is known to change the training.
     """
     if not isinstance(callback, Callback):
         raise UsageError(

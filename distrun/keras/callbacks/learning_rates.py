@@ -23,11 +23,11 @@ class LearningRateScheduleCallback(Callback):
     """Sets the learning rate to `initial_lr * multiplier(epoch)`, in epochs from `start_epoch` on and before
     `end_epoch`.
 
-    In an elastic job rates are in proportion to the number of ranks: when that changes, so does `initial_lr`, and the
-    optimizer's present rate with it, whatever has set that.
+    In an elastic job rates are in proportion to the number of ranks. When that changes, `initial_lr` and the
+    optimizer's present rate change with it, even if something else has set that rate.
     """
 
-    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+    _supports_tf_logs = True  # in Keras 2: so that Keras does not wait for the logs of each step
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class LearningRateScheduleCallback(Callback):
     ) -> None:
         """Arguments:
 
-        initial_lr: the learning rate that is multiplied; or a function that returns it, called when training begins,
+        initial_lr: the learning rate that is multiplied, or a function that returns it, called when training begins,
             for rates that are not in proportion to the number of ranks.
         multiplier: a function of the epoch or, for `multiplier ** (epoch - start_epoch)`, a number.
         staircase: set it once per epoch. Otherwise before every batch, for a fraction of an epoch.
-        momentum_correction: when the rate changes, rescale the momentum of SGD and RMSprop, in which the old one is
-            contained (Goyal et al. 2017). Horovod changes the coefficient for one step, which comes to the same; a
-            graph that has been compiled would not notice.
-        steps_per_epoch: what fractions of an epoch are counted by, if `fit` does not know.
+        momentum_correction: when the rate changes, rescale the momentum of SGD and RMSprop, in which the old rate is
+            contained (Goyal et al. 2017). Horovod changes the coefficient for one step instead, with the same effect,
+            but a compiled graph would not see that.
+        steps_per_epoch: the number of steps in an epoch, if `fit` does not know it.
         """
         super().__init__()
         if not (callable(initial_lr) or (isinstance(initial_lr, (int, float)) and initial_lr > 0)):
@@ -67,13 +67,13 @@ class LearningRateScheduleCallback(Callback):
         self._epoch = 0
 
     def multiplier(self, epoch: float) -> float:
-        """The factor at an epoch, or a fraction of one."""
+        """Return the factor at an epoch, which may be a fraction."""
         if callable(self._multiplier):
             return self._multiplier(epoch)
         return self._multiplier ** (epoch - self.start_epoch)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Find out what the rate is for these ranks, and what fractions of an epoch are."""
+        """Set the rate for the present number of ranks, and the number of steps in an epoch."""
         if self._give_rate is not None:
             self.initial_lr = float(self._give_rate())
         if regroup.is_elastic():
@@ -88,7 +88,8 @@ class LearningRateScheduleCallback(Callback):
             )
 
     def _adjust_to_size(self) -> None:
-        """Adjust the rates to the number of ranks. Rank 0 says by how much: it was there before, if any rank was."""
+        """Adjust the rates to the number of ranks, on all ranks by rank 0's factor: if any rank was in the job before,
+        rank 0 was."""
         optimizer, size = self._optimizer(), world.size()
         if self._give_rate is None and self._size:
             self.initial_lr *= size / self._size
@@ -102,13 +103,13 @@ class LearningRateScheduleCallback(Callback):
             self._set(float(array_of(optimizer.learning_rate)) * growth)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Remember where we are, and climb a stair."""
+        """Remember the epoch and, with `staircase`, set its rate."""
         self._epoch = epoch
         if self.staircase and self._applies():
             self._set(self.initial_lr * self.multiplier(epoch))
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Go on smoothly."""
+        """Without `staircase`, set the rate of this batch."""
         if not self.staircase and self._applies():
             assert self.steps_per_epoch
             self._set(self.initial_lr * self.multiplier(self._epoch + batch / self.steps_per_epoch))
@@ -140,9 +141,9 @@ class LearningRateScheduleCallback(Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Lets the learning rate rise from `initial_lr / size` to `initial_lr`, batch by batch, in the first epochs.
+    """Raises the learning rate from `initial_lr / size` to `initial_lr`, batch by batch, in the first epochs.
 
-    `initial_lr` is the one for all ranks together, typically that of one rank times `distrun.size()`.
+    `initial_lr` is the rate for all ranks together, typically the rate of a single rank times `distrun.size()`.
     """
 
     def __init__(
@@ -153,7 +154,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
-        """`verbose=1` prints a line on rank 0 when it is done; for the rest see `LearningRateScheduleCallback`."""
+        """`verbose=1` prints a line on rank 0 at the end of the warmup. For the rest see
+        `LearningRateScheduleCallback`."""
         super().__init__(
             initial_lr,
             self._rise,
@@ -172,7 +174,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         return (done * (size - 1) / self.warmup_epochs + 1) / size
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Tell when it is done."""
+        """Print a line at the end of the warmup, with `verbose`."""
         super().on_epoch_end(epoch, logs)
         if self.verbose and epoch == self.warmup_epochs - 1 and world.rank() == 0:
             rate = float(array_of(self._optimizer().learning_rate))

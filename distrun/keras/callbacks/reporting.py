@@ -1,4 +1,4 @@
-"""The callback that tells `distrun sweep` how well a trial does."""
+"""The callback that reports a trial's metric to `distrun sweep`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from distrun.runtime.collectives.trial import report
 
 
 class ReportCallback(Callback):
-    """Reports a metric to `distrun sweep` at the end of each epoch, where the trial may end; see `distrun.report`.
+    """Reports a metric to `distrun sweep` at the end of each epoch, where the trial may end. See `distrun.report`.
 
-    It stands behind `MetricAverageCallback`. Outside of a sweep it does nothing.
+    Put it after `MetricAverageCallback`. Outside of a sweep it does nothing.
     """
 
     def __init__(self, monitor: str = "val_loss") -> None:
         """Arguments:
 
-        monitor: the metric; `loss` is there without validation data, too.
+        monitor: the name of the metric. `loss` exists without validation data, too.
         """
         super().__init__()
         self.monitor = monitor
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Report, and end here if the trial is pruned.
+        """Report the metric, and end the training if the trial is pruned.
 
         Raises:
             UsageError: there is no such metric.
-            TrialPruned: the trial ends.
+            TrialPruned: the sweep ends the trial.
         """
         value = (logs or {}).get(self.monitor)
         if value is None:

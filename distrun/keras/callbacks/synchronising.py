@@ -1,4 +1,4 @@
-"""Callbacks that bring the weights and the metrics of the ranks together."""
+"""Callbacks that make weights and metrics the same on all ranks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from distrun.runtime.process_sets.process_set import ProcessSet
 
 
 class BroadcastGlobalVariablesCallback(Callback):
-    """All ranks start with the weights and the optimizer's state of one: a fresh start, or what it has loaded.
+    """Starts all ranks with the root's weights and optimizer state, whether fresh or loaded from a checkpoint.
 
-    That happens before the first step or, if some rank's model is not built by then (on TensorFlow a model without
-    input shape is not), after it. States of random generators stay each rank's own, and so do local variables: those
-    given here, and those that the optimizer knows.
+    The broadcast happens before the first step or, if some rank's model is not built by then (on TensorFlow a model
+    without input shape is not), after it. Each rank keeps its states of random generators and its local variables:
+    those given here, and those registered with the optimizer.
     """
 
-    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+    _supports_tf_logs = True  # in Keras 2: so that Keras does not wait for the logs of each step
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 
         root_rank: the rank, in the world, that the others start from.
         device: accepted for Horovod's sake.
-        local_variables: variables that each rank has for itself; they and their slots in the optimizer stay.
-        process_set: the ranks that start from the same state; None: those of the `DistributedOptimizer`.
+        local_variables: variables that each rank has for itself. They and their slots in the optimizer stay.
+        process_set: the ranks that start from the same state. None: the ranks of the `DistributedOptimizer`.
         """
         super().__init__()
         self.root_rank = root_rank
@@ -53,11 +53,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._has_stepped = False
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable to each rank."""
+        """Leave the variable `var` to each rank."""
         self._local.add(var)
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Broadcast, if all ranks can."""
+        """Broadcast, if the model is built on all ranks."""
         optimizer = self.model.optimizer
         ranks = ranks_of(optimizer, self.process_set)
         self._is_due, self._has_stepped = ranks.included(), False
@@ -65,7 +65,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._broadcast()
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Broadcast after the first step, if it could not be done before: what is not built now never will be."""
+        """Broadcast after the first step, if it could not be done before. Layers that are not built now are unused."""
         if self._is_due and self._has_stepped:
             self._broadcast()
         self._has_stepped = True
@@ -87,22 +87,22 @@ class BroadcastGlobalVariablesCallback(Callback):
 
 
 class MetricAverageCallback(Callback):
-    """Averages the metrics of an epoch, those of validation included, over the ranks, for the callbacks after this one.
+    """Averages the metrics of an epoch, including those of validation, over the ranks, for the callbacks after it.
 
-    Logs may be any nest; text and None in them stay as they are.
+    Logs may be any nest of dictionaries and lists. Text and None in them stay as they are.
 
     Raises:
         MismatchError: the ranks do not have the same metrics.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet | None = None) -> None:
-        """`device` is accepted for Horovod's sake; `process_set` are the ranks, None: those of the
+        """`device` is accepted for Horovod's sake. `process_set`: the ranks to average over. None: the ranks of the
         `DistributedOptimizer`."""
         super().__init__()
         self.process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Replace the values in `logs`."""
+        """Replace the values in `logs` by their averages."""
         optimizer = self.model.optimizer
         ranks = ranks_of(optimizer, self.process_set)
         if logs and ranks.included() and ranks.size() > 1:

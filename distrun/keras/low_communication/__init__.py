@@ -1,1 +1,1 @@
-"""Optimizers of ranks that do not reduce their gradients together at every step: `diloco` and `asynchronous`."""
+"""Optimizers for ranks that do not reduce their gradients together at every step: `diloco` and `asynchronous`."""

@@ -1,4 +1,4 @@
-"""AsyncOptimizer: a Keras 3 optimizer whose parameters are on servers, so that workers need not wait for each other."""
+"""AsyncOptimizer: a Keras 3 optimizer with its parameters on servers, so that workers need not wait for each other."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _taking_part: list[bool] = []
 def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     optimizer: Any, staleness: float = 4, *, model: Any = None, overlap: bool = True
 ) -> Any:
-    """Keep the parameters of `optimizer` on the job's parameter servers; returns it, for `compile`.
+    """Keep the parameters of `optimizer` on the job's parameter servers, and return it, for `compile`.
 
-    In each step of `fit` a worker pushes its gradients to the servers, which apply them on arrival, and takes the
-    newest parameters. All workers begin with the parameters of rank 0, which they take when the optimizer is built:
-    in a loop of your own, call `optimizer.build(model.trainable_variables)` before the first step.
+    In each step of `fit` a worker pushes its gradients to the servers, which apply them on arrival, and pulls the
+    newest parameters. All workers begin with the parameters of rank 0, which they take when the optimizer is built. In
+    a loop of your own, call `optimizer.build(model.trainable_variables)` before the first step.
 
     Args:
         optimizer: SGD, Adam, AdamW or Adagrad of Keras 3, on the backends TensorFlow and torch. It stays the same
-            object; its class becomes a subclass of its class.
+            object, but its class becomes a subclass of its class.
         staleness, overlap: see `distrun.torch.AsyncOptimizer`.
         model: the model whose `keras.layers.Embedding` layers are kept by rows: a forward pass pulls the rows of its
-            batch, and a step pushes those that have a gradient. SGD without momentum and Adagrad can do that, both
-            without weight decay. Without it, gradients of embeddings are pushed as dense ones.
+            batch, and a step pushes the rows that have a gradient. This needs SGD without momentum, or Adagrad, both
+            without weight decay. Without `model`, gradients of embeddings are pushed as dense ones.
 
-    It has two more methods: `synchronize()` waits for what is under way, and brings the newest parameters, with all
-    rows of embeddings, into the model: before an evaluation, or before saving it. `close()` leaves: other workers wait
-    for this one no more, and embeddings pull no more rows. The state of the optimizer stays on the servers, and is not
-    saved with the model.
+    The optimizer gets two more methods. `synchronize()` waits for pending exchanges and loads the newest parameters,
+    with all rows of embeddings, into the model; call it before you evaluate or save the model. `close()` leaves the
+    servers: other workers no longer wait for this one, and embeddings pull no more rows. The optimizer's state stays on
+    the servers, and is not saved with the model.
 
     Raises:
-        UsageError: the job has no servers, or an argument cannot be.
+        UsageError: the job has no servers, or an argument is impossible.
         NotOfferedError: the servers cannot do what this optimizer does, or not on this backend.
     """
     staleness = check_staleness(staleness)
@@ -72,16 +72,16 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
 
 
 class _AsyncOptimizer(keras.optimizers.Optimizer):
-    """The class mixed into an optimizer's."""
+    """The class mixed into an optimizer's class."""
 
     _distrun_worker: _Worker
 
     def synchronize(self) -> None:
-        """Wait for what is under way, and bring the newest parameters into the model."""
+        """Wait for pending exchanges, and load the newest parameters into the model."""
         self._distrun_worker.synchronize()
 
     def close(self) -> None:
-        """Leave: other workers wait for this one no more."""
+        """Leave the servers, so that other workers no longer wait for this one."""
         self._distrun_worker.close()
 
     def build(self, variables: Any) -> None:
@@ -96,7 +96,7 @@ class _AsyncOptimizer(keras.optimizers.Optimizer):
         for place, gradient in zip(places, grads, strict=True):
             if place in worker.sparse:
                 values, own = split(gradient)
-                gradients.append(values)  # their norm is that of the whole gradient
+                gradients.append(values)  # the other rows are zero, so their norm is the norm of the whole gradient
                 rows.append(own)
             else:
                 gradients.append(whole(gradient))
@@ -131,9 +131,9 @@ class _Worker:
         self.variables: list[Any] = []
         """The variables that the optimizer trains, in the order of the layout."""
         self.dense: list[int] = []
-        """The places of those that are pulled whole, after each step."""
+        """The places of the variables that are pulled whole, after each step."""
         self.sparse: list[int] = []
-        """The places of those that are kept by rows."""
+        """The places of the variables that are kept by rows."""
         self._embeddings = embeddings
         for layer in embeddings:
             pull_before(layer, self._pull)
@@ -179,13 +179,13 @@ class _Worker:
         return [places[id(variable)] for variable in variables]
 
     def exchange(self, rate: float, places: Sequence[int], gradients: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
-        """Push the gradients of a step; return newer dense values: those of this exchange, or of the one before.
+        """Push the gradients of a step and return newer dense values, of this exchange or of the one before.
 
         Args:
             rate: the learning rate.
-            places: of the variables that have gradients.
-            gradients: those, whole, or of rows for variables that are kept by rows.
-            rows: which rows, for each of the latter.
+            places: the places of the variables that have gradients.
+            gradients: their gradients: whole, or of rows for variables that are kept by rows.
+            rows: the indices of these rows, for each variable that is kept by rows.
         """
         session = self._session
         assert session is not None
@@ -208,12 +208,12 @@ class _Worker:
         return values
 
     def load(self, values: Sequence[Any]) -> None:
-        """Give the dense variables of the model these values."""
+        """Assign `values` to the dense variables of the model."""
         for place, value in zip(self.dense, values, strict=True):
             self.variables[place].assign(value)
 
     def synchronize(self) -> None:
-        """Bring the newest parameters into the model; before the first step there are none."""
+        """Load the newest parameters into the model. Before the first step there are none."""
         session = self._session
         if session is not None:
             session.pull(self._staleness)
@@ -224,14 +224,16 @@ class _Worker:
                 variable.assign(rows.reshape(variable.shape))
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the servers."""
         for layer in self._embeddings:
             pull_no_more(layer)
         if self._session is not None:
             self._session.close()
 
     def _pull(self, layer: Any, rows: Any) -> Any:
-        """Return the newest values of rows of an embedding; None: it is not kept by rows, not yet or no more."""
+        """Return the newest values of rows of an embedding; None before the first step and after `close`, when it is
+        not
+        kept by rows."""
         if self._session is None or not self._session.is_open:
             return None
         place = next((place for place in self.sparse if self.variables[place] is layer.embeddings), None)
@@ -243,7 +245,7 @@ class _Worker:
 
 
 def _without_xla(model: Any) -> None:
-    """Have TensorFlow not compile a train function in which gradients are pushed."""
+    """Turn off XLA for a model whose train function pushes gradients."""
     if isinstance(getattr(model, "optimizer", None), _AsyncOptimizer) and model.jit_compile:
         model.jit_compile = False
 

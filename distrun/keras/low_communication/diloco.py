@@ -1,7 +1,8 @@
-"""DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
+"""DiLoCo and local SGD: the ranks of a host train together, and hosts average their weights every few steps.
 
-See `distrun.methods.diloco` for the algorithm and its sources. `fit` takes the outer steps by a callback of ours, which
-acts at the beginning of a batch for the batch before: at its end Keras would wait for the step's result.
+See `distrun.methods.diloco` for the algorithm and its sources. In `fit` a callback takes the outer steps. It acts at
+the beginning of a batch for the batch before, because a callback for the end of a batch would make Keras wait for the
+step's result.
 """
 
 from __future__ import annotations
@@ -36,25 +37,27 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     overlap: bool = True,
     fragments: int = 4,
 ) -> Any:
-    """Make hosts train by themselves with `optimizer`, and exchange what they have learned now and then; returns it.
+    """Make each host train by itself with `optimizer`, and exchange weights with the others every `every` steps, and
+    return it.
 
-    In `fit` the ranks of a host reduce their gradients at each step, as a `DistributedOptimizer` of theirs does, and
-    after every so many steps each weight takes an outer step. At the end of each epoch, and so of `fit`, all ranks get
-    the average of their weights. The weights that are not trained, such as the statistics of batch normalisation, stay
-    each host's own. A step is a batch or, with `steps_per_execution`, an execution; all ranks make the same number.
+    In `fit` the ranks of a host reduce their gradients at each step, as with a `DistributedOptimizer` of their process
+    set, and after every `every` steps each weight takes an outer step. At the end of each epoch, and so of `fit`, all
+    ranks get the average of their weights. Each host keeps its own weights that are not trained, such as the statistics
+    of batch normalisation. A step is a batch or, with `steps_per_execution`, an execution. All ranks make the same
+    number.
 
     Use it with `fit`, with `BroadcastGlobalVariablesCallback(0)` or the same initial weights on all ranks. In an
-    elastic job those that are there average what they have learned when `fit` is entered again, and newcomers take the
-    outer steps of the others; hosts that were behind the furthest take its weights.
+    elastic job the remaining ranks average their weights when `fit` is entered again, and new ranks take over the outer
+    optimizer's state. Hosts that were behind the furthest take its weights.
 
     Args:
         optimizer: the inner optimizer, of Keras 3 or Keras 2. It stays the same object.
         every, outer_lr, momentum: how often weights take an outer step, its rate, and its Nesterov momentum.
-        wire, overlap, fragments: how weights travel between hosts, and whether training goes on meanwhile. For all of
+        wire, overlap, fragments: how weights travel between hosts, and whether training continues meanwhile. For all of
             them see `distrun.torch.DiLoCo`.
 
     Raises:
-        UsageError: an argument cannot be; the optimizer is wrapped already.
+        UsageError: an argument is impossible, or the optimizer is wrapped already.
     """
     settings = OuterSettings(every, outer_lr, momentum, wire or "", bool(overlap), fragments)
     kind = library_to_wrap(optimizer, "DiLoCo")  # before the ranks do something together
@@ -65,9 +68,9 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
 
 
 def LocalSGD(optimizer: Any, every: int = 50, wire: str | None = None) -> Any:  # noqa: N802 - see above
-    """Make hosts train by themselves with `optimizer`, and average their weights after every `every` steps.
+    """Make each host train by itself with `optimizer`, and average the hosts' weights after every `every` steps.
 
-    That is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap; see there for the arguments.
+    This is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap. See there for the arguments.
     """
     return DiLoCo(optimizer, every, 1.0, 0.0, wire, overlap=False, fragments=1)
 
@@ -97,12 +100,13 @@ class OuterSteps:
             self._outer.end_step()
 
     def merge(self) -> None:
-        """Give all ranks the average of their weights."""
+        """Replace the weights of all ranks by their average."""
         if self._outer is not None:
             merge(self._outer)
 
     def meet(self, model: Any) -> None:
-        """Come together with ranks that have made steps when others have not: before the first step of a `fit`."""
+        """Average the weights before the first step of a `fit`, since some ranks may have made steps that others have
+        not."""
         self._follow(model)
         self.merge()
 
@@ -112,11 +116,11 @@ class OuterSteps:
 
 
 class _Callback:
-    """Takes the outer steps: what a callback of either Keras does."""
+    """Takes the outer steps: a mixin for the callbacks of both versions of Keras."""
 
     model: Any
 
-    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
+    _supports_tf_logs = True  # in Keras 2: so that Keras does not wait for the logs of each step
 
     def __init__(self, steps: OuterSteps) -> None:
         super().__init__()
@@ -143,12 +147,12 @@ class _Callback:
 
 @cache
 def _callback_of(base: type) -> Any:
-    """Return the class as a callback of one Keras, whose base class of callbacks this is."""
+    """Return `_Callback` as a subclass of `base`, the base class of the callbacks of one version of Keras."""
     return types.new_class("OuterStepsCallback", (_Callback, base))
 
 
 class _KerasParameters(HostArrays):
-    """The trainable variables of a model; see `distrun.methods.diloco.parameters.Parameters`."""
+    """The trainable variables of a model. See `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, model: Any, library: Library) -> None:
         self._model = model
@@ -183,6 +187,7 @@ class _KerasParameters(HostArrays):
         return self._variables[fragment.places.start : fragment.places.stop]
 
     def _reattach(self) -> None:
-        """On JAX `fit` keeps the values outside of the model: have the model hold them, and `fit` take them again."""
+        """Write the values back into the model on JAX, where `fit` keeps them outside of it, and make `fit` take them
+        again."""
         if not getattr(self._model, "_jax_state_synced", True):
             self._model.jax_state_sync()

@@ -1,4 +1,4 @@
-"""Embeddings of Keras 3 by rows: a forward pass pulls the rows of its batch, and gradients are those of rows."""
+"""Embeddings of Keras 3 kept by rows: a forward pass pulls the rows of its batch, and only rows have gradients."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from distrun.keras.library import attach, switch_class
 
 Pull = Callable[[Any, NDArray[np.int64]], NDArray[np.float32] | None]
-"""Takes an embedding layer and rows of it, each once, and returns their newest values; None: they are those it has."""
+"""Takes an embedding layer and unique rows of it, and returns their newest values. None: the layer's own are valid."""
 
 
 def embeddings_of(model: Any) -> list[Any]:
-    """Return the layers of a model that can be kept by rows: the Embedding layers of Keras, and none derived."""
+    """Return the layers of a model that can be kept by rows: `keras.layers.Embedding`, but not its subclasses."""
     layers = [] if model is None else model._flatten_layers()
     return [layer for layer in layers if type(layer) is keras.layers.Embedding]
 
 
 def pull_before(layer: Any, pull: Pull) -> None:
-    """Have a layer pull the rows of each batch before it uses them, and give gradients of rows."""
+    """Make a layer pull the rows of each batch before it uses them, and produce gradients by rows."""
     kind: Any = types.new_class("Embedding", (_Embedding,))
     plain = keras.layers.Embedding
     kind.__qualname__, kind.__module__, kind.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
@@ -33,13 +33,13 @@ def pull_before(layer: Any, pull: Pull) -> None:
 
 
 def pull_no_more(layer: Any) -> None:
-    """Undo `pull_before`. A function that has been compiled with it still asks `pull`."""
+    """Undo `pull_before`. A function that was compiled before still calls `pull`."""
     switch_class(layer, keras.layers.Embedding)
     attach(layer, "supports_jit", True)
 
 
 class _Embedding(keras.layers.Embedding):
-    """The class that is mixed into a layer's."""
+    """The class that a layer becomes an instance of."""
 
     _distrun_pull: Pull
 
@@ -54,7 +54,7 @@ class _Embedding(keras.layers.Embedding):
         import tensorflow as tf
 
         variable = self.embeddings.value
-        if not isinstance(variable, tf.Variable):  # a call without effects, on values that the caller has given
+        if not isinstance(variable, tf.Variable):  # a stateless call, with values given by the caller
             return
 
         def pull(indices: NDArray[np.int64], own: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -65,7 +65,7 @@ class _Embedding(keras.layers.Embedding):
         flat = flat.flat_values if isinstance(flat, tf.RaggedTensor) else flat
         flat = tf.reshape(tf.cast(flat, tf.int64), [-1])
         flat = tf.where(flat < 0, flat + self.input_dim, flat)  # as `keras.ops.take` counts
-        # What is no row is for the layer to complain of.
+        # The layer itself raises for indices out of range.
         rows = tf.unique(tf.boolean_mask(flat, (flat >= 0) & (flat < self.input_dim))).y
         values = tf.numpy_function(pull, [rows, tf.gather(variable, rows)], variable.dtype, name="distrun_pull")
         values.set_shape([None, self.output_dim])
@@ -83,11 +83,11 @@ class _Embedding(keras.layers.Embedding):
         return keras.ops.cast(looked_up, self.compute_dtype)
 
     def _pull_torch(self, variable: Any, indices: Any) -> bool:
-        """Pull rows; whether the layer is kept by rows."""
+        """Pull the rows at `indices` into `variable` and return whether the layer is kept by rows."""
         import torch
 
         if indices.is_meta or not isinstance(variable, torch.nn.Parameter):
-            return False  # a call without effects
+            return False  # a stateless call
         rows = torch.unique(indices)
         rows = rows[(rows >= 0) & (rows < self.input_dim)]
         found = self._distrun_pull(self, rows.cpu().numpy())
@@ -98,7 +98,7 @@ class _Embedding(keras.layers.Embedding):
 
 
 def split(gradient: Any) -> tuple[Any, Any]:
-    """Return the values of a gradient of an embedding, and its rows, each once; both are tensors of the backend."""
+    """Return the values of an embedding's gradient and their rows, without duplicates, as tensors of the backend."""
     if keras.backend.backend() == "torch":
         if gradient.is_sparse:
             gradient = gradient.coalesce()
@@ -113,7 +113,7 @@ def split(gradient: Any) -> tuple[Any, Any]:
 
 
 def whole(gradient: Any) -> Any:
-    """Return a gradient as a dense tensor of the backend; what it has several times of one row is added up."""
+    """Return a gradient as a dense tensor of the backend. Duplicate rows are added up."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 

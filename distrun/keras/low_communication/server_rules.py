@@ -1,4 +1,4 @@
-"""From a Keras 3 optimizer to what servers do: its rule, and what is refused."""
+"""Converting a Keras 3 optimizer to the rule that parameter servers apply, and checking that they can."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSUPPORTED = ("gradient_accumulation_steps", "use_ema", "amsgrad")
 
 
 def check(optimizer: Any) -> None:
-    """Check that servers can do what an optimizer does.
+    """Check that servers can apply the updates of `optimizer`.
 
     Raises:
         NotOfferedError: they cannot.
@@ -31,7 +31,7 @@ def check(optimizer: Any) -> None:
 
 
 def rule_of(optimizer: Any) -> Rule:
-    """Return the rule that does what an optimizer does.
+    """Return the servers' rule for the updates of `optimizer`.
 
     Raises:
         NotOfferedError: there is none.
@@ -50,7 +50,7 @@ def rule_of(optimizer: Any) -> Rule:
 
 
 def check_rows(optimizer: Any, embeddings: Sequence[Any]) -> None:
-    """Check that servers can apply gradients of rows of these layers, and leave all other rows as they are.
+    """Check that servers can keep these layers by rows: apply gradients of rows, and leave all other rows unchanged.
 
     Raises:
         NotOfferedError: the optimizer changes rows that have no gradient.

@@ -1,6 +1,6 @@
 """Collectives on values outside of training: numbers, arrays, and tensors of any backend in, numpy arrays out.
 
-The room: `tensors` has them with tensors of TensorFlow as results, `logs` finds the numbers in what Keras logs.
+`tensors` has the same functions with tensors of TensorFlow as results. `logs` finds the numbers in the logs of Keras.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from distrun.graphs.compression import Compression, Compressor, compressed, wire_type
 from distrun.keras.choice import CHOSEN
 from distrun.runtime import collectives
+from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 
 def array_of(value: Any) -> Array:
-    """A numpy array of what a number, an array, a tensor or a variable of the backend holds."""
+    """Return a numpy array of the value of a number, an array, or a tensor or variable of the backend."""
     return CHOSEN.array_of(value)
 
 
@@ -62,7 +62,7 @@ def allreduce(
         UsageError: `average` and `op` are both given, or an argument is impossible.
         CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
-    wire_type(compression)  # says so if it is none
+    wire_type(compression)  # raises if it is not a compressor
     chosen = reduce_op(average, op)
 
     def reduce(arrays: list[Array]) -> list[Array]:

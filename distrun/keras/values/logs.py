@@ -1,4 +1,4 @@
-"""The numbers in what Keras logs: any nest of dictionaries and lists, in which there may be text and None."""
+"""The numbers in the logs of Keras: any nest of dictionaries and lists, which may hold text and None as well."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def numbers_of(logs: Any) -> dict[Path, NDArray[Any]]:
     """Return the numbers in logs: numpy arrays of any shape, in the order of their names.
 
     Args:
-        logs: a value, or a nest of values: numbers, arrays, tensors and variables of the backend are numbers; text,
+        logs: a value, or a nest of values. Numbers, arrays, tensors and variables of the backend are numbers. Text,
             None, booleans and other objects are left out.
 
     Returns:
@@ -29,12 +29,12 @@ def numbers_of(logs: Any) -> dict[Path, NDArray[Any]]:
 
 
 def replaced(logs: Any, numbers: Mapping[Path, Any]) -> Any:
-    """Return logs with other numbers in the same nest; floats in place of arrays of shape ()."""
+    """Return logs with `numbers` in place of the numbers at their paths: Python numbers for arrays of shape ()."""
     return _rebuilt(logs, (), lambda path, value: _plain(numbers[path]) if path in numbers else value)
 
 
 def plain(logs: Any) -> Any:
-    """Return logs whose numbers are Python's, or numpy arrays where they have a shape: something to pickle."""
+    """Return logs that can be pickled: with Python numbers, or numpy arrays for numbers with a shape."""
     return replaced(logs, numbers_of(logs))
 
 
@@ -70,7 +70,7 @@ def _leaves(logs: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _members(logs: Any) -> list[tuple[Any, Any]] | None:
-    """Return the keys and values of a nest; None for a value."""
+    """Return the keys and values of a nest, or None for a value."""
     if isinstance(logs, Mapping):
         return list(logs.items())
     return list(enumerate(logs)) if isinstance(logs, (list, tuple)) else None

@@ -15,8 +15,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _of_tensors(function: Function) -> Function:
-    """Return a collective that takes values as `tf.constant` does, and returns a tf.Tensor, where TensorFlow is Keras's
-    backend and runs eagerly. Elsewhere it is `function`, which returns numpy arrays."""
+    """Return `function`, made to take values as `tf.constant` does and to return a tf.Tensor if TensorFlow is Keras's
+    backend and runs eagerly. Otherwise it returns numpy arrays as before."""
 
     @functools.wraps(function)
     def collective(value: Any, *args: Any, **options: Any) -> Any:

@@ -6,12 +6,17 @@ They are here and not in `tensor_fusion`, because that package is below the runt
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.compressors import Compression, Compressor, wire_type
 from distrun.runtime.operations.reduction import Average, ReduceOp, Sum, check_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.tensor_fusion.low_rank import rank_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,26 @@ class GradientSettings:
     """The type in which elements travel between hosts, or the name of an approximation. Empty: the job's setting."""
     sparse_as_dense: bool = False
     process_set: ProcessSet = global_process_set
+    compression: Compressor = Compression.none
+    """Called for dense gradients if it is the user's own; otherwise `wire` stands for it."""
+
+    @classmethod
+    def of(
+        cls,
+        op: ReduceOp,
+        gradient_predivide_factor: float,
+        compression: Compressor,
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
+        **more: Any,
+    ) -> Self:
+        """Return the settings for these arguments of a user; `more` are fields of a subclass.
+
+        Raises:
+            UsageError: an argument is impossible.
+        """
+        wire = wire_type(compression, of_gradients=True)
+        return cls(op, float(gradient_predivide_factor), wire, sparse_as_dense, process_set, compression, **more)
 
     def __post_init__(self) -> None:
         check_op(self.op, "float32")

@@ -1,3 +1,4 @@
-"""Training with parameter servers: `optimizer` is the face, `worker` its work, `rules` what is known of optimizers."""
+"""Training with parameter servers: `optimizer` is the public function, `worker` does the exchange with the servers, and
+`rules` converts torch's optimizers to the servers' rules."""
 
 from distrun.torch.asynchronous.optimizer import AsyncOptimizer as AsyncOptimizer

@@ -1,4 +1,4 @@
-"""AsyncOptimizer: a torch optimizer whose parameters are on servers, and whose workers need not wait for each other."""
+"""AsyncOptimizer: a torch optimizer with its parameters on servers, so that workers need not wait for each other."""
 
 from __future__ import annotations
 
@@ -25,41 +25,42 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     overlap: bool = True,
     delayed_nesterov: bool = False,
 ) -> Any:
-    """Keep the parameters of `optimizer` on the job's parameter servers; returns it.
+    """Keep the parameters of `optimizer` on the job's parameter servers, and return it.
 
-    `step()` pushes this worker's gradients to the servers, which apply them on arrival, each with the learning rate
-    that its group has at this moment, and brings the newest parameters. All workers begin with the parameters of
-    rank 0. The rest of a training loop stays as it is: each worker trains on its own part of the data.
+    `step()` pushes this worker's gradients to the servers, which apply them on arrival, each with the present learning
+    rate of its group, and pulls the newest parameters. All workers begin with the parameters of rank 0. The rest of a
+    training loop stays as it is: each worker trains on its own part of the data.
 
     Args:
         optimizer: SGD, Adam, AdamW, Adagrad or SparseAdam of torch. It stays the same object, with its groups and its
-            schedulers; its class becomes a subclass of its class.
-        staleness: the parameters that a worker computes step c with contain the gradients, of all workers, of all steps
-            before c - staleness. 0 is synchronous: the servers apply the average of all workers' gradients, once per
-            step. Otherwise every gradient is an update of its own, and a worker waits only for one that is further
-            behind; with float("inf") it waits for nobody.
+            schedulers, but its class becomes a subclass of its class.
+        staleness: in step c a worker uses parameters that contain the gradients of all workers of all steps before
+            c - staleness. 0 is synchronous: the servers apply the average of all workers' gradients, once per step.
+            Otherwise every gradient is an update of its own, and a worker waits only for workers that are further
+            behind. With float("inf") it never waits.
         named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
         model: the module whose embeddings with sparse gradients (`torch.nn.Embedding(..., sparse=True)`) are kept by
-            rows: a forward pass pulls the rows of its batch, and `step` pushes those that have a gradient. SGD without
-            momentum, Adagrad and SparseAdam, all without weight decay, can do that.
-        overlap: whether the exchange with the servers goes on while the next step is computed. A worker's own gradient
-            is then seen one step later. With staleness 0 there is nothing to overlap with.
-        delayed_nesterov: apply the momentum of SGD(nesterov=True) once for as many gradients as there are workers, to
-            their average, and scale each gradient by the number of workers: for staleness above 0, where momentum
-            otherwise adds up what was computed with old parameters (arXiv 2401.09135).
+            rows: a forward pass pulls the rows of its batch, and `step` pushes the rows that have a gradient. This
+            needs SGD without momentum, Adagrad or SparseAdam, all without weight decay.
+        overlap: whether the exchange with the servers continues while the next step is computed. A worker then sees its
+            own gradient one step later. With staleness 0 there is nothing to overlap with.
+        delayed_nesterov: apply the momentum of SGD(nesterov=True) once to the average of as many gradients as there are
+            workers, and scale each gradient by the number of workers. For staleness above 0, where momentum otherwise
+            adds up gradients that were computed with old parameters (arXiv 2401.09135).
 
-    Parameters are float32 on the servers, whatever they are here.
+    Parameters are float32 on the servers, whatever their dtype on the workers.
 
-    It has two more methods: `synchronize()` waits for what is under way, and brings the newest parameters, with all
-    rows of embeddings, into the model: before an evaluation, or before saving it. `close()` leaves: other workers wait
-    for this one no more. The end of the script does that, too.
+    The optimizer gets two more methods. `synchronize()` waits for pending exchanges and loads the newest parameters,
+    with all rows of embeddings, into the model. Call it before you evaluate or save the model. `close()` leaves the
+    servers: other workers no longer wait for this one. The end of the script does that, too.
 
-    `state_dict()` fetches the optimizer's state from the servers; it is that of the plain optimizer, and any number of
-    servers can take it. Only the ranks that want it need call it. `load_state_dict()` is called by all workers; the
+    `state_dict()` fetches the optimizer's state from the servers, in the format of the plain optimizer, which any
+    number
+    of servers can load. Only the ranks that need it call it. `load_state_dict()` is called by all workers, and the
     parameters and the state of rank 0 go to the servers.
 
     Raises:
-        UsageError: the job has no servers, or an argument cannot be.
+        UsageError: the job has no servers, or an argument is impossible.
         NotOfferedError: the servers cannot do what this optimizer does.
         MismatchError: the workers have different parameters.
     """
@@ -95,13 +96,13 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
 
 
 class _AsyncOptimizer:
-    """The methods that differ from those of the plain optimizer."""
+    """The methods that differ from the plain optimizer's."""
 
     _distrun_worker: Worker
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Push the gradients, and bring newer parameters."""
+        """Push the gradients, and load newer parameters into the model."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -110,11 +111,11 @@ class _AsyncOptimizer:
         return loss
 
     def synchronize(self) -> None:
-        """Wait for what is under way, and bring the newest parameters into the model, with all rows of embeddings."""
+        """Wait for pending exchanges, and load the newest parameters, with all rows of embeddings, into the model."""
         self._distrun_worker.synchronize()
 
     def close(self) -> None:
-        """Leave: other workers wait for this one no more."""
+        """Leave the servers, so that other workers no longer wait for this one."""
         self._distrun_worker.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,6 +129,6 @@ class _AsyncOptimizer:
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Give the servers a state, with the parameters that rank 0 has at this moment. Called by all workers."""
+        """Send a state, with the present parameters of rank 0, to the servers. All workers call this."""
         super().load_state_dict(state_dict)  # type: ignore[misc]
         self._distrun_worker.store_state()

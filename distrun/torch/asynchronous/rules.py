@@ -1,4 +1,4 @@
-"""From a torch optimizer to what servers do: its rules, its parameters, and what is refused."""
+"""Converting a torch optimizer to the rules of parameter servers, and checking that they can apply them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KNOWN = "SGD, Adam, AdamW, Adagrad and SparseAdam of torch.optim"
 
 
 def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], delay: int) -> Rule:
-    """Return the rule that does what an optimizer does with a group.
+    """Return the servers' rule for the updates of `optimizer` to the parameters of `group`.
 
     Raises:
         NotOfferedError: there is none.
@@ -43,10 +43,10 @@ def rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], delay: int)
 
 
 def delay_of(optimizer: torch.optim.Optimizer, is_wanted: bool, staleness: float, workers: int) -> int:
-    """Return for how many gradients momentum is applied once; 0: it is not delayed.
+    """Return the number of gradients for which momentum is applied once, or 0 if momentum is not delayed.
 
     Raises:
-        UsageError: it is to be, and cannot.
+        UsageError: delayed momentum is wanted, but impossible.
     """
     if not is_wanted:
         return 0
@@ -67,10 +67,10 @@ def sparse_weights(model: torch.nn.Module | None) -> list[tuple[Tensor, torch.nn
 
 
 def name_of(parameter: Tensor, given: dict[Tensor, str] | None, number: int) -> str:
-    """Return the name of a parameter, or its number where no names are given.
+    """Return the name of a parameter, or a name made of its number if no names are given.
 
     Raises:
-        UsageError: names are given, and none for this one.
+        UsageError: names are given, but none for this one.
     """
     if given is None:
         return f"parameter {number}"

@@ -1,4 +1,4 @@
-"""A worker's side of AsyncOptimizer: gradients go out, parameters come in, and state for checkpoints both ways."""
+"""A worker's side of AsyncOptimizer: it pushes gradients, pulls parameters, and transfers states of checkpoints."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Worker:
 
     @torch.no_grad()
     def start(self) -> None:
-        """Have all workers begin with the parameters of rank 0."""
+        """Load the parameters of rank 0 on all workers."""
         if world.rank() == 0:
             self._session.start(self._own_values())
         self._session.pull(self._staleness)
         self._load()
 
     def step(self) -> None:
-        """Push the gradients of a step, and take newer parameters: those of this exchange, or of the one before."""
+        """Push the gradients of a step, and load newer parameters, from this exchange or the one before."""
         if self._session.await_values():
             self._load()
         present = [parameter.grad is not None for parameter in self._parameters]
@@ -84,7 +84,7 @@ class Worker:
             self._parameters[index].data.copy_(torch.from_numpy(self._session.value_of(index)))
 
     def pull_before(self, module: torch.nn.Module, weight: Tensor) -> None:
-        """Have an embedding pull the rows of each batch before it uses them."""
+        """Make an embedding pull the rows of each batch before it uses them."""
         index = next(number for number, own in enumerate(self._parameters) if own is weight)
 
         def pull(_: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -100,20 +100,20 @@ class Worker:
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Bring the newest parameters into the model."""
+        """Load the newest parameters into the model."""
         self._session.pull(self._staleness)
         self._load()
         for index in self._sparse:
             self._pull_rows(index, torch.arange(self._parameters[index].shape[0]))
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the servers."""
         self._session.close()
 
     # Checkpoints ------------------------------------------------------------------------------------------------------
 
     def fetch_state(self) -> None:
-        """Put the state that the servers have where the plain optimizer has its own."""
+        """Load the servers' state into the state of the plain optimizer."""
         _, slots, steps = self._session.gather()
         state = self._optimizer.state
         for index, (parameter, described) in enumerate(
@@ -133,13 +133,13 @@ class Worker:
                 state[parameter] = own
 
     def forget_state(self) -> None:
-        """Free what `fetch_state` has brought."""
+        """Free the state that `fetch_state` has loaded."""
         self._optimizer.state.clear()
 
     def store_state(self) -> None:
-        """Give the servers the parameters and the state that rank 0 has."""
+        """Send rank 0's parameters and state to the servers."""
         self._session.await_values()
-        barrier()  # nobody pushes meanwhile
+        barrier()  # so that no worker pushes meanwhile
         if world.rank() == 0:
             self._session.restore(self._own_values(), *self._own_state())
         barrier()

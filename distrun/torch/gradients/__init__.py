@@ -1,11 +1,10 @@
-"""From hooks to reduced gradients: what a wrapped optimizer does during `backward()`.
+"""From hooks to reduced gradients: the work of a wrapped optimizer during `backward()`.
 
-`parameters` puts a hook on each parameter. The `reducer` hears of every gradient, finds out with `backward` which pass
-it belongs to, and sends a bucket when all of its gradients are there. The first time it lets `planning` compare the
-parameters with those of the other ranks and plan the buckets: `dense_bucket` on the CPU, `device_bucket` on the GPU
-(where `arrivals` keeps account of streams), `odd_buckets` for sparse gradients and for compressors of the user's own,
-`low_rank_bucket` for PowerSGD. All are a `bucket`, and a reducer's its `bucket_set`. `residuals` are what compression
-has
-taken, on its way from one bucket to another, or to a checkpoint. `adasum` combines whole steps of the optimizer
-instead.
+`parameters` puts a hook on each parameter. The `reducer` is called for every gradient, finds out with `backward` which
+pass it belongs to, and sends a bucket when all of its gradients are complete. Before the first reduction, `planning`
+compares the parameters with the other ranks' and plans the buckets: `dense_bucket` on the CPU, `device_bucket` on the
+GPU (where `arrivals` tracks streams), `odd_buckets` for sparse gradients and for compressors of the user's own,
+`low_rank_bucket` for PowerSGD. Their base class is in `bucket`, and a reducer keeps its buckets in a `bucket_set`.
+`residuals` averages what compression has taken from gradients, for a checkpoint. `adasum` combines whole steps of the
+optimizer instead of gradients.
 """

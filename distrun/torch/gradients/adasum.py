@@ -1,4 +1,4 @@
-"""Adasum of an optimizer's steps: each rank takes its own, and the ranks combine how far these go.
+"""Adasum of an optimizer's steps: each rank takes a step by its own gradients, and the ranks combine their updates.
 
 The steps are combined rather than the gradients, as in Horovod, so that adaptive optimizers scale each rank's gradient
 by itself. See `distrun.runtime.backends.adasum` for the formula.
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import Compressor
 from distrun.runtime.operations.reduction import Adasum
 from distrun.runtime.process_sets.process_set import ProcessSet
-from distrun.torch.compression import Compressor
 from distrun.torch.reductions import grouped_allreduce
 
 
@@ -33,11 +33,11 @@ class StepCombiner:
         """Take this rank's step, then move the parameters by the Adasum of all ranks' steps.
 
         Args:
-            parameters: those that the step may change; the same, with the same values, on all ranks.
+            parameters: the parameters that the step may change: the same, with the same values, on all ranks.
             plain_step: takes the step.
 
         Returns:
-            What `plain_step` returned.
+            The result of `plain_step`.
 
         Raises:
             CollectiveError: as `distrun.torch.grouped_allreduce` raises.
@@ -55,7 +55,7 @@ class StepCombiner:
 
 
 def check_predivide(factor: float) -> None:
-    """Refuse to divide in the middle of a reduction which is none.
+    """Refuse a predivide factor, since Adasum does not average.
 
     Raises:
         UsageError: the factor is not 1.

@@ -1,4 +1,4 @@
-"""Streams on which the gradients of a bucket have been produced, where more than one stream computes."""
+"""The streams on which the gradients of a bucket were produced, for models that compute on more than one stream."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from distrun.torch.cuda import TorchArena
 
 
 class Arrivals:
-    """The streams on which a bucket's memory and gradients were worked at since the bucket was sent last."""
+    """The streams that have used a bucket's memory and gradients since the bucket was last sent."""
 
     def __init__(self, arena: TorchArena) -> None:
         self._arena = arena
         self._streams: set[int] = set()
 
     def note(self) -> None:
-        """A gradient is complete, for what is queued on the current stream from now on."""
+        """Note that a gradient is complete for work that is queued on the current stream later."""
         self._streams.add(self._arena.current_stream())
 
     def add(self, stream: int) -> None:
-        """Something else that the bucket needs was queued on `stream`."""
+        """Note that the bucket depends on work that was queued on `stream`."""
         self._streams.add(stream)
 
     def clear(self) -> None:
-        """The gradients will not be used."""
+        """Forget the streams, since the gradients will not be used."""
         self._streams.clear()
 
     @contextmanager
     def joined(self, driver: Driver, stream: int) -> Iterator[None]:
-        """Within this context what is queued on `stream` may read the gradients, and afterwards they may be let go of:
-        the streams that they come from, whose memory it is, wait for what was queued here."""
+        """Let work that is queued on `stream` within this context read the gradients, and let them be freed afterwards:
+        the streams that they come from, which own their memory, wait for that work."""
         others = self._streams - {stream}
         for other in others:
             driver.wait(stream, driver.record(other))

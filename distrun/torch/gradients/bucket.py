@@ -1,8 +1,9 @@
-"""Buckets of gradients that are reduced together: what all kinds do, and what those with one buffer have in common.
+"""Buckets of gradients that are reduced together: the base class of all kinds, and of the kinds with one buffer.
 
-A buffer holds dense gradients one after the other, each in the memory layout of its parameter, and behind them one flag
+A buffer holds dense gradients one after the other, each in the memory layout of its parameter, and after them one flag
 per parameter: whether this rank has a gradient for it. The flags are reduced with the rest, so every rank learns at no
-cost which parameters have a gradient anywhere; one that has none keeps `grad` None, as it would in a single process.
+cost which parameters have a gradient anywhere. A parameter without one keeps `grad` None, as it would in a single
+process.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from distrun.runtime.world import world
 from distrun.torch.operations import request_of
 
 Start = Callable[[Handle], Handle]
-"""`operations.submit`, or `operations.run` where the caller waits next."""
+"""Starts an operation: `operations.submit`, or `operations.run` if the caller waits next."""
 
 
 class Bucket(ABC):
@@ -43,10 +44,10 @@ class Bucket(ABC):
         """Bundle parameters.
 
         Args:
-            call: how their gradients are reduced.
-            places: where the parameters stand in the reducer's list.
+            call: the call that reduces their gradients.
+            places: the parameters' indices in the reducer's list.
             parameters: at least one.
-            sparse_dims: the number of sparse dimensions of gradients that are sparse, by index.
+            sparse_dims: the number of sparse dimensions of sparse gradients, by index in `parameters`.
         """
         self.call = call
         self.places = tuple(places)
@@ -56,23 +57,23 @@ class Bucket(ABC):
         self.is_sent = False
 
     def take(self, place: int) -> None:  # noqa: B027 - most kinds do it all in `send`
-        """The gradient of the parameter at `place` is complete, for what the calling thread queues on the GPU from now
-        on.
+        """Note that the gradient of the parameter at `place` is complete, for work that this thread queues on the GPU
+        later.
 
-        A bucket may take it at once, while it is in cache.
+        A bucket may copy it at once, while it is in cache.
         """
 
     @abstractmethod
     def send(self, start: Start) -> None:
-        """Start reducing the gradients that are there, and those that were taken."""
+        """Start reducing the gradients."""
 
     @abstractmethod
     def receive(self) -> None:
         """Wait for the reduction and make its results the parameters' gradients."""
 
     def forfeit(self, start: Start) -> None:
-        """Take part in a reduction that others may have begun, though a failed backward pass left nothing valid to
-        give."""
+        """Take part, without valid gradients, in a reduction that other ranks may have begun: `backward()` failed
+        here."""
         self.send(start)
 
     @abstractmethod
@@ -80,43 +81,43 @@ class Bucket(ABC):
         """Wait for the reduction and forget its results."""
 
     def keep(self) -> None:  # noqa: B027 - most kinds lose nothing
-        """The gradients that were received are used: what they have lost is made up for by the next ones."""
+        """Note that the received gradients are used, so that their residuals are added to the next ones."""
 
     def residuals(self) -> dict[int, Residual]:
-        """Return what is to be made up for, by index."""
+        """Return the residuals by index."""
         return {}
 
     def load_residuals(self, residuals: Mapping[int, Residual]) -> None:  # noqa: B027
-        """Make up for these, by index, which another bucket has had, and for nothing else."""
+        """Replace the residuals by these, by index, which another bucket has had."""
 
     def to_dense(self, gradient: Tensor, index: int) -> Tensor:
-        """Return a sparse gradient as a dense one."""
+        """Return a sparse gradient as a dense one, and remember its number of sparse dimensions."""
         self.sparse_dims[index] = gradient.sparse_dim()
         return gradient.to_dense()
 
     def as_it_came(self, gradient: Tensor, index: int) -> Tensor:
-        """Return a reduced gradient, which is dense, in the form that its parameter's optimizer expects."""
+        """Return a reduced (dense) gradient, made sparse again if it was sparse before."""
         dims = self.sparse_dims.get(index)
         return gradient if dims is None else gradient.to_sparse(dims)
 
     def holds(self, gradient: Tensor) -> bool:
-        """Return whether `gradient` is one that was received; where it lies is where `send` may write to."""
+        """Return whether `gradient` is one that was received, whose memory `send` may overwrite."""
         return False
 
     def reset(self) -> None:
-        """Make ready for the next backward pass."""
+        """Prepare for the next backward pass."""
         self.waiting_for = set(self.places)
         self.is_sent = False
 
 
 FLAGS: dict[ReduceOp, tuple[float, float]] = {Max: (1, 0), Min: (-1, 0), Product: (0, 1)}
-"""The flags of a gradient that is there and of one that is not, such that after the reduction the second value is found
-only where no rank has one. (1, 0) for those not listed."""
+"""The flags of a present and of a missing gradient, chosen so that a reduced flag has the second value only if no rank
+has the gradient. Ops that are not listed have (1, 0)."""
 
 
 def flags_of(op: ReduceOp) -> tuple[float, float]:
-    """Return the flags of a gradient that is there and of one that is not; after the reduction the second says
-    "nowhere"."""
+    """Return the flags of a present and of a missing gradient. After the reduction the second means that no rank has
+    it."""
     return FLAGS.get(op, (1.0, 0.0))
 
 
@@ -129,22 +130,23 @@ def failed_elsewhere(name: str | None) -> CollectiveError:
 
 
 class GradientBuffer:
-    """Memory for the gradients of `parameters` and, behind them, their flags."""
+    """Memory for the gradients of `parameters` and, after them, their flags."""
 
     def __init__(self, whole: Tensor, slots: Sequence[int], parameters: Sequence[Tensor]) -> None:
-        """Divide `whole`, which is flat, into slots of so many elements, one for each parameter, and one element per
-        flag."""
+        """Divide the flat tensor `whole` into slots with these numbers of elements, one slot for each parameter, and
+        one
+        element per flag."""
         self._slots, self._parameters = slots, parameters
         self.whole = whole
         self.views = self.cut(whole)
         self.flags = whole[whole.numel() - len(slots) :]
         self.start, self.stop = whole.data_ptr(), whole.data_ptr() + whole.nbytes
         starts = accumulate(slots, initial=0)
-        # Of the slots, and of the flags.
+        # The addresses of the slots and, at the end, of the flags.
         self.addresses = [self.start + start * whole.element_size() for start in starts]
 
     def cut(self, whole: Tensor) -> list[Tensor]:
-        """Return the gradients in another tensor that is divided as this memory."""
+        """Return the gradients in the tensor `whole`, which is divided in the same way as this memory."""
         parts = torch.split(whole, [*self._slots, len(self._slots)])[:-1]
         return [
             _laid_out(part[: parameter.numel()], parameter)
@@ -154,8 +156,8 @@ class GradientBuffer:
     def request(self, call: Call) -> Request:
         """Return the request for the buffer as a whole.
 
-        Where large tensors are quantised on the wire it has a shape for each slot, so that small ones are not, and
-        none of the flags.
+        If large tensors are quantised on the wire, the request has a shape for each slot and flag, so that small slots
+        and the flags travel in full precision.
         """
         request = request_of(call, [self.whole])
         if not world.engine().backend.quantisation_of(request):
@@ -175,8 +177,8 @@ def _laid_out(part: Tensor, parameter: Tensor) -> Tensor:
 class BufferBucket(Bucket):
     """A bucket of dense gradients of one dtype in one buffer, which is reduced in place.
 
-    Invariant: what is being reduced is never what `parameter.grad` points at. It is None from the moment the bucket
-    takes the gradient to `receive`.
+    Invariant: `parameter.grad` never points into memory that is being reduced. It is None from the moment when the
+    bucket takes the gradient until `receive`.
     """
 
     _buffer: GradientBuffer
@@ -190,7 +192,7 @@ class BufferBucket(Bucket):
         sparse_as_dense: bool,
         sparse_dims: Mapping[int, int],
     ) -> None:
-        """`names`: of the parameters, for error messages."""
+        """`names` are the parameters' names, for error messages."""
         super().__init__(call, places, parameters, sparse_dims)
         self._names = names
         self._sparse_as_dense = sparse_as_dense
@@ -198,14 +200,14 @@ class BufferBucket(Bucket):
         self._handle: Handle | None = None
         self._feedback: Feedback | None = None
         self._scale = 1.0
-        self._loaded: dict[int, Tensor] = {}  # what was lost elsewhere, by index
-        self._given: list[int] = []  # of these, what was added to the gradients that are on their way, or here
+        self._loaded: dict[int, Tensor] = {}  # residuals from another bucket or a checkpoint, by index
+        self._given: list[int] = []  # the indices of those that were added to the present gradients
 
     def to_dense(self, gradient: Tensor, index: int) -> Tensor:
         """See `Bucket.to_dense`.
 
         Raises:
-            UsageError: that was not asked for.
+            UsageError: the user has not asked for `sparse_as_dense`.
         """
         if not self._sparse_as_dense:
             raise UsageError(
@@ -215,16 +217,16 @@ class BufferBucket(Bucket):
         return super().to_dense(gradient, index)
 
     def _feed_back(self, request: Request, factor: float = 1.0) -> None:
-        """Make up for what is lost, if `request`, the bucket's, may lose as much as needs it.
+        """Use error feedback, if the quantisation of `request`, the bucket's request, needs it.
 
-        `factor`: by which gradients are multiplied in the buffer.
+        `factor` is the factor of the gradients in the buffer.
         """
         self._scale = factor
         if world.engine().backend.quantisation_of(request) == WITH_FEEDBACK:
             self._feedback = Feedback()
 
     def _add_losses(self, indices: Collection[int]) -> None:
-        """Add what was lost in another bucket to the gradients, in the buffer, at those of its indices."""
+        """Add loaded residuals to the gradients in the buffer at `indices`."""
         self._given = [index for index in self._loaded if index in indices]
         for index in self._given:
             view = self._buffer.views[index]
@@ -261,7 +263,7 @@ class BufferBucket(Bucket):
         self._loaded = {index: residual.lost for index, residual in residuals.items() if residual.lost is not None}
 
     def _wait(self) -> bool:
-        """Wait for the reduction if one was started; return whether there was one."""
+        """Wait for the reduction if one was started, and return whether there was one."""
         handle, self._handle = self._handle, None
         if handle is None:
             return False
@@ -273,8 +275,9 @@ class BufferBucket(Bucket):
         ranks."""
         for index, (parameter, view) in enumerate(zip(self.parameters, self._buffer.views, strict=True)):
             if index not in missing:
-                # `grad.data = ...`, as in `Module.to`, must not change the view itself. `view.detach()` would do as
-                # well, and takes half as long again; under --auto, where `detach` may read a loss, twice as long.
+                # A new view, since `grad.data = ...`, as in `Module.to`, must not change the bucket's view itself.
+                # `view.detach()` would do as well, but takes 1.5 times as long; under --auto, where `detach` may read a
+                # loss, twice as long.
                 gradient = view.data
                 parameter.grad = self.as_it_came(gradient, index) if self.sparse_dims else gradient
 

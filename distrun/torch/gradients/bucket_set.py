@@ -1,4 +1,4 @@
-"""The buckets of a reducer, from one agreement of the ranks to the next, and what gradients have lost in them."""
+"""The buckets of a reducer, from one agreement of the ranks to the next, and their residuals."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from distrun.torch.gradients.bucket import Bucket, Start
 
 
 class BucketSet:
-    """The buckets; none until the ranks have agreed on them."""
+    """The buckets of a reducer; none until the ranks have agreed on them."""
 
     def __init__(self) -> None:
         self.is_agreed = False
-        """Whether the ranks have agreed since the parameters, or the ranks, were others."""
+        """Whether the ranks have agreed on these buckets since the parameters, or the ranks, changed."""
         self.unsent = 0
-        """The buckets that have not been sent in this pass."""
+        """The number of buckets that have not been sent in this pass."""
         self.home: list[Bucket] = []
-        """The buckets that parameters belong to, by place."""
+        """The bucket of each parameter, by its place."""
         self._buckets: Sequence[Bucket] = ()
         self._residuals: dict[Tensor, Residual] = {}  # while there are no buckets that have them
 
@@ -29,7 +29,7 @@ class BucketSet:
         return iter(self._buckets)
 
     def use(self, buckets: Sequence[Bucket]) -> None:
-        """Take these, to which what was lost in others goes over."""
+        """Use `buckets`, and hand them the residuals of the former ones."""
         residuals, self._residuals = self.residuals(), {}
         self.is_agreed, self.unsent, self._buckets = True, len(buckets), buckets
         homes = {place: bucket for bucket in buckets for place in bucket.places}
@@ -38,27 +38,27 @@ class BucketSet:
             self._hand_out(residuals)
 
     def forget(self) -> None:
-        """Let the buckets go, but not what was lost in them."""
+        """Drop the buckets, but keep their residuals."""
         self._residuals = self.residuals()
         self.is_agreed, self.unsent, self._buckets, self.home = False, 0, (), []
 
     def reset(self) -> None:
-        """Make ready for the next pass."""
+        """Prepare for the next pass."""
         for bucket in self._buckets:
             bucket.reset()
         self.unsent = len(self._buckets)
 
     def received(self) -> Iterator[Bucket]:
-        """Yield those of which a parameter still has the gradient that was received."""
+        """Yield the buckets with a parameter that still has the gradient that was received."""
         for bucket in self._buckets:
             if any(each.grad is not None and bucket.holds(each.grad) for each in bucket.parameters):
                 yield bucket
 
     def forfeit(self, start: Start) -> None:
-        """Forfeit what has not been sent, so that the other ranks do not wait for it, and drop the rest.
+        """Forfeit the buckets that have not been sent, so that the other ranks do not wait for them, and drop the rest.
 
         Raises:
-            Exception: the first one of a bucket that could not be forfeited; all others were.
+            Exception: the first error of a bucket that could not be forfeited. All others were.
         """
         errors: list[Exception] = []
         for bucket in self._buckets:
@@ -72,7 +72,7 @@ class BucketSet:
             raise errors[0]
 
     def _drain(self) -> None:
-        """Wait for what is in flight, whatever its outcome: nothing may be sent again before that."""
+        """Wait for all pending reductions and ignore their errors: no bucket may be sent again before that."""
         for bucket in self._buckets:
             if bucket.is_sent:
                 with suppress(CollectiveError):
@@ -80,21 +80,21 @@ class BucketSet:
         self.reset()
 
     def keep(self) -> None:
-        """The gradients that were received are used; see `Bucket.keep`."""
+        """Note that the received gradients are used. See `Bucket.keep`."""
         for bucket in self._buckets:
             bucket.keep()
 
     # What was lost ----------------------------------------------------------------------------------------------------
 
     def residuals(self) -> dict[Tensor, Residual]:
-        """Return what is to be made up for, by parameter. The tensors are not changed later."""
+        """Return the residuals by parameter. The tensors are not changed later."""
         residuals = dict(self._residuals)
         for bucket in self._buckets:
             residuals |= {bucket.parameters[index]: residual for index, residual in bucket.residuals().items()}
         return residuals
 
     def load_residuals(self, residuals: Mapping[Tensor, Residual]) -> None:
-        """Make up for these, instead of what was lost here."""
+        """Replace the residuals by these."""
         if self.is_agreed:
             self._hand_out(residuals)
         else:

@@ -1,4 +1,4 @@
-"""The bucket for dense gradients on the CPU: copied into one buffer as they come, and reduced in place."""
+"""The bucket for dense gradients on the CPU: copied into one buffer as they are completed, and reduced in place."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, 
 from distrun.torch.tensors import empty_array, tensor_of
 
 AT_ONCE = 4 << 10
-"""Elements from which a gradient is copied by itself, as soon as it is there."""
+"""The number of elements from which a gradient is copied by itself, as soon as it is complete."""
 
 
 class DenseBucket(BufferBucket):
     """Gradients of one dtype on the CPU, in one buffer, reduced in place; nothing is copied back.
 
-    A large gradient is copied into its place in the buffer as soon as it is complete, and let go of: so its memory is
-    still in cache when it is read, and serves again for the next gradient instead of being fetched again from the
-    system. Small ones are copied together, with one call, when the bucket is sent. After the reduction the gradients
-    are views of the buffer. One that still is when the next is added to it (`zero_grad` with `set_to_none=False`, or
-    accumulation) lies in its place already and is not copied at all.
+    A large gradient is copied into its place in the buffer as soon as it is complete, and freed. So it is still in
+    cache when it is read, and its memory serves for the next gradient instead of being allocated again from the system.
+    Small ones are copied together, with one call, when the bucket is sent. After the reduction the gradients are views
+    of the buffer. If torch adds the next gradient into such a view (`zero_grad` with `set_to_none=False`, or
+    accumulation), it is in its place already and is not copied at all.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DenseBucket(BufferBucket):
         parameter = self.parameters[index]
         gradient = parameter.grad
         if parameter.numel() < AT_ONCE or gradient is None or gradient.is_sparse:
-            return  # `send` sees to it
+            return  # `send` copies it
         if gradient.data_ptr() != self._buffer.addresses[index]:
             self._buffer.views[index].copy_(gradient.detach() if gradient.requires_grad else gradient)
         parameter.grad = None
@@ -78,7 +78,7 @@ class DenseBucket(BufferBucket):
         self.is_sent = True
 
     def _take_rest(self) -> None:
-        """Copy the gradients that were not taken yet with one call: there may be very many, and small."""
+        """Copy the gradients that were not taken yet, with one call, since there may be very many small ones."""
         targets, sources = [], []
         buffer = self._buffer
         for index, parameter in enumerate(self.parameters):
@@ -96,7 +96,7 @@ class DenseBucket(BufferBucket):
             torch._foreach_copy_(targets, sources)
 
     def forfeit(self, start: Start) -> None:
-        """See `Bucket.forfeit`. Flags that are not numbers here are none on any rank after the reduction."""
+        """See `Bucket.forfeit`. Flags that are NaN here are NaN on every rank after the reduction."""
         self._buffer.flags.fill_(float("nan"))
         self._start(start)
 

@@ -1,10 +1,8 @@
-"""The bucket for dense gradients on the GPU: packed by one kernel, reduced in place, and never waited for by the host.
+"""The bucket for dense gradients on the GPU: packed by one kernel and reduced in place, while the host does not wait.
 
-The slots of the gradients begin at multiples of 16 bytes, so that all is moved in wide steps. Behind them lies one flag
-per parameter, as in `DenseBucket`.
-
-On the CPU a rank reads from the flags which parameters have a gradient anywhere. Reading them here would make the host
-wait for the device, so they are read only where a parameter had no gradient on this rank.
+The slots of the gradients begin at multiples of 16 bytes, so that the kernel can use wide loads and stores. After them
+comes one flag per parameter, as in `DenseBucket`. Reading the flags makes the host wait for the device, so they are
+read only if a parameter had no gradient on this rank.
 """
 
 from __future__ import annotations
@@ -28,24 +26,24 @@ from distrun.torch.operations import prepare
 from distrun.torch.tensors import STORAGE, empty
 
 ALIGNMENT = 16
-"""Bytes at whose multiples a slot begins."""
+"""The alignment of slots, in bytes."""
 
 
 class _Buffer(GradientBuffer):
     """Memory on this rank's GPU for the gradients of `parameters` and their flags."""
 
     def __init__(self, parameters: Sequence[Tensor], present: float, absent: float) -> None:
-        """`present` and `absent`: the flag of a gradient that is there, and of one that is not."""
+        """`present` and `absent` are the flags of a present and of a missing gradient."""
         dtype, number = parameters[0].dtype, len(parameters)
         self._itemsize = itemsize = parameters[0].element_size()
         unit = max(1, ALIGNMENT // itemsize)
         self.counts = [parameter.numel() for parameter in parameters]
         slots = [-(-count // unit) * unit for count in self.counts]
-        whole = empty(cuda.CUDA, sum(slots) + number, dtype).zero_()  # what lies between the slots is reduced as well
+        whole = empty(cuda.CUDA, sum(slots) + number, dtype).zero_()  # zero, since padding is reduced as well
         super().__init__(whole, slots, parameters)
-        self.strides = [view.stride() for view in self.views]  # or others that mean the same: see `is_laid_out`
+        self.strides = [view.stride() for view in self.views]  # or equivalent ones: see `is_laid_out`
         self.dtype = dtype
-        self._known = empty(cuda.CUDA, 2 * number, dtype)  # flags that are all there, then flags that are all not there
+        self._known = empty(cuda.CUDA, 2 * number, dtype)  # `number` flags `present`, then as many `absent`
         self._known[:number] = present
         self._known[number:] = absent
         self.tensors = (whole, self._known)
@@ -67,7 +65,7 @@ class _Buffer(GradientBuffer):
         return True
 
     def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
-        """Return the pieces that put the flags into place; `missing` lists the parameters, in order, without a
+        """Return the pieces that copy the flags into place. `missing` lists, in order, the parameters without a
         gradient."""
         number, target, source = len(self.views), self.addresses[-1], self._known.data_ptr()
         pieces, start = [], 0
@@ -86,14 +84,14 @@ class DeviceBucket(BufferBucket):
 
     `send` queues one kernel, on the sender's stream, that copies the gradients into the buffer, and submits the
     reduction. A gradient that still is a view of the buffer (`zero_grad` with `set_to_none=False`, or accumulation) is
-    not copied. `receive` lets the calling thread's stream wait for the results. The host does not wait, unless a
-    parameter had no gradient on this rank: then it has to know whether another rank had one.
+    not copied. `receive` makes the calling thread's stream wait for the results. The host does not wait, unless a
+    parameter had no gradient on this rank: then it must know whether another rank had one.
 
-    In a CUDA graph: the buffer's address stays the same from the first reduction on, and all that is done to it is
-    queued. So a step can be captured when the first reduction has been, if all parameters have gradients in it.
+    CUDA graphs: the buffer's address stays the same from the first reduction on, and all work on it is queued. So a
+    step can be captured after the first reduction, if all parameters have gradients in it.
 
-    Invariant, beside that of `BufferBucket`: what is freed by `send` is not used by other streams before the kernel has
-    read it.
+    Invariant, in addition to the one of `BufferBucket`: memory that `send` frees is not used by other streams before
+    the kernel has read it.
     """
 
     _buffer: _Buffer
@@ -115,10 +113,10 @@ class DeviceBucket(BufferBucket):
         self._factor = call.prescale  # applied by the kernel that packs
         self._request = buffer.request(call)._replace(prescale=1.0)
         self._feed_back(self._request, self._factor)
-        # A bucket is never empty, so to the other ranks this is a mismatch.
+        # A bucket is never empty, so this request, which `forfeit` sends, mismatches those of the other ranks.
         self._nothing = self._request._replace(shapes=((0,),))
-        self._user = arena.current_stream()  # which has used the buffer last
-        self._users = {self._user}  # which have ever used it
+        self._user = arena.current_stream()  # the stream that has used the buffer last
+        self._users = {self._user}  # all streams that have used it
         self._arrivals = Arrivals(arena)
         self._missing: list[int] = []  # indices
 
@@ -130,7 +128,7 @@ class DeviceBucket(BufferBucket):
     def send(self, start: Start) -> None:
         """See `Bucket.send`."""
         gpu, stream = world.engine().gpu(), self._arena.current_stream()
-        if self._user != stream and not cuda.is_capturing():  # what a graph captures has begun after it
+        if self._user != stream and not cuda.is_capturing():  # a capture began after that work
             self._arrivals.add(self._user)
         with self._arrivals.joined(gpu.driver, stream):
             pieces = self._pieces()
@@ -152,7 +150,7 @@ class DeviceBucket(BufferBucket):
                 self._arena.keep(tensor)
 
     def _pieces(self) -> list[Piece]:
-        """Return what the kernel has to copy; gradients in another layout than their view are copied here."""
+        """Return the pieces for the kernel to copy. Gradients with another layout than their view are copied here."""
         buffer = self._buffer
         pieces = []
         self._missing = []
@@ -176,7 +174,7 @@ class DeviceBucket(BufferBucket):
         self.is_sent = True
 
     def forfeit(self, start: Start) -> None:
-        """See `Bucket.forfeit`. The others get an error, and need not look at what was reduced to see it."""
+        """See `Bucket.forfeit`. The other ranks get a mismatch error, without having to look at reduced flags."""
         nothing = [self._flat.part(0, 0)]
         self._handle = start(prepare(self._nothing, nothing, nothing))
         self.is_sent = True
@@ -204,7 +202,7 @@ class DeviceBucket(BufferBucket):
         self._give(self._missing_everywhere() if self._missing else ())
 
     def _missing_everywhere(self) -> set[int]:
-        """Return the indices of parameters that no rank has a gradient for. The host waits for the reduction."""
+        """Return the indices of parameters without a gradient on any rank. The host waits for the reduction."""
         if cuda.is_capturing():
             names = ", ".join(self._names[index] for index in self._missing[:3])
             raise UsageError(

@@ -20,10 +20,10 @@ from distrun.torch.gradients.odd_buckets import CompressedBucket
 
 
 class LowRankBucket(CompressedBucket):
-    """Gradients of which those that are worth it are approximated (see `LowRank`), and the others travel as they are.
+    """Approximates gradients where that saves enough (see `LowRank`), and sends the others as they are.
 
-    They travel with the first of the two operations, which begins as soon as all gradients are there. The second one
-    begins when the first is received.
+    The others travel with the first of the two operations, which begins as soon as all gradients are complete. The
+    second one begins when the first is received.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LowRankBucket(CompressedBucket):
         rank: int,
         sparse_dims: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        """`rank` is that of the approximations; `call.op` is Average or Sum."""
+        """`rank` is the rank of the approximations. `call.op` is Average or Sum."""
         super().__init__(call, places, parameters, NoneCompressor(), sparse_dims)
         self._approximations = {
             index: LowRank(parameter.shape, rank, _random(place, parameter))
@@ -67,7 +67,7 @@ class LowRankBucket(CompressedBucket):
             device, residual = self.parameters[index].device, residuals.get(index, Residual())
             lost, q = residual.lost, residual.q
             if q is not None and q.shape != approximation.state()[0].shape:
-                q = None  # of another rank
+                q = None  # of an approximation with another rank
             approximation.load(None if q is None else q.to(device), None if lost is None else lost.to(device))
 
     def _compressed(self) -> list[Tensor]:
@@ -81,11 +81,12 @@ class LowRankBucket(CompressedBucket):
 
     @torch.no_grad()
     def forfeit(self, start: Start) -> None:
-        """See `Bucket.forfeit`: flags that are not numbers say that there are no gradients of all ranks."""
+        """See `Bucket.forfeit`. Flags that are NaN tell all ranks that this rank has no valid gradients."""
         self._start(start, [float("nan")] * len(self.parameters))
 
     def drop(self) -> None:
-        """See `Bucket.drop`. On other ranks the gradients may be wanted: they wait for the second operation, too."""
+        """See `Bucket.drop`. Other ranks may use their gradients, so this rank takes part in the second operation as
+        well."""
         if self._handle is not None:
             self._reduced()
         for approximation in self._approximations.values():
@@ -106,7 +107,8 @@ class LowRankBucket(CompressedBucket):
 
     @torch.no_grad()
     def _reduced(self) -> tuple[list[Tensor], list[float]] | None:
-        """Wait for both operations; return gradients and flags, or None if a rank has none of these (see `forfeit`)."""
+        """Wait for both operations. Return gradients and flags, or None if a rank has forfeited them (see
+        `forfeit`)."""
         if self._arrivals is not None:
             self._arrivals.clear()
         handle, self._handle = self._handle, None
@@ -119,7 +121,7 @@ class LowRankBucket(CompressedBucket):
         return reduced, found
 
     def _restore(self, tensors: list[Tensor]) -> None:
-        """Put the gradients in the place of the products that have been reduced."""
+        """Replace the reduced products of the first operation by gradients."""
         if not self._approximations:
             return
         thin = [approximation.look(tensors[index]) for index, approximation in self._approximations.items()]
@@ -130,7 +132,7 @@ class LowRankBucket(CompressedBucket):
 
 
 _WIDE = torch.float32
-"""The type in which gradients are approximated."""
+"""The dtype in which gradients are approximated."""
 
 
 def _random(place: int, parameter: Tensor) -> Callable[[int, int], Tensor]:

@@ -1,4 +1,4 @@
-"""The buckets for what does not fit into one buffer: sparse gradients, and gradients that a user's compressor
+"""The buckets for gradients that do not fit into one buffer: sparse ones, and those that a user's compressor
 changes."""
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives.call import Call
+from distrun.runtime.collectives.compressors import Compressor
 from distrun.runtime.operations.handle import AnyHandle
 from distrun.runtime.operations.reduction import Average, Sum
 from distrun.runtime.world import world
 from distrun.torch import cuda, operations
-from distrun.torch.compression import Compressor
 from distrun.torch.gradients.arrivals import Arrivals
 from distrun.torch.gradients.bucket import Bucket, Start, flags_of
 from distrun.torch.sparse import SparseHandle, start_sparse
 
 
 class SparseBucket(Bucket):
-    """One parameter with sparse (COO) gradients: the ranks' indices and values are gathered, and added up by
-    everybody."""
+    """One parameter with sparse (COO) gradients: the ranks' indices and values are gathered, and added up on every
+    rank."""
 
     def __init__(self, call: Call, place: int, parameter: Tensor, sparse_dims: int) -> None:
         super().__init__(call, [place], [parameter])
@@ -66,10 +66,9 @@ class SparseBucket(Bucket):
 
 
 class CompressedBucket(Bucket):
-    """Gradients that travel as a user's compressor makes them, each for itself but in one operation per dtype.
+    """Gradients that a user's compressor compresses one by one. They travel in one operation per dtype.
 
-    The flags (see `DenseBucket`) are in host memory wherever the gradients are, so that the host need not wait for the
-    GPU.
+    The flags (see `DenseBucket`) are always in host memory, so that the host need not wait for the GPU.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class CompressedBucket(Bucket):
         self.is_sent = True
 
     def _compressed(self) -> list[Tensor]:
-        """Return the tensors that are to travel; on the GPU, queued on the current stream."""
+        """Return the compressed tensors; on the GPU, their computation is queued on the current stream."""
         tensors = []
         self._contexts = []
         for index, parameter in enumerate(self.parameters):
@@ -117,7 +116,7 @@ class CompressedBucket(Bucket):
         return tensors
 
     def _gradient(self, parameter: Tensor, index: int) -> Tensor:
-        """Return a parameter's gradient as a dense tensor; zeros if there is none."""
+        """Return a parameter's gradient as a dense tensor, or zeros if there is none."""
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         return self.to_dense(gradient, index) if gradient.is_sparse else gradient
 

@@ -1,4 +1,4 @@
-"""The parameters of an optimizer whose gradients are reduced: what they are called, and a hook on each."""
+"""The parameters of an optimizer whose gradients are reduced: their names, and a hook on each."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Listener(Protocol):
-    """An object that hears of gradients."""
+    """An object that is called for each gradient."""
 
     def arrive(self, parameter: int, /) -> None:
-        """The gradient of the parameter of this id is complete."""
+        """Note that the gradient of the parameter with this id is complete."""
         ...
 
 
 class TrackedParameters:
-    """The parameters of an optimizer that need gradients, each with a hook; follows what the optimizer is given."""
+    """The parameters of an optimizer that need gradients, each with a hook. `follow` updates them."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, names: Mapping[Tensor, str], listener: Listener) -> None:
         """Track nothing yet: see `follow`.
 
         Args:
-            optimizer: whose parameters they are; it is not kept alive.
-            names: what error messages call the parameters. Those that it lacks are called by their place.
-            listener: hears of every gradient; it is not kept alive either, for it lives as long as its optimizer.
+            optimizer: the optimizer with the parameters. It is not kept alive.
+            names: the parameters' names in error messages. A parameter without one is called by its place.
+            listener: called for every gradient. It is not kept alive either, for it lives as long as its optimizer.
         """
         self.tensors: list[Tensor] = []
         self.names: list[str] = []
@@ -38,13 +38,13 @@ class TrackedParameters:
         self._optimizer = weakref.ref(optimizer)
         self._listener = weakref.ref(listener)
         self._given_names = names
-        self._listed: list[Tensor] = []  # all the optimizer has
+        self._listed: list[Tensor] = []  # all parameters of the optimizer
         self._needing: list[bool] = []  # which of them need gradients
         self._hooks: dict[int, RemovableHandle] = {}  # by id
         weakref.finalize(self, _remove, self._hooks)
 
     def follow(self) -> bool:
-        """Note parameters added, unfrozen or taken away since the last call; return whether there are any."""
+        """Update the parameters for those added, unfrozen or removed since the last call; return whether any were."""
         optimizer = self._optimizer()
         if optimizer is None:
             return False
@@ -61,7 +61,7 @@ class TrackedParameters:
         return True
 
     def _register_hooks(self) -> None:
-        """Give each parameter one hook; those that have one keep it, since we may be in that very hook."""
+        """Give each parameter one hook. A parameter that has one keeps it, since this may run within that hook."""
         for gone in self._hooks.keys() - self.places.keys():
             self._hooks.pop(gone).remove()
         for parameter in self.tensors:
@@ -72,7 +72,7 @@ class TrackedParameters:
 
 
 def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
-    """Yield the optimizer's parameters with names made of their group and place."""
+    """Yield the optimizer's parameters with names made of their group and index."""
     for group, options in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(options["params"]):
             yield f"parameter {group}.{index}", parameter

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency
+from distrun.runtime.collectives.compressors import is_builtin
 from distrun.runtime.collectives.gradient_settings import GradientSettings
 from distrun.tensor_fusion.buckets import (
     DEFAULT_THRESHOLD,
@@ -24,7 +25,6 @@ from distrun.tensor_fusion.buckets import (
 )
 from distrun.tensor_fusion.low_rank import rank_of
 from distrun.torch import cuda
-from distrun.torch.compression import Compressor
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.dense_bucket import DenseBucket
 from distrun.torch.gradients.device_bucket import DeviceBucket
@@ -33,44 +33,42 @@ from distrun.torch.gradients.odd_buckets import CompressedBucket, SparseBucket
 from distrun.torch.gradients.parameters import TrackedParameters
 
 NOTE = 8
-"""Bytes of the note about tuning that ranks show each other."""
+"""The size in bytes of the note about tuning that ranks exchange."""
 
-_NONE, _DENSE, _SPARSE = 0, 1, 2  # what a gradient is; a sparse one's number of sparse dimensions is added to the last
+_NONE, _DENSE, _SPARSE = 0, 1, 2  # kinds of gradients; the number of sparse dimensions is added to the last
 
 
 @dataclass(frozen=True)
 class Settings(GradientSettings):
-    """The way gradients are reduced, and which of them travel together; see `DistributedOptimizer` for the meaning."""
+    """The way gradients are reduced, and which of them travel together. See `DistributedOptimizer` for the meaning."""
 
-    compressor: Compressor | None = None
-    """A compressor of the user's own."""
     groups: int | Sequence[Sequence[Tensor]] = 0
     threshold: int = DEFAULT_THRESHOLD
     first: int = FIRST_THRESHOLD
     note: bytes = bytes(NOTE)
-    """This rank's word about tuning them; zeros: they are not tuned."""
+    """This rank's note about tuning the buckets. Zeros: they are not tuned."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The ranks' knowledge of each other's gradients: all of them make the same plan of it."""
+    """The facts about all ranks' gradients that the ranks have exchanged. All ranks make the same plan from them."""
 
     kinds: Sequence[int]
     """The kind of each gradient on any rank: none, dense or sparse."""
     order: Sequence[int]
-    """Places, in the order in which rank 0 expects their gradients."""
+    """The places of parameters, in the order in which rank 0 expects their gradients."""
     note: bytes
-    """Rank 0's about tuning."""
+    """Rank 0's note about tuning."""
 
 
 def agree(name: str, parameters: TrackedParameters, settings: Settings, arrived: Iterable[int]) -> Agreement:
-    """Compare the parameters with the other ranks', and learn of their gradients.
+    """Compare the parameters with the other ranks', and exchange the kinds and the order of gradients.
 
     Args:
-        name: what the names of the operations begin with.
-        parameters: this rank's.
+        name: the prefix of the names of the operations.
+        parameters: this rank's parameters.
         settings: how gradients are reduced.
-        arrived: the places of parameters, in the order in which their gradients came here. Rank 0's order counts.
+        arrived: the places of parameters, in the order in which their gradients came here. Rank 0's order is used.
 
     Raises:
         MismatchError: the ranks do not have the same parameters.
@@ -115,7 +113,7 @@ def _entry(name: str, parameter: Tensor, device: str) -> str:
 
 
 def plan(parameters: TrackedParameters, settings: Settings, agreement: Agreement) -> list[list[int]]:
-    """Return which gradients travel together, as lists of places; without those that are sparse and travel alone."""
+    """Return which gradients travel together, as lists of places, without the sparse ones that travel alone."""
     tensors = parameters.tensors
     items = [
         GradientInfo(parameter.numel() * parameter.element_size(), (parameter.dtype, cuda.kind(parameter)))
@@ -167,8 +165,8 @@ def _bucket(
     sparse = {index: sparse_dims[place] for index, place in enumerate(places) if place in sparse_dims}
     if rank := rank_of(settings.wire):
         return LowRankBucket(call._replace(wire=""), places, tensors, rank, sparse)
-    if settings.compressor is not None:
-        return CompressedBucket(call, places, tensors, settings.compressor, sparse)
+    if not is_builtin(settings.compression):
+        return CompressedBucket(call, places, tensors, settings.compression, sparse)
     kind = DenseBucket if cuda.kind(tensors[0]) == cuda.CPU else DeviceBucket
     names = [parameters.names[place] for place in places]
     return kind(call, places, tensors, names, settings.sparse_as_dense, sparse)

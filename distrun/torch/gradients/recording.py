@@ -1,4 +1,4 @@
-"""Recording what torch tells of a training: batches asked for and got, optimizers' steps.
+"""Recording events of a training that torch has hooks for: batches requested and received, optimizers' steps.
 
 Backward passes are recorded by the gradient reducer, which has hooks in them anyway.
 """
@@ -18,7 +18,8 @@ from distrun.tracing import layout, recording
 
 @cache
 def record() -> None:
-    """Record from now on, in all DataLoaders and optimizers of this process, if its events are recorded at all."""
+    """Install recording hooks for all DataLoaders and optimizers of this process, if its events are recorded at
+    all."""
     if recording.ring is None:
         return
     _record_batches(dataloader._BaseDataLoaderIter)
@@ -44,7 +45,7 @@ def _record_batches(iterator: Any) -> None:
 
 
 def samples_in(batch: Any) -> int:
-    """Return the number of samples in a batch, by the first dimension of its first tensor; 0: there is none."""
+    """Return the number of samples in a batch: the first dimension of its first tensor, or 0 if there is none."""
     for _ in range(4):
         if isinstance(batch, Tensor):
             return int(batch.shape[0]) if batch.ndim else 0

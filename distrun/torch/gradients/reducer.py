@@ -1,22 +1,23 @@
-"""The gradient reducer: it sees to it that after `backward()` the gradients are those of all ranks together.
+"""The gradient reducer: after `backward()` it has reduced the gradients over all ranks.
 
-What it knows of a backward pass comes from hooks, one per parameter, called when the parameter's gradient is complete:
+It follows a backward pass by hooks, one per parameter, called when the parameter's gradient is complete:
 
 - The first hook of a pass decides whether this pass reduces (not within `no_sync`, nor before the last of
   `backward_passes_per_step`) and arranges for `complete` to be called at the pass's end.
-- A hook that completes a bucket sends the bucket, so that it travels while the pass goes on.
+- A hook that completes a bucket sends the bucket, so that it travels while the pass continues.
 - `complete` sends the other buckets, waits for all, and makes the results the parameters' gradients.
 
 The first reduction begins with an agreement (`planning`): the ranks compare their parameters, learn which have sparse
 gradients, and plan the buckets in the order in which rank 0's gradients arrived. Until then nothing is sent early. When
 parameters are added or unfrozen, the next reduction begins with an agreement again.
 
-Where there is a GPU, hooks of its parameters run in a thread of its own and, if the model has parameters on the CPU as
-well, at the same time as theirs (see `backward`). So whatever is called from outside takes the reducer's lock. Waiting
-with it is safe: nothing that another rank may wait for is done by a thread that wants the lock.
+Hooks of parameters on a GPU run in a thread that belongs to the GPU and, if the model has parameters on the CPU as
+well, at the same time as their hooks (see `backward`). So every method that is called from outside takes the reducer's
+lock. To wait while holding it is safe: no thread that waits for the lock does anything that another rank may wait for.
 
-`step()` calls `complete` if something has not been reduced: the last, partial window of an accumulation, or a pass in
-which no hook fired on this rank though it may have on others. So each step takes at least one reduction on every rank.
+`step()` calls `complete` if something has not been reduced: the last, partial window of an accumulation, or a pass
+without any hook on this rank, although other ranks may have had some. So each step takes at least one reduction on
+every rank.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _reducers: WeakSet[GradientReducer] = WeakSet()
 
 
 class GradientReducer:
-    """Reduces the gradients of those of an optimizer's parameters that need one."""
+    """Reduces the gradients of an optimizer's parameters."""
 
     def __init__(
         self,
@@ -66,14 +67,14 @@ class GradientReducer:
         settings: Settings,
         passes: int = 1,
     ) -> None:
-        """`name` is what the operations' names begin with: the same on all ranks, and nobody else's. Parameters that
-        `names` lacks are called by their place."""
+        """`name` is the prefix of the operations' names: the same on all ranks, and unique in this job. A parameter
+        without an entry in `names` is called by its place."""
         self.passes_per_reduction = passes
         self.suppressed = False
         self.tuner: BucketTuner | None = None
-        """Where the ranks tune the buckets: from their first agreement on."""
+        """Tunes the buckets, from the first agreement on, or None if they are not tuned."""
         self.before_agreement: Callable[[], None] | None = None
-        """A call that all ranks make before they agree, whichever of them reduce together."""
+        """A function that all ranks of the job call before an agreement, even if not all of them reduce together."""
         self._name = name
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
@@ -83,29 +84,29 @@ class GradientReducer:
         self._is_reduced = False  # since the last step
         self._is_on_gpu = False  # whether any bucket is
         self._is_recorded = False  # whether a CUDA graph reduces the gradients when it is replayed
-        self._has_stale_graph = False  # whether one was recorded in an earlier generation, and none since
+        self._has_stale_graph = False  # whether a graph was recorded in an earlier generation, and none since
         self._pass = backward.Pass()
-        self._reduces = False  # whether the pass that is under way does
+        self._reduces = False  # whether the present pass reduces
         self._lock = threading.RLock()
         self._is_alone = self._finds_itself_alone()
         self.follow_parameters()
         _reducers.add(self)
 
     def follow_parameters(self) -> None:
-        """Note parameters added, unfrozen or taken away since the last call."""
+        """Update the parameters for those added, unfrozen or removed since the last call."""
         with self._lock:
             if self._parameters.follow():
                 self._buckets.forget()
                 self._arrived = {}
 
     def _finds_itself_alone(self) -> bool:
-        """Whether this rank's gradients stay as they are; in an elastic job until its next generation."""
+        """Return whether this rank's gradients stay as they are; in an elastic job until its next generation."""
         process_set = self._settings.process_set
         return process_set.included() is False or process_set.size() == 1
 
     def begin_generation(self) -> None:
-        """Forget the last generation: the ranks have to agree again, and what gradients there are belong to a step that
-        is done, or will be done again."""
+        """Forget the last generation: the ranks must agree again, and existing gradients belong to a step that is
+        complete, or will be repeated."""
         with self._lock:
             self._pass.fail()
             self._reduces = False
@@ -120,22 +121,23 @@ class GradientReducer:
             self._is_alone = self._finds_itself_alone()
 
     def leave(self) -> None:
-        """Reduce nothing from now on, as this process is a forked copy of a rank; its gradients are copied out of the
-        memory that it shares with that."""
+        """Stop reducing, since this process is a forked copy of a rank, and copy its gradients out of the memory that
+        it
+        shares with that rank."""
         self._is_alone = True
         for parameter in self._parameters.tensors:
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.clone()
 
     def reduce_over(self, process_set: ProcessSet) -> None:
-        """Reduce over other ranks from the next backward pass on; gradients that are there are dropped."""
+        """Reduce over the ranks of `process_set` from the next backward pass on, and drop existing gradients."""
         self._settings = replace(self._settings, process_set=process_set)
         self.begin_generation()
 
     # A backward pass -------------------------------------------------------------------------------------------------
 
     def arrive(self, parameter: int) -> None:
-        """The gradient of the parameter of this id is complete."""
+        """Note that the gradient of the parameter with this id is complete."""
         if self._is_alone:
             return
         task = backward.current_task()
@@ -175,12 +177,12 @@ class GradientReducer:
 
     def _start(self, handle: Handle) -> Handle:
         handle.caller = self._pass.call
-        return submit(handle) if self._buckets.unsent else run(handle)  # after the last one nothing is left but to wait
+        return submit(handle) if self._buckets.unsent else run(handle)  # after the last bucket the caller only waits
 
     def _enter_task(self, task: int) -> bool:
-        """We do not know this graph task: it is a new backward pass, or one inside the pass we are in.
+        """Enter an unknown graph task: a new backward pass, or one nested in the present pass.
 
-        False: it is of a pass that has failed, in a thread that has not noticed.
+        Return False if the task belongs to a pass that has failed, but whose thread still runs.
         """
         place = self._pass.position(task)
         if place is None:
@@ -195,7 +197,7 @@ class GradientReducer:
     def _begin_pass(self) -> None:
         self._passes += 1
         if recording.ring is not None:
-            recording.ring.enter(layout.BACKWARD, self._is_on_gpu)  # by whichever thread computes it
+            recording.ring.enter(layout.BACKWARD, self._is_on_gpu)  # in any of the threads that compute it
         self._reduces = not self.suppressed and self._passes >= self.passes_per_reduction
         if self._reduces:
             self._prepare()
@@ -212,10 +214,10 @@ class GradientReducer:
         self._reduces = False
 
     def abandon(self) -> None:
-        """End a backward pass that failed half-way: what it has computed is dropped.
+        """End a backward pass that failed half-way, and drop its gradients.
 
-        Other ranks may have been through theirs. So that every pass that reduces is one reduction of every bucket on
-        every rank, we take part in what is left of it, with gradients marked as not valid.
+        Other ranks may have completed theirs. So that every pass that reduces is one reduction of every bucket on every
+        rank, this rank takes part in the remaining reductions, with gradients marked as invalid.
         """
         if not self._pass.is_open:
             return
@@ -236,22 +238,22 @@ class GradientReducer:
 
     @property
     def is_due(self) -> bool:
-        """Whether there may be gradients that have not been reduced. A replayed graph calls no hooks, and reduces its
-        own."""
+        """Whether there may be gradients that have not been reduced. A replayed CUDA graph calls no hooks, but reduces
+        its gradients itself."""
         if self._is_alone:
             return False
         return self._passes > 0 or not (self._is_reduced or self._is_recorded)
 
     def forget(self, are_used: bool = False) -> None:
-        """The next gradients are new; those that are there have been used, or are dropped."""
+        """Prepare for new gradients. The existing ones have been used (`are_used`), or are dropped."""
         self._is_reduced = False
         self._passes = 0
         if are_used:
             self._buckets.keep()
 
     def complete(self) -> None:
-        """Reduce the gradients that are there now and have not been sent yet, and wait for all of them; on the GPU, the
-        calling thread's stream does.
+        """Reduce the gradients that have not been sent yet, and wait for all of them. On the GPU, the calling thread's
+        stream waits.
 
         Raises:
             MismatchError: the ranks do not have the same parameters.
@@ -278,7 +280,7 @@ class GradientReducer:
             for bucket in buckets:
                 bucket.receive()
         except BaseException:
-            with suppress(Exception):  # the first error is the one to be told
+            with suppress(Exception):  # the first error is the one to raise
                 buckets.forfeit(self._start)
             raise
         finally:
@@ -290,7 +292,7 @@ class GradientReducer:
             self._is_recorded, self._has_stale_graph = True, False
 
     def _prepare(self) -> None:
-        """Make ready for a pass that reduces."""
+        """Prepare for a pass that reduces."""
         self._check_again()
         self.follow_parameters()
         tuner = self.tuner
@@ -315,9 +317,9 @@ class GradientReducer:
         self._is_recorded = False
 
     def _use(self, settings: Settings, agreement: Agreement) -> None:
-        """Reduce by these settings from now on."""
+        """Make the buckets of these settings and use them for all later passes."""
         self._settings = settings
-        self._buckets.forget()  # their memory may serve the new ones
+        self._buckets.forget()  # first, so that their memory can serve the new ones
         self._buckets.use(make_buckets(self._name, self._parameters, settings, agreement))
 
     def _forget_tuning(self) -> None:
@@ -327,7 +329,9 @@ class GradientReducer:
             self._settings = tuner.default
 
     def _check_again(self) -> None:
-        """Averages may be averaged again, together with what has been added since; sums would be summed again."""
+        """Refuse a second reduction before `step()` for sums. (Averages, with the gradients added since, may be
+        averaged
+        again.)"""
         if not self._is_reduced:
             return
         for bucket in self._buckets.received():
@@ -341,17 +345,17 @@ class GradientReducer:
     # What was lost ---------------------------------------------------------------------------------------------------
 
     def residuals(self) -> dict[Tensor, Residual]:
-        """Return what is to be made up for, by parameter. The tensors are not changed later."""
+        """Return the residuals by parameter. The tensors are not changed later."""
         return self._buckets.residuals()
 
     def load_residuals(self, residuals: Mapping[Tensor, Residual]) -> None:
-        """Make up for these, instead of what was lost here."""
+        """Replace this rank's residuals by these."""
         with self._lock:
             self._buckets.load_residuals(residuals)
 
     def merged_residuals(self) -> dict[Tensor, Residual]:
-        """Return what every rank of any number may load for the ranks to make up together for what they have lost:
-        their average. All ranks of the process set call this. Empty where nothing is made up for.
+        """Return the average of all ranks' residuals, which any number of ranks can load. Empty without error feedback.
+        All ranks of the process set call this.
 
         Raises:
             CollectiveError: as `distrun.torch.allreduce` raises.
@@ -367,7 +371,7 @@ class GradientReducer:
 
     @contextmanager
     def suppress(self) -> Iterator[None]:
-        """Within this context backward passes reduce nothing."""
+        """Make backward passes reduce nothing within this context."""
         before, self.suppressed = self.suppressed, True
         try:
             yield
@@ -375,7 +379,7 @@ class GradientReducer:
             self.suppressed = before
 
     def reduce_loss(self, loss: Tensor | float | None) -> Tensor | float | None:
-        """The loss of all ranks together, so that an optimizer that looks at it does the same everywhere."""
+        """Return the loss, reduced over the ranks, so that an optimizer that uses it does the same on all of them."""
         if loss is None or self._is_alone:
             return loss
         value = loss if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64, device=cuda.CPU)

@@ -1,5 +1,4 @@
-"""The ranks' average of what compression has taken from the gradients of parameters; see
-`distrun.runtime.collectives.residuals`."""
+"""Averaging the residuals of compression over the ranks. See `distrun.runtime.collectives.residuals`."""
 
 from __future__ import annotations
 
@@ -8,16 +7,18 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from distrun.runtime.collectives.compressors import Compression
 from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.process_sets.process_set import ProcessSet
-from distrun.torch.compression import Compression
 from distrun.torch.reductions import grouped_allreduce
 
 
 def merged(
     parameters: Sequence[Tensor], residuals: Mapping[Tensor, Residual], name: str, process_set: ProcessSet
 ) -> dict[Tensor, Residual]:
-    """Return the ranks' average of the losses of `parameters`, the same list on all; `name` is the operation's.
+    """Return the average over the ranks of the residuals of `parameters`, which are the same list on all ranks. `name`
+    is
+    the operation's name.
 
     Raises:
         CollectiveError: as `distrun.torch.allreduce` raises.

@@ -1,9 +1,9 @@
 """Tuning the buckets of an optimizer's gradients: the ranks measure steps together and change their plans together.
 
-A step lasts from the end of one `optimizer.step()` to the end of the next. At its end the ranks exchange how long it
-took (one number, the largest counts), and each of them feeds it to the same policy with the same lot, so all change to
-the same plan at the beginning of the next backward pass. The plan is made of what the ranks have agreed on before, so a
-change needs no communication. After the tuning nothing is exchanged any more, and the plan that was chosen stays.
+A step lasts from the end of one `optimizer.step()` to the end of the next. At its end the ranks exchange its duration
+(one number, and the largest is used), and each of them feeds it to the same policy with the same random seed, so all
+change to the same plan at the beginning of the next backward pass. The plan is made from the ranks' earlier agreement,
+so a change needs no communication. After the tuning nothing is exchanged, and the chosen plan stays.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _JOINED = "a rank has no more data and has called join()"
 
 
 def own_note() -> bytes:
-    """Return what this rank has to say about tuning, should it be rank 0: what may be changed, and the lot's seed."""
+    """Return this rank's note about tuning, which is used if it is rank 0: what may be changed, and a random seed."""
     chosen, fixed = current(), given(os.environ)
     flags = _ON | _KEEPS_BUCKETS * ("bucket_bytes" in fixed) | _KEEPS_FIRST * ("first_bucket_bytes" in fixed)
     for number, dtype in enumerate(HALF_PRECISION):
@@ -46,20 +46,20 @@ def own_note() -> bytes:
 
 
 class BucketTuner:
-    """Tunes the buckets of one optimizer, as every rank does."""
+    """Tunes the buckets of one optimizer, in the same way on every rank."""
 
     def __init__(self, name: str, parameters: TrackedParameters, settings: Settings, agreement: Agreement) -> None:
         """
         Args:
-            name: what the names of the optimizer's operations begin with.
-            parameters: the optimizer's.
-            settings: as they are without tuning.
-            agreement: what the ranks know of each other's gradients, and rank 0's note.
+            name: the prefix of the names of the optimizer's operations.
+            parameters: the optimizer's parameters.
+            settings: the settings without tuning.
+            agreement: the ranks' agreement, with rank 0's note.
         """
         self.default = settings
-        """The settings as they are without tuning."""
+        """The settings without tuning."""
         self.agreement = agreement
-        """The agreement that plans are made of."""
+        """The agreement from which plans are made."""
         self._name = f"{name}.autotune"
         self._parameters = parameters
         self._wanted = self._used = settings
@@ -72,7 +72,7 @@ class BucketTuner:
     # The steps --------------------------------------------------------------------------------------------------------
 
     def step_ended(self) -> None:
-        """The optimizer has made a step."""
+        """Note that the optimizer has made a step."""
         if self._is_over or not turns.take(self):
             return
         policy = self._policy or self._begin()
@@ -98,13 +98,13 @@ class BucketTuner:
         return self._policy
 
     def _note_step(self, policy: Policy) -> None:
-        if self._is_on_gpu:  # what the step has queued belongs to it
+        if self._is_on_gpu:  # the step includes the work that it has queued
             torch.cuda.current_stream().synchronize()
         seconds = None
         if policy.is_measuring:
             try:
                 seconds = self._slowest(time.perf_counter() - self._began)
-            except JobAbortedError:  # the next operation of the training says so; the step itself was made
+            except JobAbortedError:  # the next operation of the training raises it: this step has been made
                 self._stop("a rank is gone")
                 return
             if seconds is None:
@@ -116,7 +116,7 @@ class BucketTuner:
         self._wanted = self._settings(policy.setting)
 
     def _slowest(self, seconds: float) -> float | None:
-        """Return the seconds of the rank that took most; None if a rank has joined."""
+        """Return the duration of the slowest rank in seconds, or None if a rank has called `join()`."""
         times = (np.array([seconds]),)
         request = Call("allreduce", self._name, Max).request("float64", ((1,),))
         handle = Handle(world.engine(), request, times, times)
@@ -125,7 +125,7 @@ class BucketTuner:
         return None if handle.taking_part else float(times[0][0])
 
     def _stop(self, why: str) -> None:
-        """End here, with the default."""
+        """End the tuning with the default settings."""
         if self._policy is not None and self._policy.outcome is None:
             self._policy.stop(why)
         self._wanted = self.default
@@ -138,14 +138,14 @@ class BucketTuner:
         self._journal.end(policy.outcome)
 
     def retire(self) -> None:
-        """Let another tuner take the turn: this one's agreement holds no more."""
+        """End this tuner, whose agreement no longer holds, and let another one take its turn."""
         self._is_over = True
         turns.give_back(self)
 
     # The plans --------------------------------------------------------------------------------------------------------
 
     def due(self) -> Settings | None:
-        """Return the settings by which to make new buckets now, at the beginning of a pass; None: the buckets stay."""
+        """Return the settings for new buckets, at the beginning of a pass, or None if the buckets stay."""
         if turns.has_joined() and not self._is_over:
             self._stop(_JOINED)
         if self._wanted == self._used:
@@ -155,7 +155,7 @@ class BucketTuner:
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Within this context time does not count: it is spent on changing settings."""
+        """Do not count the time within this context, which is spent on changing settings."""
         began = time.perf_counter()
         yield
         self._began += time.perf_counter() - began

@@ -1,7 +1,7 @@
-"""DistributedOptimizer: any torch optimizer, fed with the gradients of all ranks.
+"""DistributedOptimizer: any torch optimizer, with the gradients of all ranks.
 
-`wrapping` is the function, which makes an optimizer's class a subclass of `distributed`'s. `diloco` has the ranks of a
-host reduce gradients, and the hosts exchange how far these have moved the parameters, now and then.
+`wrapping` has the function itself, which mixes the class in `distributed` into an optimizer's class. In `diloco` the
+ranks of a host reduce gradients, and the hosts average their parameters every few steps.
 """
 
 from distrun.torch.optimizer.distributed import Distributed as Distributed

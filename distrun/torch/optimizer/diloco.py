@@ -1,4 +1,4 @@
-"""DiLoCo and local SGD: ranks of a host train together, and hosts exchange what they have learned now and then.
+"""DiLoCo and local SGD: the ranks of a host train together, and hosts average their parameters every few steps.
 
 See `distrun.methods.diloco` for the algorithm and its sources.
 """
@@ -49,41 +49,44 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     backward_passes_per_step: int = 1,
     sparse_as_dense: bool = False,
 ) -> Any:
-    """Make hosts train by themselves with `optimizer`, and exchange what they have learned now and then; returns it.
+    """Make each host train by itself with `optimizer`, and exchange updates with the others every `every` steps, and
+    return it.
 
-    At each step the ranks of a host reduce their gradients, as a `DistributedOptimizer` of theirs does. After every
-    `every` steps each parameter takes an outer step: how far the hosts have moved it since the last one is averaged
-    over all ranks of the job, so that a host counts by its ranks, and the common starting point moves by that average,
-    with Nesterov momentum. On one host the outer steps are the same, and nothing travels for them.
+    At each step the ranks of a host reduce their gradients, as with a `DistributedOptimizer` of their process set.
+    After every `every` steps each parameter takes an outer step: the distance by which the hosts have moved it since
+    its last outer step is averaged over all ranks of the job, so that a host is weighted by its number of ranks, and
+    the common starting point moves by that average, with Nesterov momentum. On a single host the outer steps are the
+    same, but nothing travels for them.
 
     All ranks begin with the same parameters (`broadcast_parameters`), and make the same number of steps. Their
-    parameters differ between hosts until `optimizer.merge()`: all ranks call it at the end of training, and before
-    weights are judged or saved.
+    parameters differ between hosts until `optimizer.merge()`. All ranks call it at the end of training, and before the
+    model is evaluated or saved.
 
     Args:
-        optimizer: the inner optimizer, of any class, with all parameters that it will have: of real floating-point
-            types, and all on the CPU or all on this rank's GPU. It stays the same object.
+        optimizer: the inner optimizer, of any class, with all parameters that it will have. They have real
+            floating-point types, and are all on the CPU or all on this rank's GPU. It stays the same object.
         named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
         every: inner steps between two outer steps of the same parameter.
         outer_lr, momentum: the learning rate and the Nesterov momentum of outer steps.
-        wire: the type in which they travel between hosts: "int4" (with error feedback, as `Compression.int4`), "int8",
-            "bfloat16" or "float16"; None: that of the job.
-        overlap: training goes on while parameters travel, for up to 10 steps; what was learned meanwhile is kept.
-            False: it waits, and all hosts have the same bits after an outer step.
-        fragments: the parameters are divided into so many parts, which take turns: fewer bytes at a time, and less
-            time waiting for them.
-        warmup: so many steps at the beginning reduce the gradients of all ranks, when exchanging rarely costs the most.
+        wire: the type in which updates travel between hosts: "int4" (with error feedback, as `Compression.int4`),
+            "int8", "bfloat16" or "float16". None: the job's wire type.
+        overlap: whether training continues while updates travel, for up to 10 steps, whose own updates are kept. False:
+            it waits, and all hosts have the same bits after an outer step.
+        fragments: the number of parts into which the parameters are divided. The parts take turns, so that fewer bytes
+            travel at a time and the ranks wait less for them.
+        warmup: the number of steps at the beginning that reduce the gradients of all ranks, since rare exchanges cost
+            the most then.
         backward_passes_per_step, sparse_as_dense: see `DistributedOptimizer`.
 
     The state_dict has the outer steps as well. In an elastic job give the optimizer to a `TorchState`: whenever ranks
-    have come or gone, those that are there merge, and a host that is lost takes along what it has learned since its
-    last exchange.
+    have come or gone, the remaining ranks merge. If a host is lost, so are its updates since its last exchange.
 
-    With a float16 `GradScaler` each host has a scale of its own, and a step that it skips counts all the same, so that
+    With a float16 `GradScaler` each host has a scale of its own. A step that it skips counts all the same, so that
     hosts come to their outer steps together.
 
     Raises:
-        UsageError: an argument cannot be; there are fewer parameters than fragments; the optimizer is wrapped already.
+        UsageError: an argument is impossible, there are fewer parameters than fragments, or the optimizer is wrapped
+            already.
     """
     check_optimizer(optimizer, "DiLoCo")
     settings = OuterSettings(every, outer_lr, momentum, wire or "", bool(overlap), fragments, warmup)
@@ -99,7 +102,8 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
         sparse_as_dense=sparse_as_dense,
         process_set=global_process_set if warmup else hosts,
     )
-    if wrapped._reducer is not None:  # with another warm-up it reduces over other ranks, and would wait for them
+    # Before the first reduction: ranks with different `warmup` would reduce over different ranks, and wait for ever.
+    if wrapped._reducer is not None:
         wrapped._reducer.before_agreement = outer.compare_settings
     extend(wrapped, OuterDistributed, step, _outer=outer, _hosts=hosts, _unscales=unscales)
     return wrapped
@@ -112,22 +116,24 @@ def LocalSGD(  # noqa: N802 - the name of the algorithm
     wire: str | None = None,
     warmup: int = 0,
 ) -> Any:
-    """Make hosts train by themselves with `optimizer`, and average their parameters after every `every` steps.
+    """Make each host train by itself with `optimizer`, and average the hosts' parameters after every `every` steps.
 
-    That is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap; see there for the arguments.
+    This is `DiLoCo` with outer_lr=1, without momentum, fragments and overlap. See there for the arguments.
     """
     return DiLoCo(optimizer, named_parameters, every, 1.0, 0.0, wire, overlap=False, fragments=1, warmup=warmup)
 
 
 class OuterDistributed(Distributed):
-    """The class that `DiLoCo` mixes into an optimizer's."""
+    """The class that `DiLoCo` mixes into an optimizer's class."""
 
     _outer: OuterOptimizer
     _hosts: ProcessSet
     _unscales: bool
-    """Whether the inner optimizer leaves gradients that are scaled, or not finite, to a `GradScaler`."""
+    """Whether the inner optimizer relies on a `GradScaler` to unscale gradients and to skip steps that are not
+    finite."""
     _step_supports_amp_scaling = True
-    """Makes a `GradScaler` call `step` for gradients that are not finite, too, with `grad_scale` and `found_inf`."""
+    """Makes a `GradScaler` call `step` even if gradients are not finite, with `grad_scale` and `found_inf`: every step
+    must be counted."""
 
     def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
         names = ("grad_scale", "found_inf") if self._unscales else ()
@@ -145,7 +151,8 @@ class OuterDistributed(Distributed):
         return result
 
     def _unscale(self, grad_scale: Tensor | None, found_inf: Tensor) -> bool:
-        """Do what a `GradScaler` does before other optimizers' steps; whether there is to be one."""
+        """Unscale the gradients, as a `GradScaler` does before other optimizers' steps. Return whether to take the
+        step."""
         if found_inf.item():
             return False
         if grad_scale is not None:
@@ -163,7 +170,7 @@ class OuterDistributed(Distributed):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Give all ranks the average of their parameters. All ranks call it at the same step.
+        """Replace the parameters of all ranks by their average. All ranks call it at the same step.
 
         Raises:
             CollectiveError: a rank is gone.
@@ -172,15 +179,15 @@ class OuterDistributed(Distributed):
         self._follow_warmup()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, and under "outer_steps" that of the outer steps."""
+        """Return the optimizer's state, and the state of the outer steps under "outer_steps"."""
         return {**super().state_dict(), _KEY: self._outer.state_dict()}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load such a state, or that of the plain optimizer.
+        """Load a state of this optimizer, or of the plain optimizer.
 
         Raises:
-            UsageError: the outer steps are those of other parameters.
+            UsageError: the outer steps belong to other parameters.
         """
         super().load_state_dict({key: value for key, value in state_dict.items() if key != _KEY})
         if _KEY in state_dict:
@@ -188,7 +195,7 @@ class OuterDistributed(Distributed):
             self._follow_warmup()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuse: what travels when was divided among the parameters that there were.
+        """Refuse, since the parameters were divided into fragments when the optimizer was wrapped.
 
         Raises:
             UsageError: always.
@@ -199,7 +206,7 @@ class OuterDistributed(Distributed):
 
 
 class _TorchParameters:
-    """The parameters of an optimizer; see `distrun.methods.diloco.parameters.Parameters`."""
+    """The parameters of an optimizer. See `distrun.methods.diloco.parameters.Parameters`."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._tensors = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
@@ -216,7 +223,9 @@ class _TorchParameters:
 
     @property
     def piece(self) -> int:
-        """On the GPU one kernel, on the CPU what stays in the caches of the cores that have a thread."""
+        """Return how many elements to handle at a time: all on the GPU, by one kernel; on the CPU as many as fit into
+        the
+        caches of the cores that run torch's threads."""
         return torch.get_num_threads() << 16 if self._kind == cuda.CPU else 1 << 60
 
     @property
@@ -263,7 +272,7 @@ class _TorchParameters:
 
 
 class OuterStateHandler(OptimizerStateHandler):
-    """The handler of such an optimizer in a `TorchState`: hosts differ, and what each has learned is kept."""
+    """The handler of a DiLoCo optimizer in a `TorchState`: hosts differ, and the updates of each are kept."""
 
     value: OuterDistributed
 
@@ -273,17 +282,17 @@ class OuterStateHandler(OptimizerStateHandler):
 
     @torch.no_grad()
     def adopt(self, description: Any) -> None:
-        """Keep what this host has learned, and prepare to become what the donor is."""
+        """Keep this host's updates since the last exchange, and prepare to load the donor's state."""
         self.value._outer.keep()
         super().adopt(description)
 
     def restore(self) -> None:
-        """Go back to the copy."""
+        """Return to the saved copy."""
         self.value._outer.forget()
         super().restore()
 
     def meet(self) -> None:
-        """Merge what the hosts have learned."""
+        """Average the hosts' parameters."""
         self.value.merge()
 
 

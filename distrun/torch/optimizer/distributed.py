@@ -1,4 +1,4 @@
-"""The class that an optimizer becomes one of when it is wrapped, and how it does."""
+"""The class that is mixed into the class of a wrapped optimizer, and the functions that mix it in."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ _SYNCHRONIZED_TWICE = (
 
 
 class Distributed(torch.optim.Optimizer):
-    """The class that `DistributedOptimizer` mixes into an optimizer's; its `GradientReducer` does the work."""
+    """The class that `DistributedOptimizer` mixes into an optimizer's class. Its `GradientReducer` does the work."""
 
     _reducer: GradientReducer | None  # None in a world of one that stays so
     _skips: bool
     _complete: dict[int, dict[str, Tensor]]
-    """Within `complete_state`: the losses of the parameters, by place."""
+    """Within `complete_state`: the residuals of the parameters, by place."""
     _is_synchronized: bool
     """Whether `synchronize` was called since the last step."""
     _fills: bool
-    """Whether a parameter without a gradient gets one of zeros, as with Horovod: momentum and decay go on then."""
+    """Whether a parameter without a gradient gets one of zeros, as with Horovod, so that momentum and weight decay
+    apply
+    to it."""
     process_set: ProcessSet
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:
-        """Update the parameters, after reducing the gradients in so far as `backward` has not."""
+        """Update the parameters, after reducing the gradients that `backward` has not reduced."""
         return self._step(super().step, closure, options)
 
     step.hooked = True  # type: ignore[attr-defined]  # so that torch does not run the step hooks twice
@@ -74,7 +76,7 @@ class Distributed(torch.optim.Optimizer):
             self._reducer.forget()
 
     def synchronize(self) -> None:
-        """Make sure that the gradients are reduced. They are after `backward()`, unless it was one of several to
+        """Make sure that the gradients are reduced. After `backward()` they are, unless it was one of several passes to
         accumulate."""
         if self._reducer is not None:
             self._is_synchronized = True
@@ -93,7 +95,8 @@ class Distributed(torch.optim.Optimizer):
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within this context `step()` reduces nothing. For Horovod's `synchronize()`, then clipping, then `step()`."""
+        """Make `step()` reduce nothing within this context: for Horovod's order of `synchronize()`, clipping,
+        `step()`."""
         self._skips = True
         try:
             yield
@@ -101,17 +104,16 @@ class Distributed(torch.optim.Optimizer):
             self._skips = False
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Within this context `backward()` adds gradients up on this rank and reduces nothing; a later one reduces the
-        sum."""
+        """Make `backward()` only accumulate gradients on this rank within this context. A later one reduces the sum."""
         return nullcontext() if self._reducer is None else self._reducer.suppress()
 
     @contextmanager
     def complete_state(self) -> Iterator[None]:
-        """Within this context `state_dict()` has also what compression has taken from the gradients and is still to be
-        made up for (int4, PowerSGD), averaged over the ranks, so that any number of ranks can load it.
+        """Make `state_dict()` include the residuals of compression (int4, PowerSGD) within this context, averaged over
+        the ranks, so that any number of ranks can load them.
 
-        All ranks enter it together. `distrun.checkpoint` does so by itself. A `state_dict()` without it is that of the
-        plain optimizer: what loads it makes up for nothing.
+        All ranks enter it together. `distrun.checkpoint` does so by itself. Without it, `state_dict()` returns the
+        state of the plain optimizer, and an optimizer that loads it has no residuals.
 
         Raises:
             CollectiveError: as `distrun.torch.allreduce` raises.
@@ -128,12 +130,12 @@ class Distributed(torch.optim.Optimizer):
             self._complete = {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the plain optimizer's; see also `complete_state`."""
+        """Return the state of the plain optimizer; see also `complete_state`."""
         state: dict[str, Any] = super().state_dict()
         return {**state, _RESIDUALS: self._complete} if self._complete else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` of this or of the plain optimizer has returned."""
+        """Load a state that `state_dict` of this or of the plain optimizer returned."""
         residuals = state_dict.get(_RESIDUALS)
         super().load_state_dict({key: value for key, value in state_dict.items() if key != _RESIDUALS})
         if residuals is not None and self._reducer is not None:
@@ -143,26 +145,26 @@ class Distributed(torch.optim.Optimizer):
             )
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Reduce at the end of every so many backward passes."""
+        """Reduce once in `passes` backward passes, at the end of the last one."""
         check_passes(passes)
         if self._reducer is not None:
             self._reducer.passes_per_reduction = passes
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, on all ranks the same; their gradients are reduced from then on."""
+        """Add parameters, the same on all ranks. Later backward passes reduce their gradients as well."""
         super().add_param_group(param_group)
         if self._reducer is not None:
             self._reducer.follow_parameters()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what a pickle gives back, is the plain optimizer: the connection to the other ranks is not
-        copied. (Not by `copyreg.__newobj__`, which pickle refuses for a class that is not the object's own.)"""
+        """Copy or pickle as the plain optimizer: the connection to the other ranks is not copied. (Not by
+        `copyreg.__newobj__`, which pickle refuses for a class that is not the object's own.)"""
         plain = type(self).__bases__[1]
         return object.__new__, (plain,), super().__getstate__()
 
 
 class AdasumDistributed(Distributed):
-    """The class for op=Adasum: `backward` and the gradients are this rank's own affair."""
+    """The class for op=Adasum: gradients stay local, and the ranks combine their steps."""
 
     _combiner: StepCombiner
 
@@ -174,7 +176,7 @@ class AdasumDistributed(Distributed):
         return self._combiner.step(parameters, lambda: plain_step(*arguments, **options))
 
     def skip_synchronize(self) -> Any:
-        """Refuse: with op=Adasum nothing is reduced before `step()`, and there is nothing to skip.
+        """Refuse, since with op=Adasum nothing is reduced before `step()`.
 
         Raises:
             UsageError: always.
@@ -209,15 +211,15 @@ def wrap(
     kind: type[Distributed] | None = None,
     **more: Any,
 ) -> Distributed:
-    """Mix `Distributed` into an optimizer, which stays the same object; return it.
+    """Mix `Distributed` into the class of `optimizer`, which stays the same object, and return it.
 
     Args:
-        optimizer: a plain one.
-        reducer: what reduces its gradients; None if this rank trains alone.
+        optimizer: a plain optimizer.
+        reducer: reduces its gradients, or None if this rank trains alone.
         process_set: the ranks whose gradients are reduced together.
         fills: whether a parameter without a gradient gets one of zeros.
         kind: a subclass to mix in instead.
-        more: attributes for that.
+        more: attributes for that subclass.
     """
     plain = type(optimizer)
     wrapped = types.new_class(plain.__name__, (kind or Distributed, plain))
@@ -231,7 +233,7 @@ def wrap(
         process_set=process_set,
         **more,
     )
-    step = vars(optimizer).get("step")  # a scheduler made before has put its own in front of the class's
+    step = vars(optimizer).get("step")  # a scheduler made before has put its own `step` on the instance
     optimizer.__class__ = wrapped
     assert isinstance(optimizer, Distributed)
     if step is not None and (reducer is not None or kind is not None):
@@ -240,12 +242,12 @@ def wrap(
 
 
 def extend(optimizer: Distributed, kind: type[Distributed], step: Callable[..., Any] | None, **more: Any) -> None:
-    """Mix a subclass of `Distributed` into a wrapped optimizer instead, with these attributes.
+    """Replace `Distributed` in the class of a wrapped optimizer by `kind`, with more attributes.
 
     Args:
-        optimizer: what `DistributedOptimizer` has returned.
-        kind: the subclass, which extends `_step`.
-        step: what stood in front of the class's own `step` before it was wrapped; see `wrap`.
+        optimizer: an optimizer that `DistributedOptimizer` returned.
+        kind: a subclass of `Distributed`, which extends `_step`.
+        step: the `step` that the instance had before it was wrapped, such as a scheduler's. See `wrap`.
         more: the attributes.
     """
     wrapped = type(optimizer)
@@ -258,9 +260,9 @@ def extend(optimizer: Distributed, kind: type[Distributed], step: Callable[..., 
 
 
 def _in_front(optimizer: weakref.ref[Distributed], step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that does what `Distributed.step` does, for a `step` that is an attribute of the instance."""
+    """Return the equivalent of `Distributed.step` for a `step` that is an attribute of the instance."""
 
-    @wraps(step)  # with the marks the scheduler has left on it
+    @wraps(step)  # keeps the attributes that the scheduler has set on it
     def distributed_step(closure: Callable[[], Any] | None = None, **options: Any) -> Any:
         alive = optimizer()
         assert alive is not None

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: the function that wraps an optimizer, and what it can be given."""
+"""DistributedOptimizer: the function that wraps an optimizer, and the checks of its arguments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from torch import Tensor
 
 from distrun.contract.settings import current
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import Compression, Compressor
 from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.tensor_fusion.low_rank import name_of_rank
-from distrun.torch.compression import Compression, Compressor, low_rank, wire_type
 from distrun.torch.gradients.adasum import StepCombiner, check_predivide
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
@@ -27,7 +26,7 @@ from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.optimizer.distributed import AdasumDistributed, Distributed, wrap
 from distrun.torch.tensors import dtype_name
 
-_numbers = Numbering()  # optimizers are told apart by the order in which they were wrapped, the same on all ranks
+_numbers = Numbering()  # optimizers are identified by the order in which they were wrapped, the same on all ranks
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -42,65 +41,65 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Make `optimizer` use the gradients of all ranks together; returns it.
+    """Make `optimizer` use the gradients of all ranks together, and return it.
 
-    When `loss.backward()` returns, gradients are reduced already (as with DDP, unlike Horovod, where they are after
-    `step()` or `synchronize()`): clipping, `GradScaler` and closures need nothing special. The gradients are views of
-    the communication buffers; a parameter that no rank has a gradient for keeps None.
+    When `loss.backward()` returns, gradients are already reduced (as with DDP, and unlike Horovod, which reduces them
+    by `step()` or `synchronize()`), so clipping, `GradScaler` and closures need nothing special. The gradients are
+    views of the communication buffers. A parameter that has no gradient on any rank keeps None.
 
     Args:
-        optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks; its class
+        optimizer: of any class. It stays the same object, with its state, its schedulers and its hooks, but its class
             becomes a subclass of its class.
         named_parameters: such as `model.named_parameters()`: names for error messages. Must name every parameter.
-        compression: see `distrun.torch.compression`.
-        backward_passes_per_step: gradients are added up locally and reduced at the end of every so many backward
-            passes. `step()` reduces what is left over. See also `no_sync`.
-        op: Average, Sum, Min, Max or Product. Ranks without a gradient for a parameter count as zero. With Adasum each
-            rank takes a step by its own gradients, which stay its own, and the steps are combined: scale the learning
-            rate by no number of ranks then.
+        compression: see `distrun.runtime.collectives.compressors`.
+        backward_passes_per_step: the number of backward passes whose gradients are added up locally before they are
+            reduced. `step()` reduces an incomplete sum. See also `no_sync`.
+        op: Average, Sum, Min, Max or Product. A rank without a gradient for a parameter counts as zero. With Adasum
+            each rank takes a step by its own gradients, which are not reduced, and the steps are combined. Do not scale
+            the learning rate by the number of ranks then.
         gradient_predivide_factor: f divides gradients by f before they are summed and by size / f after (Average only).
-        num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters. What is
-            in no list is bucketed as usual. Without them, buckets of `DISTRUN_BUCKET_BYTES` (25 MiB), in order of
-            arrival; the first one of `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication starts early.
-        sparse_as_dense: reduce sparse gradients as dense ones; the optimizer gets them sparse. Otherwise their indices
-            and values are gathered.
+        num_groups, groups: which gradients travel together: a number of equal groups, or lists of parameters.
+            Parameters in none of the lists are bucketed as usual. Without `groups`, buckets have `DISTRUN_BUCKET_BYTES`
+            (25 MiB), in order of arrival. The first one has `DISTRUN_FIRST_BUCKET_BYTES` (1 MiB), so that communication
+            starts early.
+        sparse_as_dense: reduce sparse gradients as dense ones, and make them sparse again for the optimizer. Otherwise
+            their indices and values are gathered.
         process_set: the ranks whose gradients are reduced together. On other ranks the optimizer trains alone.
 
-    Parameters may be on the CPU or on this rank's GPU, or some here and some there. On the GPU the host waits for
-    nothing: all that `backward()` returns before is queued, as torch queues its own computations. Only where a
-    parameter had no gradient on this rank the host has to ask whether another one had. It does wait for sparse
-    gradients, whose number it must know, and for those of a compressor of your own.
+    Parameters may be on the CPU, on this rank's GPU, or some on each. On the GPU the host does not wait: `backward()`
+    queues the reductions as torch queues its own computations. Only if a parameter had no gradient on this rank does
+    the host wait to learn whether another rank had one. It also waits for sparse gradients, whose number it must know,
+    and for gradients that a compressor of your own handles.
 
-    A step can be captured into a CUDA graph (`torch.cuda.graph`; of what `torch.cuda.make_graphed_callables` makes, the
-    gradients are reduced outside of the graph). Run at least 3 whole steps before, on a side stream as torch's
-    documentation says, with the same parameters taking part as later: in the first one the ranks plan their buckets and
-    memory is allocated. Then capture on all ranks, and replay on all ranks the same graphs in the same order. In the
-    captured step all parameters that need gradients must have one. The graph may end behind `backward()`: `step()`, or
-    `GradScaler.step`, then follows each replay.
+    A step can be captured into a CUDA graph by `torch.cuda.graph`. (For callables from
+    `torch.cuda.make_graphed_callables`, the gradients are reduced outside of the graph.) Run at least 3 whole steps
+    before, on a side stream as torch's documentation says, with the same parameters taking part as later: in the first
+    one the ranks plan their buckets and memory is allocated. Then capture on all ranks, and replay the same graphs in
+    the same order on all ranks. In the captured step all parameters that need gradients must have one. The graph may
+    end after `backward()`. Then `step()`, or `GradScaler.step`, follows each replay.
 
-    If `step` is given a closure, the loss it returns is reduced as well, so that optimizers which look at it (LBFGS) do
-    the same on all ranks.
+    If `step` is given a closure, the loss it returns is reduced as well, so that optimizers that use it (LBFGS) do the
+    same on all ranks.
 
     Raises:
-        UsageError: an argument cannot be; the optimizer is wrapped already.
+        UsageError: an argument is impossible, or the optimizer is wrapped already.
     """
     check_optimizer(optimizer)
     if num_groups and groups is None:
         groups = num_groups
     chosen = current()
-    settings = Settings(
+    settings = Settings.of(
         op,
         gradient_predivide_factor,
-        _wire_of(compression),
+        compression,
         sparse_as_dense,
         process_set,
-        None if wire_type(compression) is not None or low_rank(compression) else compression,
-        groups or 0,
-        chosen.bucket_bytes,
-        chosen.first_bucket_bytes,
+        groups=groups or 0,
+        threshold=chosen.bucket_bytes,
+        first=chosen.first_bucket_bytes,
     )
     if chosen.autotune and process_set is global_process_set:
-        from distrun.torch.gradients.tuning import own_note  # only here: other jobs tune nothing
+        from distrun.torch.gradients.tuning import own_note  # only here: most jobs do not tune
 
         settings = replace(settings, note=own_note())
     _check_groups(settings.groups)
@@ -110,7 +109,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         dtype_name(parameter)  # refuses what cannot travel
     record()
     number = _numbers.next()
-    may_change = world.is_elastic()  # who belongs to the process set, and how many
+    may_change = world.is_elastic()  # the ranks of the process set
     if process_set.included() is False and not may_change:  # this rank trains alone
         return wrap(optimizer, None, process_set, chosen.horovod)
     if process_set.included() is not False:
@@ -125,19 +124,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return wrap(optimizer, reducer, process_set, chosen.horovod)
 
 
-def _wire_of(compression: Compressor) -> str:
-    rank = low_rank(compression)
-    return name_of_rank(rank) if rank else wire_type(compression) or ""
-
-
 # The arguments --------------------------------------------------------------------------------------------------------
 
 
 def check_optimizer(optimizer: object, wrapper: str = "DistributedOptimizer") -> None:
-    """Refuse what the function `wrapper` cannot wrap.
+    """Refuse an object that the function `wrapper` cannot wrap.
 
     Raises:
-        UsageError: it is no optimizer, or wrapped already.
+        UsageError: it is not an optimizer, or it is wrapped already.
     """
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")
@@ -165,7 +159,7 @@ def _check_groups(groups: object) -> None:
 def _names(
     optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, Tensor]] | None
 ) -> dict[Tensor, str]:
-    """The name of each of the optimizer's parameters."""
+    """Return the name of each of the optimizer's parameters."""
     if named_parameters is None:
         return {parameter: name for name, parameter in numbered(optimizer)}
     names: dict[Tensor, str] = {}

@@ -1,1 +1,1 @@
-"""The rest of what torch calls of a process group: overloads, operators, functions, works for C++."""
+"""The other interfaces of a process group to torch: overloads, operators, functions, works for C++."""

@@ -1,4 +1,4 @@
-"""Checks of what scripts give to a collective, before any rank begins it."""
+"""Checks of the arguments of a collective, before any rank begins it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from distrun.errors import UsageError
 
 
 class ArgumentError(UsageError, RuntimeError, TypeError):
-    """A collective or a message was given what it cannot take; torch's own backends raise any of these for that."""
+    """An argument of a collective or a message is impossible. torch's own backends raise any of these base classes."""
 
 
 def check_lists(name: str, argument: object, depth: int) -> None:
-    """Make sure that an argument of the method `name` is a list of tensors, or with depth 2 a list of such lists.
+    """Check that an argument of the method `name` is a list of tensors, or with depth 2 a list of such lists.
 
-    A tensor is no list of its rows.
+    A tensor is not accepted as a list of its rows.
 
     Raises:
-        ArgumentError: it is not so.
+        ArgumentError: it is anything else.
     """
     if isinstance(argument, Tensor) or not isinstance(argument, Sequence):
         kind = f"tensor of shape {list(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
@@ -31,7 +31,7 @@ def check_lists(name: str, argument: object, depth: int) -> None:
 
 
 def check_single(name: str, tensors: Sequence[object]) -> None:
-    """Make sure that a list for the method `name` has one element.
+    """Check that a list for the method `name` has one element.
 
     Raises:
         ArgumentError: it has more, or none.
@@ -41,10 +41,10 @@ def check_single(name: str, tensors: Sequence[object]) -> None:
 
 
 def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
-    """Make sure that tensors are dense and have one dtype.
+    """Check that tensors are dense and have the dtype `dtype`.
 
     Raises:
-        ArgumentError: one of them is not so.
+        ArgumentError: one of them is sparse or has another dtype.
     """
     for tensor in tensors:
         if tensor is None:
@@ -58,7 +58,7 @@ def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
 
 
 def check_one_each(tensors: Sequence[object], size: int) -> None:
-    """Make sure that a list of tensors has one for each of `size` ranks.
+    """Check that a list of tensors has one for each of `size` ranks.
 
     Raises:
         ArgumentError: it has more, or fewer.

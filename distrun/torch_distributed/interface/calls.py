@@ -1,7 +1,7 @@
-"""How the methods of a process group may be called.
+"""The signatures by which the methods of a process group can be called.
 
-torch and C++ give lists of tensors and an object of options. Scripts may also use the convenience overloads of torch's
-`ProcessGroup`: tensors instead of lists, and what the options hold by position or by name.
+torch and C++ pass lists of tensors and an options object. Scripts may also use the convenience overloads of torch's
+`ProcessGroup`: tensors instead of lists, and the fields of the options by position or by name.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Overload:
     ) -> None:
         """
         Args:
-            options: what the method's options are.
-            tensors: the arguments that the method takes, without its options. A tensor that is given where the method
-                takes a list stands for a list of one, and then so do all of them.
-            given: the arguments that the options hold.
-            required: those of them that have no default.
+            options: the class of the method's options.
+            tensors: the arguments of the method, without its options. A tensor in place of a list stands for a list of
+                one, and then all of these arguments must be tensors.
+            given: the arguments that are fields of the options.
+            required: the arguments in `given` that have no default.
             renamed: arguments that have another name here than in the method.
         """
         self._options = options
@@ -67,7 +67,7 @@ class Overload:
         """Return the arguments of the method `name` for those of the overload.
 
         Raises:
-            ArgumentError: these are other ones than it has.
+            ArgumentError: the overload does not have these arguments.
         """
         bound = dict(zip(self._names, args, strict=False))
         named = {self._renamed.get(key, key): value for key, value in kwargs.items()}
@@ -95,13 +95,13 @@ class Overload:
 def collective(
     operator: str, title: str, lists: Sequence[int] = (), overload: Overload | None = None
 ) -> Callable[[Method], Method]:
-    """Return a decorator of a collective, which checks its arguments and records it for torch's profiler.
+    """Return a decorator for a collective, which checks its arguments and records it for torch's profiler.
 
     Args:
-        operator: the name of torch's operator, which the profiler shows.
-        title: the name of what the backend does, which the profiler shows too.
-        lists: how deep the lists of tensors are that the first arguments must be.
-        overload: another form in which the method may be called.
+        operator: the name of torch's operator in the profiler.
+        title: the name of the backend's operation in the profiler.
+        lists: the depths of the nested lists of tensors that the first arguments must be.
+        overload: another signature of the method.
     """
     names = f"c10d::{operator}", f"distrun:{title}"
 

@@ -1,7 +1,7 @@
-"""Functions of torch.distributed that would refuse our groups, or hand our works to C++: they are replaced by ones that
-do what is right for ours, and call torch's for others.
+"""Replacements for functions of torch.distributed that would refuse distrun's groups, or hand their works to C++. For
+other groups they call torch's functions.
 
-`monitored_barrier` and `_set_pg_timeout` know gloo's and NCCL's groups only. `_register_work` and the reducer of DDP
+`monitored_barrier` and `_set_pg_timeout` only know the groups of gloo and NCCL. `_register_work` and the reducer of DDP
 keep a work in C++.
 """
 
@@ -24,7 +24,7 @@ _replaced_for: Kind | None = None
 
 
 def replace_functions(kind: Kind) -> None:
-    """Have torch.distributed take groups of `kind`."""
+    """Make the functions of torch.distributed accept groups of `kind`."""
     global _replaced_for
     if _replaced_for is kind:
         return
@@ -36,7 +36,7 @@ def replace_functions(kind: Kind) -> None:
 
 
 def _replace(owners: list[Any], name: str, make: Callable[[Any], Any]) -> None:
-    """Replace a function wherever torch has it under its name."""
+    """Replace the function `name` in all `owners` that have it."""
     theirs = getattr(owners[0], name, None)
     if theirs is None:
         return

@@ -1,4 +1,4 @@
-"""A process group as torch knows it, apart from its collectives: its names, its timeout, its devices."""
+"""The part of a process group that is not collectives: its names, its timeout, its devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from distrun.torch_distributed.group_health import GroupHealth
 
 
 class NamedGroup(ProcessGroup):
-    """A process group without collectives. torch keeps names in C++ where a group of Python's has no place for them."""
+    """A process group without collectives. It keeps its names itself, since torch keeps names in C++, where a group in
+    Python has no place for them."""
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
@@ -27,9 +28,9 @@ class NamedGroup(ProcessGroup):
             store: shared by the ranks of the group.
             rank, size: this rank's place in the group, and the number of its ranks.
             timeout: how long an operation may take.
-            name: what torch calls the group, the same on all its ranks.
+            name: torch's name of the group, the same on all its ranks.
         """
-        super().__init__(rank, size)  # type: ignore[call-arg]  # which makes what Python may override
+        super().__init__(rank, size)  # type: ignore[call-arg]  # makes a group whose methods Python may override
         self._store = store
         self._rank = rank
         self._size = size
@@ -37,7 +38,7 @@ class NamedGroup(ProcessGroup):
         self._name = name
         self._description = "undefined"
         self._standing = GroupHealth(name)
-        self._sequence = 0  # of the last operation; the first one is 1
+        self._sequence = 0  # the number of the last operation; the first one is 1
         self._splits = 0
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -53,11 +54,11 @@ class NamedGroup(ProcessGroup):
         self._name = name
 
     def getGroupDesc(self) -> str:  # noqa: N802
-        """Return what the group is for."""
+        """Return the description of the group."""
         return self._description
 
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Set what the group is for; torch says "undefined" where nobody has said it."""
+        """Set the description of the group. torch passes "undefined" if the user has given none."""
         self._description = description
         if description != "undefined":
             self._standing.label = description
@@ -111,7 +112,7 @@ REFUSED = {
     "merge_remote_group": "call new_group, or begin with all ranks",
     "mergeRemoteGroup": "call new_group, or begin with all ranks",
 }
-"""Methods that the backend does not offer, with what to do in their place."""
+"""Methods that the backend does not offer, with the remedy."""
 
 for _name, _remedy in REFUSED.items():
     setattr(NamedGroup, _name, _refused(_name, _remedy))

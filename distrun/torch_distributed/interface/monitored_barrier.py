@@ -1,4 +1,4 @@
-"""The barrier that tells which ranks have not come, by way of the group's store."""
+"""The barrier that reports which ranks are missing, by way of the group's store."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torch._C._distributed_c10d import Store
 from distrun.errors import StallError
 from distrun.host.ranks import list_ranks
 
-_ANSWER_TIME = 10.0  # seconds after its timeout in which the first rank says who is missing
+_ANSWER_TIME = 10.0  # seconds that the first rank has after its timeout to report the missing ranks
 
 
 def wait_for_all(store: Store, key: str, rank: int, ranks: Sequence[int], timeout: float, group: str) -> None:
     """Return when all ranks of a group have called this.
 
     Args:
-        store: shared by them.
-        key: no other barrier has it.
-        rank: ours in the group.
-        ranks: those of the group in the job.
+        store: the store that the ranks share.
+        key: a key that no other barrier has.
+        rank: this rank's rank in the group.
+        ranks: the ranks of the group in the job.
         timeout: seconds.
-        group: its name in messages.
+        group: the name of the group in messages.
 
     Raises:
-        StallError: a rank did not call it in time; it says which.
+        StallError: a rank did not call it in time. The text lists the missing ranks.
     """
     store.set(f"{key}/{rank}", "here")
     verdict = f"{key}/verdict"
@@ -38,7 +38,7 @@ def wait_for_all(store: Store, key: str, rank: int, ranks: Sequence[int], timeou
         try:
             store.wait([verdict], timedelta(seconds=timeout + _ANSWER_TIME))
             who = store.get(verdict).decode()
-        except RuntimeError:  # of several kinds, one for each kind of store
+        except RuntimeError:  # each kind of store raises a subclass of its own
             who = list_ranks([ranks[0]])
     if who:
         raise StallError(
@@ -48,7 +48,7 @@ def wait_for_all(store: Store, key: str, rank: int, ranks: Sequence[int], timeou
 
 
 def _missing(store: Store, key: str, size: int, timeout: float) -> list[int]:
-    """Return the ranks that have not come after the timeout."""
+    """Return the ranks that are missing after the timeout."""
     deadline = time.monotonic() + timeout
     keys = [f"{key}/{rank}" for rank in range(size)]
     for each in keys:

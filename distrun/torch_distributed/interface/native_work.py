@@ -1,10 +1,11 @@
 """Works that C++ may keep.
 
-A work of ours is a Python object. When Python forgets it while C++ still holds its C++ part, then that part alone is
-left, and its `wait` never returns. (What our methods return to C++ is kept by torch; what Python hands to C++ is not.)
-So C++ gets a work of its own that keeps ours: one whose `wait` calls ours, and raises its errors. The reducer of
-DDP wants a future too, and gets a work that waits for the future of ours, which the thread of `completion` completes,
-after the group's timeout with an error; that `wait` raises nothing, but the reducer then finds no value.
+A `PythonWork` is a Python object with a C++ part. If Python frees the object while C++ still holds that part, the
+part's `wait` never returns. (torch keeps the works that methods return to C++ alive, but not those that Python code
+hands to C++.) So C++ gets a work of its own that keeps the Python work alive: one whose `wait` calls the Python work's,
+and raises its errors. The reducer of DDP needs a future too, and gets a work that waits for the future of the Python
+work. The thread of `completion` completes that future, with an error after the group's timeout. This `wait` raises
+nothing, but the reducer then finds no value.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class PythonWork(Work):
     """A work in Python."""
 
     def boxed(self) -> Any:
-        """Return a work for C++, as torch's operators have it."""
+        """Return a work for C++, in the form that torch's operators use."""
         return waiting(self).boxed()
 
 

@@ -1,9 +1,10 @@
-"""torch's operators `c10d::*` for our groups.
+"""torch's operators `c10d::*` for distrun's groups.
 
-Most of C++ calls the methods of a process group, and so ours. Some of it, as `all_gather_into_tensor` with an output
-that is given, calls operators instead, whose kernels look for a backend in C++, which a group in Python has not. So
-when the first of our groups is made, these kernels are replaced by ones that call the methods in Python, of our groups
-and of the backends of others. What was called through an operator returns a work of C++'s.
+Most C++ code calls the methods of a process group, which Python can override. Some of it, such as
+`all_gather_into_tensor` with a given output, calls operators instead, whose kernels look for a backend in C++, and a
+group in Python has none. So when the first such group is made, these kernels are replaced by kernels that call the
+methods in Python: of distrun's groups, and of the backends of other groups. A call through an operator returns a C++
+work.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ METHODS: dict[str, tuple[str, type[Any] | None]] = {
     "recv_": ("recv", None),
     "recv_any_source_": ("recv_anysource", None),
 }
-"""The operators that our groups serve, each with the method that it calls and the options of that. Reductions are not
-among them: C++ calls our methods for these, and the factor of a `PREMUL_SUM` would be lost."""
+"""The operators to replace, each with the method that it calls and the class of the method's options. Reductions are
+not
+among them: C++ calls the methods for these, and an operator would lose the factor of a `PREMUL_SUM`."""
 
 _ATTRIBUTES = {
     "root_rank": "rootRank",
@@ -48,12 +50,12 @@ _ATTRIBUTES = {
 }
 _DEVICES = ("CPU", "CUDA")
 
-# What they register goes with them.
+# Kept alive, since torch drops the kernels of a library that is freed.
 _libraries: list[torch.library.Library] = []
 
 
 def serve_operators(kind: Kind) -> None:
-    """Have the operators take groups of `kind`; does nothing in a torch that cannot call the kernels it had."""
+    """Make the operators accept groups of `kind`. Does nothing in a torch that cannot call replaced kernels."""
     if _libraries or not hasattr(torch.library, "get_kernel"):
         return
     for name in METHODS:
@@ -62,7 +64,7 @@ def serve_operators(kind: Kind) -> None:
 
 
 def _replace(namespace: str, name: str, make: Callable[[torch.device, Any], Callable[..., Any]]) -> None:
-    """Replace the kernels of an operator, if torch has it, by what `make` returns for a device and torch's kernel."""
+    """Replace the kernels of an operator, if torch has it, by `make(device, torch's kernel)`."""
     library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
     _libraries.append(library)
     for key in _DEVICES:
@@ -72,14 +74,15 @@ def _replace(namespace: str, name: str, make: Callable[[torch.device, Any], Call
             continue
         ours = leave_uncompiled(make(torch.device(key.lower()), theirs))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is replaced
+            warnings.simplefilter("ignore")  # about the replacement
             library.impl(name, ours, key, with_keyset=True, allow_override=True)  # type: ignore[no-untyped-call]
 
 
 def _kernel(operator: str, device: torch.device) -> Callable[..., Any]:
-    """Return a kernel that calls the method of the backend of a group, as torch's does; ours are their own backends.
+    """Return a kernel that calls the method of a group's backend, as torch's kernel does. A distrun group is its own
+    backend.
 
-    It must not call torch's kernel: that would hold Python's lock, for which threads of gloo may wait.
+    It must not call torch's kernel, which would wait while it holds the GIL, and threads of gloo may need the GIL.
     """
     method, options = METHODS[operator]
     schema = torch._C._get_schema(f"c10d::{operator}", "")
@@ -114,7 +117,7 @@ def _options(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
 
 
 def _batch(kind: Kind, device: torch.device, theirs: Any) -> Callable[..., Any]:
-    """Return a kernel of `batch_p2p_ops`, which asks C++ whether the backend coalesces messages: ours does not."""
+    """Return a kernel of `batch_p2p_ops`. torch's asks C++ whether the backend coalesces messages; distrun does not."""
     functional = torch.ops._c10d_functional
 
     def kernel(

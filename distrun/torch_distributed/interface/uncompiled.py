@@ -1,4 +1,4 @@
-"""Keeping torch.compile away from our own Python, which C++ calls while a compiled model runs."""
+"""Excluding distrun's Python code, which C++ calls while a compiled model runs, from torch.compile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Callee = TypeVar("Callee", type, Callable[..., Any])
 
 
 def leave_uncompiled(callee: Callee) -> Callee:
-    """Have a function or the methods of a class, and all that they call, run as they are; return it.
+    """Exclude a function, or the methods of a class, and everything that they call from compilation, and return it.
 
     `torch.compiler.disable` does the same, but takes a frame for each call, and a second to import.
     """

@@ -1,6 +1,8 @@
 """Compression."""
 
-from distrun.graphs.compression import Compression as Compression, Compressor as Compressor
-
-NoneCompressor = Compression.none
-FP16Compressor = Compression.fp16
+from distrun.runtime.collectives.compressors import (
+    Compression as Compression,
+    Compressor as Compressor,
+    FP16Compressor as FP16Compressor,
+    NoneCompressor as NoneCompressor,
+)

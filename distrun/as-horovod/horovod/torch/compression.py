@@ -1,6 +1,6 @@
 """Compression."""
 
-from distrun.torch.compression import (
+from distrun.runtime.collectives.compressors import (
     Compression as Compression,
     Compressor as Compressor,
     FP16Compressor as FP16Compressor,

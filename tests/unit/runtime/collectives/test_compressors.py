@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from distrun.errors import UsageError
-from distrun.graphs.compression import Compression, compressed, wire_only, wire_type
+from distrun.runtime.collectives.compressors import Compression, compressed, wire_only, wire_type
 
 
 class Negated:
@@ -32,14 +32,18 @@ def test_compressors_of_distrun_are_types_on_the_wire_and_not_called():
 
 
 def test_a_compressor_of_the_users_is_called_where_that_is_offered():
-    assert wire_type(Negated) == ""
+    class Half(Compression.fp16):
+        pass
+
+    assert wire_type(Negated) == wire_type(Half) == ""
+    assert compressed(Half, [np.ones(1)], lambda tensors: [tensors[0] + tensors[0].itemsize]) == [np.float64(3)]
     with pytest.raises(UsageError, match="choose one of these"):
         wire_only(Negated)
 
 
 @pytest.mark.parametrize("nonsense", ["fp16", None, 16])
 def test_what_is_no_compressor_is_refused_with_the_choice(nonsense):
-    with pytest.raises(UsageError, match="choose one of these, or give a compressor of your own"):
+    with pytest.raises(UsageError, match="has no methods compress and decompress: choose one of these, or give"):
         wire_type(nonsense)
 
 
