@@ -171,7 +171,7 @@ def _used_by_others() -> float:
     """
     times = psutil.cpu_times()
     idle = times.idle + times.iowait
-    everything = sum(times) - idle - times.guest - times.guest_nice  # guests are in user and nice, too
+    everything = sum(times) - idle - times.guest - times.guest_nice  # virtual machines count in user and nice, too
     own = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return everything - sum(usage.ru_utime + usage.ru_stime for usage in own)
 

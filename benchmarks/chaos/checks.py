@@ -14,7 +14,7 @@ Fact = dict[str, Any]
 
 @dataclass
 class Report:
-    """The findings of an examination."""
+    """The findings about one job."""
 
     generations: int = 0
     """The number of those in which some rank came to train."""

@@ -19,7 +19,7 @@ from benchmarks.hosts.namespaces import Host, Hosts
 from benchmarks.support import processes
 
 KEEPALIVE = 2.0
-"""Seconds of silence after which a host counts as gone: what jobs are started with."""
+"""Seconds without a message after which a host counts as gone: what jobs are started with."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def rank() -> int:
     return int(os.environ["RANK"])
 
 
-def meeting() -> tuple[str, int, int]:
+def rendezvous_facts() -> tuple[str, int, int]:
     """Return the address of JAX's coordinator, the number of processes, and which of them this is."""
     return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}", ranks.SIZE, rank()
 

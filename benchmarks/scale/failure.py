@@ -58,7 +58,7 @@ def failure(hosts: int, ranks: int, victim: int, machine: Machine, is_silent: bo
     return _Failure(hosts, ranks, machine, fan_out).run(victim, is_silent)
 
 
-def silences(may_be_unread: bool = False) -> tuple[float, float]:
+def keepalive_seconds(may_be_unread: bool = False) -> tuple[float, float]:
     """Return the least and the most seconds until a connection on which nothing is sent ends because its host is
     silent, by the options that distrun sets: those of alarms, or of other connections (`may_be_unread`).
 
@@ -69,8 +69,8 @@ def silences(may_be_unread: bool = False) -> tuple[float, float]:
     connection: Any = SimpleNamespace(setsockopt=lambda _, option, value: options.update({option: value}))
     set_tcp_options(connection, DEAD_HOST_TIMEOUT, may_be_unread)
     first, interval = options[socket.TCP_KEEPIDLE], options[socket.TCP_KEEPINTVL]
-    patience = options[socket.TCP_USER_TIMEOUT] / 1000
-    count = math.ceil((patience - first) / interval) if patience else options[socket.TCP_KEEPCNT]
+    user_timeout = options[socket.TCP_USER_TIMEOUT] / 1000
+    count = math.ceil((user_timeout - first) / interval) if user_timeout else options[socket.TCP_KEEPCNT]
     return count * interval, first + count * interval
 
 
@@ -109,7 +109,7 @@ class _Failure:
 
     def run(self, victim: int, is_silent: bool) -> News:
         gone = self._hosts[victim]
-        begun = silences()[1] if is_silent else self.machine.latency
+        begun = keepalive_seconds()[1] if is_silent else self.machine.latency
         direct = {peer for rank in gone for peer in self.networks[rank]._channels}
         for peer in sorted(direct):
             self.at(begun + self.machine.wake, partial(self._end, peer, gone))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from benchmarks.scale import real
-from benchmarks.scale.failure import failure, silences
+from benchmarks.scale.failure import failure, keepalive_seconds
 from benchmarks.scale.machine import CLUSTER
 from benchmarks.support.comparison import Comparison
 from benchmarks.support.measuring import exactly, summary
@@ -49,7 +49,7 @@ def _seen(environ: Mapping[str, str]) -> Comparison:
 
 
 def _unseen() -> Comparison:
-    (earliest, _), (least, most) = silences(may_be_unread=True), silences()
+    (earliest, _), (least, most) = keepalive_seconds(may_be_unread=True), keepalive_seconds()
     comparison = Comparison(
         "from the failure of a host until ranks of others know, simulated",
         f"hosts x {RANKS}, which fails",

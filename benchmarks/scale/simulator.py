@@ -106,7 +106,7 @@ class _Rank:
         self.messages = self.nbytes = 0
         self._is_due = False
         self._began = self._clock = 0.0
-        self.neighbours = len(tree.children) + (tree.parent is not None)
+        self.peers = len(tree.children) + (tree.parent is not None)
         ranks, own = tree.local_ranks, tree.local_ranks.index(tree.rank)
         network = _Network(self)
         bells = [_Bell(self, rank) for rank in ranks]

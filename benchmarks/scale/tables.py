@@ -90,7 +90,7 @@ def _unseen(rounds: int) -> Comparison:
         comparison.add(title, results)
         busiest = max(simulation.ranks.values(), key=lambda rank: rank.messages - before[rank.number][0])
         sent, nbytes = busiest.messages - before[busiest.number][0], busiest.nbytes - before[busiest.number][1]
-        connections = max(rank.neighbours for rank in simulation.ranks.values())
+        connections = max(rank.peers for rank in simulation.ranks.values())
         comparison.notes.append(
             f"{title}: at most {connections} neighbours, with two connections each; the busiest rank sends "
             f"{sent / (rounds + 4):.3g} messages of {nbytes / max(1, sent):.3g} bytes per operation."

@@ -92,8 +92,8 @@ def run(parts: Iterable[Part], python: Sequence[str]) -> bool:
     streams: dict[str, list[Command]] = {}
     for each in due:
         # Parts that compute run after each other, and those that wait beside them, after each other, too.
-        lane = "compute" if each.stream in COMPUTING else "wait"
-        streams.setdefault(lane, []).append(Command(each.name, (*python, *each.words)))
+        kind = "compute" if each.stream in COMPUTING else "wait"
+        streams.setdefault(kind, []).append(Command(each.name, (*python, *each.words)))
     if streams:
         Runner(LIMIT, note).run(streams)
     print(table(record, [each.name for each in parts]))
