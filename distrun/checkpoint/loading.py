@@ -16,11 +16,10 @@ from distrun.checkpoint.folder import NOTES, Checkpoint
 from distrun.checkpoint.numpy_arrays import Bytes
 from distrun.checkpoint.ranks import Ranks, broadcast_note, gather_notes
 from distrun.errors import CheckpointError
+from distrun.tensor_fusion.packing import small_as_one
 
 VERSION = 1
 """The version of our notes. One that is higher was written by a newer distrun."""
-_PACKED = 4 << 20
-"""Bytes up to which tensors travel together."""
 _log = logging.getLogger("distrun")
 
 Read = dict[int, tuple[parts.Header, dict[str, Bytes]]]
@@ -104,7 +103,13 @@ def _distributed(
         notes = notes or told
         arrays = tensors if owner == ranks.rank else {name: np.empty(size, np.uint8) for name, size in sizes.items()}
         if ranks.size > 1:
-            _broadcast(ranks, [arrays[name] for name in sizes], owner)
+            flats = [arrays[name] for name in sizes]
+            sent, finish = small_as_one(
+                flats, owner == ranks.rank, lambda size: np.empty(size, np.uint8), np.concatenate
+            )
+            for array in sent:
+                ranks.broadcast(array, owner)
+            finish()
         data |= arrays
     missing = {name for share in notes["shares"] for name in share} - set(data)
     if missing:
@@ -113,23 +118,6 @@ def _distributed(
             "that wrote it had different tensors, which sharded=False would allow"
         )
     return notes, data
-
-
-def _broadcast(ranks: Ranks, arrays: list[Bytes], root: int) -> None:
-    """Overwrite arrays with the root's; small ones are packed."""
-    batch: list[Bytes] = []
-    for array in [*arrays, None]:
-        if batch and (array is None or sum(each.size for each in batch) + array.size > _PACKED):
-            packed = batch[0] if len(batch) == 1 else np.concatenate(batch)
-            ranks.broadcast(packed, root)
-            if len(batch) > 1 and ranks.rank != root:
-                for each, received in zip(
-                    batch, np.split(packed, np.cumsum([b.size for b in batch])[:-1]), strict=True
-                ):
-                    each[...] = received
-            batch = []
-        if array is not None:
-            batch.append(array)
 
 
 def _check_shared(run: Path, ranks: Ranks) -> None:

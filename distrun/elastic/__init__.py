@@ -14,7 +14,7 @@ The names are Horovod's. What is said here once, each framework's face says with
 
 The room: `loop` has `run`, which calls the function again and again; `state` is what every state can do, `objects` the
 state of plain objects, and the one that the frameworks' states extend by a `part` for each thing that has tensors.
-`donor` decides whose state the ranks take, and `arrays` has it sent. The runtime has `world.regroup` for it.
+`donor` decides whose state the ranks take. The runtime has `world.regroup` for it.
 """
 
 from typing import TYPE_CHECKING

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from distrun.contract import horovod
-from distrun.elastic.arrays import broadcast_arrays
 from distrun.elastic.donor import NEW, DonorCandidate, Election, elect
 from distrun.elastic.part import Part
 from distrun.elastic.state import State
@@ -19,6 +18,7 @@ from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
 from distrun.runtime import collectives
 from distrun.runtime.collectives import objects
+from distrun.runtime.collectives.copies import broadcast_arrays
 from distrun.runtime.world import world
 
 log = logging.getLogger("distrun")

@@ -1,6 +1,6 @@
 """Tensor fusion: which tensors travel together, how they are packed into one buffer, and how they get out again.
 
-A collective costs the same whether it moves 1 KB or 100, so small tensors are fused. It happens in three places:
+A collective costs the same whether it moves 1 KB or 100, so small tensors are fused. It happens in four places:
 
 | what is fused | planned by | packed and unpacked by |
 | --- | --- | --- |
@@ -8,6 +8,7 @@ A collective costs the same whether it moves 1 KB or 100, so small tensors are f
 | gradients in graphs (TensorFlow, JAX, Keras) | `graph_calls`, once per list of gradients | concatenation in the graph
 | | operations that are ready together | `batching`, for each decision | the backend: `packing`; NCCL's:
 `device_packing` |
+| tensors of a state that are broadcast | `batching`, before they are sent | `packing.small_as_one` |
 
 `device_packing` plans the launches of the one kernel, `packing.cu`, that copies many pieces of a GPU's memory and
 scales and casts them on the way; `runtime/gpu/packing` compiles and launches it. `device_quantisation` plans those of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency, objects
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.torch.copies import broadcast_async_
 from distrun.torch.state.skeletons import places, with_tensors, without_tensors
+from distrun.torch.state.tensors import broadcast_tensors
+from distrun.torch.tensors import check_written, dtype_name
 
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
@@ -41,12 +42,15 @@ def broadcast_parameters(params: Parameters, root_rank: int, process_set: Proces
         "broadcast_parameters",
         process_set=process_set,
     )
-    handles = [
-        broadcast_async_(tensor, root_rank, f"broadcast_parameters.{place}.{name}", process_set)
-        for place, (name, tensor) in enumerate(named)
-    ]
-    for handle in handles:
-        handle.wait()
+    _broadcast([tensor for _, tensor in named], root_rank, "broadcast_parameters.tensors", process_set)
+
+
+def _broadcast(tensors: Sequence[Tensor], root_rank: int, name: str, process_set: ProcessSet) -> None:
+    for tensor in tensors:
+        dtype_name(tensor)  # refuses what cannot travel
+    if world.rank() != root_rank:
+        check_written(tensors)
+    broadcast_tensors(tensors, root_rank, name, process_set)
 
 
 def _named(params: Parameters) -> list[tuple[str, Tensor]]:
@@ -102,11 +106,6 @@ def broadcast_optimizer_state(
     skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton", process_set)
     if not is_root:
         tensors = [place.empty() for place in places(skeleton)]
-    handles = [
-        broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}", process_set)
-        for index, tensor in enumerate(tensors)
-    ]
-    for handle in handles:
-        handle.wait()
+    _broadcast(tensors, root_rank, "broadcast_optimizer_state.tensors", process_set)
     if not is_root:
         optimizer.load_state_dict(with_tensors(skeleton, tensors))
