@@ -68,7 +68,7 @@ class ObjectState(State):
                 raise UsageError(
                     f"{name}= would hide the method {name} of {type(self).__name__}: give the attribute another name"
                 )
-            part = self.part_of(name, value)
+            part = value if isinstance(value, Part) else self.part_of(name, value)
             if part is None:
                 names.append(name)
             else:

@@ -28,7 +28,7 @@ from distrun.elastic import (
     State as State,
     run as run,
 )
-from distrun.elastic.graphs import GraphState, HostArrays
+from distrun.elastic.graphs import Ahead, GraphState, HostArrays
 from distrun.elastic.part import Part
 from distrun.graphs.jax.lookahead import Lookahead
 from distrun.jax.state import as_host_array, like
@@ -48,7 +48,6 @@ class JaxState(GraphState):
     def __init__(self, **kwargs: Any) -> None:
         """Make a state whose attributes are the arguments."""
         super().__init__(**kwargs)
-        self.ahead = [name for name, part in self._parts.items() if isinstance(part, Tree)]
         self.lookahead = Lookahead()
 
     def part_of(self, name: str, value: Any) -> Part | None:
@@ -58,7 +57,7 @@ class JaxState(GraphState):
         return Tree(self, name) if has_arrays else super().part_of(name, value)
 
 
-class Tree(HostArrays):
+class Tree(HostArrays, Ahead):
     """An attribute of a state that is a pytree of arrays."""
 
     def __init__(self, state: JaxState, name: str) -> None:
@@ -71,7 +70,7 @@ class Tree(HostArrays):
         return getattr(self._state, self._name)
 
     def go_back(self, arrays: Any) -> None:
-        """Have this tree again."""
+        """Set the attribute to this tree."""
         setattr(self._state, self._name, arrays)
 
     def entries(self) -> list[str]:

@@ -29,7 +29,6 @@ from distrun.elastic import (
     run as run,
 )
 from distrun.elastic.graphs import GraphState, HostArrays
-from distrun.elastic.part import Part
 from distrun.errors import UsageError
 from distrun.graphs.tensorflow.gradients import count_after_reductions, reductions
 from distrun.tensorflow.gradients import entry_of
@@ -66,19 +65,8 @@ class TensorFlowState(GraphState):
                     "model.variables + optimizer.variables, say"
                 )
             variables = tf.compat.v1.global_variables()
-        super().__init__(variables=_Given(list(variables), session), **kwargs)
-        self.variables = list(variables)
-        self.session = session
-
-    def part_of(self, name: str, value: Any) -> Part | None:
-        """Return the part for the variables; None for an object to pickle."""
-        return Variables(value.variables, value.session) if isinstance(value, _Given) else super().part_of(name, value)
-
-
-class _Given:
-    """Variables with the session that holds their values."""
-
-    def __init__(self, variables: list[Any], session: Any) -> None:
+        variables = list(variables)
+        super().__init__(variables=Variables(variables, session), **kwargs)
         self.variables = variables
         self.session = session
 

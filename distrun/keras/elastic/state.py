@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from distrun.elastic.graphs import GraphState, HostArrays
+from distrun.elastic.graphs import Ahead, GraphState, HostArrays
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
 from distrun.graphs.local_variables import without
@@ -41,11 +41,10 @@ class KerasState(GraphState):
             raise UsageError(
                 "KerasState(model) finds no optimizer: compile the model before, or give KerasState(model, optimizer)"
             )
-        super().__init__(**{"model": _Trained(model, optimizer), "epoch": 0, "batch": 0, "course": {}, **kwargs})
+        super().__init__(**{"model": _part_of(model, optimizer), "epoch": 0, "batch": 0, "course": {}, **kwargs})
         self.model = model
         self.optimizer = optimizer
-        self.ahead = [name for name, part in self._parts.items() if hasattr(part, "go_back")]
-        if self.ahead:
+        if any(isinstance(part, Ahead) for part in self._parts.values()):
             from distrun.graphs.jax.lookahead import Lookahead
 
             self.lookahead = Lookahead()
@@ -59,19 +58,9 @@ class KerasState(GraphState):
 
     def part_of(self, name: str, value: Any) -> Part | None:
         """Return the part for a model; None for an object to pickle."""
-        if isinstance(value, _Trained):
-            return _part_of(value.model, value.optimizer)
         if hasattr(value, "weights") and hasattr(value, "layers") and library_of(value) is not None:
             return _part_of(value, getattr(value, "optimizer", None))
         return super().part_of(name, value)
-
-
-class _Trained:
-    """A model, with its optimizer."""
-
-    def __init__(self, model: Any, optimizer: Any) -> None:
-        self.model = model
-        self.optimizer = optimizer
 
 
 def _part_of(model: Any, optimizer: Any) -> Part:

@@ -6,11 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from distrun.elastic.graphs import Ahead
 from distrun.keras.elastic.state import Training
 from distrun.keras.library import Library, misses, state_of
 
 
-class TrainingOnJax(Training):
+class TrainingOnJax(Training, Ahead):
     """A model with its optimizer, on JAX, in an elastic job. Its steps keep the values that they begin with."""
 
     def __init__(self, model: Any, optimizer: Any, library: Library) -> None:

@@ -12,7 +12,7 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency, objects
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.torch.state.skeletons import places, with_tensors, without_tensors
+from distrun.torch.state.skeletons import take_apart
 from distrun.torch.state.tensors import broadcast_tensors
 from distrun.torch.tensors import check_written, dtype_name
 
@@ -101,11 +101,10 @@ def broadcast_optimizer_state(
     what = "the parameters of the optimizer"
     consistency.compare(entries, what, "broadcast_optimizer_state", process_set=process_set)
     is_root = world.rank() == root_rank
-    tensors: list[Tensor] = []
-    skeleton = without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    skeleton, tensors = take_apart(optimizer.state_dict()) if is_root else (None, [])
     skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton", process_set)
     if not is_root:
-        tensors = [place.empty() for place in places(skeleton)]
+        tensors = [slot.empty() for slot in skeleton.slots]
     _broadcast(tensors, root_rank, "broadcast_optimizer_state.tensors", process_set)
     if not is_root:
-        optimizer.load_state_dict(with_tensors(skeleton, tensors))
+        optimizer.load_state_dict(skeleton.filled(tensors))
