@@ -34,7 +34,7 @@ from distrun.graphs.tensorflow.gradients import count_after_reductions, reductio
 from distrun.tensorflow.gradients import entry_of
 
 if TYPE_CHECKING:
-    from distrun.keras.elastic.tensorflow_state import TensorFlowKerasState as TensorFlowKerasState
+    from distrun.keras.elastic.state import TensorFlowKerasState as TensorFlowKerasState
 
 __all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -129,6 +129,6 @@ def _counts(variable: Any) -> bool:
 def __getattr__(name: str) -> object:
     if name != "TensorFlowKerasState":
         raise AttributeError(f"module 'distrun.tensorflow.elastic' has no attribute {name!r}")
-    from distrun.keras.elastic.tensorflow_state import TensorFlowKerasState  # not before: it loads Keras
+    from distrun.keras.elastic.state import TensorFlowKerasState  # not before: it loads Keras
 
     return TensorFlowKerasState

@@ -20,7 +20,17 @@ Callback: Any = CHOSEN.PACKAGE.callbacks.Callback
 Logs = dict[str, Any] | None
 
 
-class ElasticCallback(Callback):
+class _StateCallback(Callback):
+    """A callback with a state. In Keras 2, `fit` does not wait for the logs of each step because of it."""
+
+    _supports_tf_logs = True
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+
+
+class ElasticCallback(_StateCallback):
     """Marks a step boundary after each batch, and has `fit` go on where it was: `ElasticCallback(state)`.
 
     Nothing is copied. When ranks come or go, `fit` is left, and the training function called again. Then its `fit` goes
@@ -34,18 +44,15 @@ class ElasticCallback(Callback):
     set beforehand begins there.
     """
 
-    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
-
     def __init__(self, state: Any) -> None:
         """Make one for a `KerasState`.
 
         Raises:
             UsageError: this is another state.
         """
-        super().__init__()
+        super().__init__(state)
         if not isinstance(state, KerasState):
             raise UsageError(f"ElasticCallback takes a KerasState, and this is a {type(state).__name__}: give it one")
-        self.state = state
         self.distrun_course = Course(state)
         """`fit` asks it where to go on."""
 
@@ -54,10 +61,8 @@ class ElasticCallback(Callback):
         self.distrun_course.reach(batch)
 
 
-class CommitStateCallback(Callback):
-    """Commits the state after every so many batches, and after each epoch."""
-
-    _supports_tf_logs = True
+class CommitStateCallback(_StateCallback):
+    """Commits the state after each `batches_per_commit` batches, and after each epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         """Make one.
@@ -65,10 +70,9 @@ class CommitStateCallback(Callback):
         Raises:
             UsageError: `batches_per_commit` is not a whole number greater than 0.
         """
-        super().__init__()
+        super().__init__(state)
         if not (isinstance(batches_per_commit, int) and batches_per_commit > 0):
             raise UsageError(f"batches_per_commit={batches_per_commit!r} must be a whole number greater than 0")
-        self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
 
@@ -102,14 +106,11 @@ class CommitStateCallback(Callback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(Callback):
+class UpdateBatchStateCallback(_StateCallback):
     """Keeps the number of the last batch in `state.batch`; it is 0 again at the end of an epoch."""
 
-    _supports_tf_logs = True
-
     def __init__(self, state: Any) -> None:
-        super().__init__()
-        self.state = state
+        super().__init__(state)
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -132,14 +133,11 @@ class UpdateBatchStateCallback(Callback):
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(Callback):
+class UpdateEpochStateCallback(_StateCallback):
     """Keeps the number of epochs that are done in `state.epoch`, those before this `fit` included."""
 
-    _supports_tf_logs = True
-
     def __init__(self, state: Any) -> None:
-        super().__init__()
-        self.state = state
+        super().__init__(state)
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Logs = None) -> None:

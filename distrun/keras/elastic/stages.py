@@ -5,27 +5,10 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-
-class Course(Protocol):
-    """The listener of the callbacks: see `resuming.Course`."""
-
-    def settle(self) -> None:
-        """One of Keras's `fit`s begins to train."""
-        ...
-
-    def end_batches(self, batches: int, logs: dict[str, Any], /) -> None:
-        """All batches of the epoch are done."""
-        ...
-
-    def end_epoch(self, epoch: int, logs: dict[str, Any], callbacks: Any, is_stopped: bool, /) -> None:
-        """The epoch is done."""
-        ...
-
-    def restore(self, callbacks: Any, /) -> None:
-        """Have the callbacks know what they knew."""
-        ...
+if TYPE_CHECKING:  # it imports this module
+    from distrun.keras.elastic.resuming import Course
 
 
 def callback_list(keras: Any, course: Course, callbacks: Sequence[Any], steps_known: int | None, **options: Any) -> Any:

@@ -63,6 +63,14 @@ class KerasState(GraphState):
         return super().part_of(name, value)
 
 
+class TensorFlowKerasState(KerasState):
+    """A `KerasState` by Horovod's other name: `TensorFlowKerasState(model, optimizer, step=0)`."""
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        """`backend` is accepted for Horovod's sake; for the rest see `KerasState`."""
+        super().__init__(model, optimizer, **kwargs)
+
+
 def _part_of(model: Any, optimizer: Any) -> Part:
     library = library_of(model) or CHOSEN
     if not model.weights:
