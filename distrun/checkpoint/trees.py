@@ -90,7 +90,7 @@ _OBJECTS = {
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """Return the parts of a named tuple, or of a node of a pytree; None if it is neither."""
+    """Return the parts of a named tuple, or of a node of a pytree, or None if it is neither."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return list(value)
     return jax_arrays.children(value)
@@ -211,7 +211,7 @@ def restored(form: Form, data: Mapping[str, Bytes], like: Any, path: str) -> Any
 
 
 class _Restorer:
-    """Puts values together; see `restored`."""
+    """Puts values together. See `restored`."""
 
     def __init__(self, data: Mapping[str, Bytes]) -> None:
         self._data = data
@@ -239,7 +239,7 @@ class _Restorer:
                 self._restore_residuals(form[_RESIDUALS], like, f"{path}.{_RESIDUALS}")
             return like
         if tag == "node":
-            return self._node(*content, like, path)
+            return self._node(content, like, path)
         raise CheckpointError(f"{path} has the unknown form {tag!r}: it was saved by a newer distrun than this")
 
     def _values(self, forms: Iterable[Form], likes: Sequence[Any], path: str) -> list[Any]:
@@ -281,7 +281,8 @@ class _Restorer:
         elif keras_objects.is_distributed(like) and self.value(form["state"], None, path):
             warn_of_dropped("the gradients of this optimizer")
 
-    def _node(self, name: str, forms: list[Form], like: Any, path: str) -> Any:
+    def _node(self, content: Form, like: Any, path: str) -> Any:
+        name, forms = content
         parts = _parts(like)
         if parts is None or _type_name(like) != name or len(parts) != len(forms):
             raise _other(path, f"a {name} of {len(forms)} parts", like)

@@ -1,4 +1,4 @@
-"""What the states for TensorFlow, Keras and JAX have in common: errors of the framework, and tensors in host memory."""
+"""The base of the states for TensorFlow, Keras and JAX: errors of the framework, and tensors in host memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class GraphState(ObjectState):
             residuals.load(self._residuals or {})
 
     def is_abort(self, error: Exception) -> bool:
-        """Return whether an exception of the training function says that a rank is lost; see `State.is_abort`.
+        """Return whether an exception of the training function says that a rank is lost. See `State.is_abort`.
 
         In a graph the framework raises an error of its own, whose text contains the name and the text of distrun's.
         """
@@ -135,7 +135,7 @@ class HostArrays(Part):
     def __init__(self) -> None:
         self._saved: list[Any] = []
         self._received: list[Any] | None = None
-        """What is overwritten by the donor's arrays, from `adopt` until `complete`; None otherwise."""
+        """The arrays that the donor's overwrite, from `adopt` until `complete`. None at other times."""
 
     def entries(self) -> list[str]:
         """Return a text for each tensor: its name, shape and dtype, alike on all ranks."""

@@ -1,4 +1,4 @@
-"""Loading models that were saved while training, to go on training them."""
+"""Loading saved models to train them further."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def load_model(
     legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
-    """`keras.models.load_model`, and its optimizer made a `DistributedOptimizer` with the state it was saved with.
+    """Load a model by `keras.models.load_model`, and make its optimizer a `DistributedOptimizer`, with its saved state.
 
-    With TF_USE_LEGACY_KERAS=1 it is that of tf_keras. The file may have been written with or without distrun; what
-    `DistributedOptimizer` was told then is not in it. Each rank reads the file. A model saved without an optimizer is
-    loaded as it is.
+    With TF_USE_LEGACY_KERAS=1 the model is loaded by tf_keras. The file may have been written with or without distrun,
+    and does not contain the options of `DistributedOptimizer`. Each rank reads the file. A model that was saved without
+    an optimizer stays without one.
 
     Args:
         filepath: where to read from.
         custom_optimizers: classes of optimizers of your own that are not registered with Keras.
         custom_objects: see `keras.models.load_model`.
         compression: see `DistributedOptimizer`.
-        legacy_opts: of Keras 2, load optimizers as those of `tf.keras.optimizers.legacy`; the files of TensorFlow 2.11
-            and later say by themselves which ones they are.
+        legacy_opts: with Keras 2, load optimizers as classes of `tf.keras.optimizers.legacy`. Files of TensorFlow 2.11
+            and later contain which class they need.
         options: more options of `DistributedOptimizer`.
     """
     known = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})

@@ -1,4 +1,4 @@
-"""Starting from the same state: variables of models and optimizers, from one rank to all."""
+"""Broadcasts of the variables of models and optimizers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def broadcast_global_variables(root_rank: int = 0) -> None:
     """Overwrite all global variables of a graph of TensorFlow 1 with the root's. For tf_keras without eager execution.
 
     Raises:
-        UsageError: elsewhere, where there is no list of all variables; it says what to do instead.
+        UsageError: elsewhere, because there is no list of all variables. It says what to do instead.
     """
     if CHOSEN.BACKEND == "tensorflow":
         import tensorflow as tf

@@ -9,9 +9,9 @@
 
     train(elastic.TensorFlowKerasState(model, optimizer, step=0))
 
-A traced function outlives the ranks that it was traced for: what distrun puts into it asks for ranks and sizes when it
-runs. What the script itself puts in, such as `1 / distrun.size()`, stays; `distrun.size_op()` does not. The functions
-of `fit` are for `distrun.keras.elastic`.
+A traced function is used with later ranks too: distrun's operations in it ask for ranks and sizes when they run.
+Constants of the script, such as `1 / distrun.size()`, stay in it: use `distrun.size_op()`. For `fit` see
+`distrun.keras.elastic`.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ __all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowKerasStat
 class TensorFlowState(GraphState):
     """A state of variables, and of objects: `TensorFlowState(model.variables + optimizer.variables, step=0)`.
 
-    A rank is in the middle of a step if gradients have been reduced since the last step boundary, by a tape or an
-    optimizer of distrun, or if a variable that counts is not what it was there: a scalar of integers, such as an
-    optimizer's `iterations` or a global step. A script that reduces gradients by `allreduce` needs such a variable.
+    A rank is in the middle of a step if a tape or an optimizer of distrun has reduced gradients since the last step
+    boundary, or if a counting variable has changed since: a scalar of integers, such as an optimizer's `iterations` or
+    a global step. A script that reduces gradients by `allreduce` needs such a variable.
     """
 
     def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
         """Make a state.
 
         Args:
-            variables: variables of TensorFlow or Keras; None: all global variables of the graph.
-            session: in a graph of TensorFlow 1, the session that holds their values; None: the default session.
+            variables: variables of TensorFlow or Keras. None: all global variables of the graph.
+            session: in a graph of TensorFlow 1, the session that holds their values. None: the default session.
             kwargs: objects, each of which becomes an attribute.
 
         Raises:
-            UsageError: `variables` is None where TensorFlow runs eagerly, which keeps no list of them.
+            UsageError: `variables` is None where TensorFlow runs eagerly, and so has no list of them.
         """
         if variables is None:
             if tf.executing_eagerly():
@@ -112,7 +112,7 @@ class Variables(HostArrays):
         return [np.asarray(value) for value in session.run(list(variables))]
 
     def _session(self) -> Any:
-        """Return the session that holds the values; None where TensorFlow runs eagerly."""
+        """Return the session that holds the values, or None where TensorFlow runs eagerly."""
         if self._given_session is None and tf.executing_eagerly():
             return None
         session = self._given_session or tf.compat.v1.get_default_session()

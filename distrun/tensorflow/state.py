@@ -1,4 +1,4 @@
-"""Starting from the same state: variables and objects, from one rank to all."""
+"""Broadcasts of variables and objects."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def broadcast_variables(
 ) -> Any:
     """Overwrite variables of TensorFlow or Keras with the root's: `broadcast_variables(model.variables, root_rank=0)`.
 
-    Returns, in a graph, the operation that does it. `inplace` is accepted for Horovod's sake.
+    In a graph it returns the operation that does so. `inplace` is accepted for Horovod's sake.
 
     Raises:
-        UsageError: something among them is not a variable.
+        UsageError: something in `variables` is not a variable.
         MismatchError: the ranks do not have the same names, shapes and dtypes.
     """
     variables = list(variables)
@@ -59,10 +59,10 @@ def broadcast_variables(
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """The operation that overwrites all global variables of a graph of TensorFlow 1 with the root's.
+    """Return the operation that overwrites all global variables of a graph of TensorFlow 1 with the root's.
 
     Raises:
-        NotOfferedError: TensorFlow runs eagerly, where there are none. It is a RuntimeError, too.
+        NotOfferedError: TensorFlow runs eagerly, and so has no global variables. It is a RuntimeError, too.
     """
     if tf.executing_eagerly():
         raise NotOfferedError(
@@ -73,8 +73,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """A hook for sessions of TensorFlow 1: all ranks start from what the root initialised, or restored from a
-    checkpoint."""
+    """A hook for sessions of TensorFlow 1: all ranks start from the root's variables, be they initialised or restored
+    from a checkpoint."""
 
     def __init__(self, root_rank: int, device: str = "") -> None:
         """`device` is accepted for Horovod's sake."""
@@ -93,19 +93,19 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 def broadcast_object(
     obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = _World
 ) -> Any:
-    """The root's object, pickled there and unpickled here. `session` is accepted for Horovod's sake."""
+    """Copy the root's object, which is pickled, to all ranks. `session` is accepted for Horovod's sake."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(
     root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = _World
 ) -> Callable[[Any], Any]:
-    """`broadcast_object` as a function of the object alone."""
+    """Return a function that calls `broadcast_object` with an object."""
     return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = _World
 ) -> list[Any]:
-    """All ranks' objects, in rank order. `session` is accepted for Horovod's sake."""
+    """Return the objects of all ranks, in rank order. `session` is accepted for Horovod's sake."""
     return objects.allgather_object(obj, name, process_set)

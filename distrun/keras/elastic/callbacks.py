@@ -1,8 +1,8 @@
-"""Callbacks that keep a state up to date while `fit` trains: one of ours, and Horovod's, with its names and arguments.
+"""Callbacks that keep a state up to date while `fit` trains: distrun's own, and Horovod's with its names and arguments.
 
-`ElasticCallback` does all. Horovod's three go together: `CommitStateCallback` first, then `UpdateBatchStateCallback`
-and `UpdateEpochStateCallback`; with them the script calls `fit` for the epochs that are left, and an epoch in which
-ranks come or go begins again.
+`ElasticCallback` does everything. Horovod's three are used together: `CommitStateCallback` first, then
+`UpdateBatchStateCallback` and `UpdateEpochStateCallback`. With them the script calls `fit` for the epochs that are
+left, and an epoch starts again if ranks come or go in it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ class _StateCallback(Callback):
 
 
 class ElasticCallback(_StateCallback):
-    """Marks a step boundary after each batch, and has `fit` go on where it was: `ElasticCallback(state)`.
+    """Marks a step boundary after each batch, and lets `fit` continue where it was: `ElasticCallback(state)`.
 
-    Nothing is copied. When ranks come or go, `fit` is left, and the training function called again. Then its `fit` goes
-    on with the batch after the last that was done, in the same epoch. Data of `distrun.data.shard` is dealt out again,
-    so that each sample is taken once in an epoch; of other data the epoch gets the batches that it still lacks.
-    Callbacks see the numbers of batches and epochs as if nothing had happened; EarlyStopping, ReduceLROnPlateau and
-    ModelCheckpoint go on from what they knew, and the History has all epochs. The metrics of an epoch are those of its
-    batches since.
+    Nothing is copied. When ranks come or go, `fit` is left, and the training function is called again. Then its `fit`
+    continues with the next batch of the same epoch. Data of `distrun.data.shard` is divided again, so that each sample
+    is taken once in an epoch. With other data the epoch gets the batches that it still lacks. Callbacks see the numbers
+    of batches and epochs as if nothing had happened. EarlyStopping, ReduceLROnPlateau and ModelCheckpoint keep their
+    state, and the History has all epochs. The metrics of such an epoch cover only its batches since the change.
 
-    `state.epoch` and `state.batch` say how many epochs, and batches of this one, are done. A `fit` for which `epoch` is
-    set beforehand begins there.
+    `state.epoch` and `state.batch` are the numbers of epochs, and of batches of this epoch, that are done. If
+    `state.epoch` is set before a `fit`, it begins there.
     """
 
     def __init__(self, state: Any) -> None:
@@ -54,10 +53,10 @@ class ElasticCallback(_StateCallback):
         if not isinstance(state, KerasState):
             raise UsageError(f"ElasticCallback takes a KerasState, and this is a {type(state).__name__}: give it one")
         self.distrun_course = Course(state)
-        """`fit` asks it where to go on."""
+        """Tells `fit` where to continue."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Mark the boundary behind the batch before. At the end of a batch Keras would wait for its results."""
+        """Mark the boundary after the batch before. At the end of a batch, Keras would wait for its results."""
         self.distrun_course.reach(batch)
 
 
@@ -77,7 +76,7 @@ class CommitStateCallback(_StateCallback):
         self.batches_remaining = batches_per_commit
 
     def distrun_check(self, data: Any) -> None:
-        """Refuse data whose place in an epoch the state keeps: what is left of the epoch takes a `fit` of its own.
+        """Refuse data whose position in an epoch is part of the state: the rest of the epoch needs a `fit` of its own.
 
         Raises:
             UsageError: it is such data.
@@ -95,7 +94,7 @@ class CommitStateCallback(_StateCallback):
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Count, and commit. In between there is a step boundary, too, at which nothing is copied."""
+        """Count, and commit after `batches_per_commit` batches."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
@@ -107,7 +106,7 @@ class CommitStateCallback(_StateCallback):
 
 
 class UpdateBatchStateCallback(_StateCallback):
-    """Keeps the number of the last batch in `state.batch`; it is 0 again at the end of an epoch."""
+    """Keeps the number of the last batch in `state.batch`, and sets it to 0 at the end of an epoch."""
 
     def __init__(self, state: Any) -> None:
         super().__init__(state)
@@ -118,32 +117,32 @@ class UpdateBatchStateCallback(_StateCallback):
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Say how many steps are left, in `params`."""
+        """Set the number of steps that are left in `params`."""
         if (self.params or {}).get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Note the batch."""
+        """Set `state.batch`."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Begin again."""
+        """Set `state.batch` to 0."""
         self.state.batch = 0
 
 
 class UpdateEpochStateCallback(_StateCallback):
-    """Keeps the number of epochs that are done in `state.epoch`, those before this `fit` included."""
+    """Keeps the number of epochs that are done in `state.epoch`, including epochs before this `fit`."""
 
     def __init__(self, state: Any) -> None:
         super().__init__(state)
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Note how many there are already, since Keras counts from 0."""
+        """Keep the number of epochs that are done already, because Keras counts from 0."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Count one more."""
+        """Set `state.epoch`."""
         self.state.epoch = self.initial_epoch + epoch + 1

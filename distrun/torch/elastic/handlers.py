@@ -80,7 +80,7 @@ class ObjectStateHandler(StatefulPart, StateHandler):
         self._description, self._received = description, None
 
     def tensors(self) -> Sequence[Tensor]:
-        """Return the tensors of its state_dict; after `adopt`, new ones where they do not fit the donor's skeleton."""
+        """Return the tensors of its state_dict or, after `adopt`, new ones if they do not fit the donor's skeleton."""
         skeleton, tensors = take_apart(self.value.state_dict())
         if self._description is None:
             return tensors

@@ -1,4 +1,4 @@
-"""Parameters and optimizer state, from one rank to all."""
+"""Broadcasts of parameters and of optimizer state."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def broadcast_parameters(params: Parameters, root_rank: int, process_set: Proces
     """Overwrite tensors with the root's, in place: `broadcast_parameters(model.state_dict(), root_rank=0)`.
 
     Args:
-        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is not a tensor is left
-            alone.
+        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. Other values are ignored.
         root_rank: the rank, in the world, whose tensors they are.
         process_set: the ranks that take part.
 
@@ -77,8 +76,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank's optimizer the root's state and options (learning rates included).
 
-    Only the root needs to have any state, say from a checkpoint it has read. What the root has on its GPU the others
-    get on theirs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, LBFGS included.
+    Only the root needs to have any state, such as from a checkpoint. Tensors on the root's GPU arrive on the receivers'
+    GPUs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, including LBFGS.
 
     Args:
         optimizer: wrapped or not.

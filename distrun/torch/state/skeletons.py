@@ -17,7 +17,7 @@ from distrun.torch.tensors import empty
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """What a skeleton has in place of a tensor."""
+    """The stand-in for a tensor in a skeleton."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
