@@ -119,11 +119,11 @@ class ModelStateHandler(ObjectStateHandler):
         """
         own = take_apart(self.value.state_dict())[0].form
         for name in {**description.form, **own}:
-            here, there = _described(own.get(name)), _described(description.form.get(name))
-            if here != there:
+            here, there = own.get(name), description.form.get(name)
+            if _described(here) != _described(there) or (isinstance(here, TensorSlot) and here != there):
                 raise UsageError(
-                    f"{type(self.value).__name__}.{name} is {here} on rank {world.rank()}, and {there} on the rank "
-                    "whose state it is to take: make the same model on all ranks"
+                    f"{type(self.value).__name__}.{name} is {_described(here)} on rank {world.rank()}, and "
+                    f"{_described(there)} on the rank whose state it is to take: make the same model on all ranks"
                 )
         super().adopt(description)
 

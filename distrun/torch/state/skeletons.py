@@ -29,8 +29,7 @@ class TensorSlot:
         return empty(self.kind, math.prod(self.shape), self.dtype).view(self.shape)
 
     def __str__(self) -> str:
-        where = "" if self.kind == cuda.CPU else f" on {self.kind}"
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}{where}"
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
 
 
 @dataclass(frozen=True)
