@@ -3,19 +3,19 @@
     from distrun.checkpoint import CheckpointManager
 
     checkpoints = CheckpointManager("runs/a", max_to_keep=3)
-    start = checkpoints.restore(model=model, optimizer=optimizer, epoch=0)  # the newest that is whole, on all ranks
+    start = checkpoints.restore(model=model, optimizer=optimizer, epoch=0)  # the newest complete one, on all ranks
 
     for step in range(start.step, steps):
         ...
-        checkpoints.save(step + 1, model=model, optimizer=optimizer, epoch=epoch)  # written beside the training
+        checkpoints.save(step + 1, model=model, optimizer=optimizer, epoch=epoch)  # written in the background
 
 A checkpoint is a folder of files in the safetensors format: a header in JSON and the bytes of the tensors. Nothing in
-it is ever executed, so one that somebody else has written is safe to restore.
+it is ever executed, so a checkpoint from somebody else is safe to restore.
 
-The room: `manager` has the public class. `trees` takes what is saved apart, into JSON and tensors, and puts it together
-again; `numpy_arrays`, `torch_tensors`, `jax_arrays` and `keras_objects` know what is special to each framework.
-`snapshot` copies the tensors at once, and a `writer` writes them later. `parts` are the files, `folder` is which
-checkpoints there are, and `ranks` how the ranks of a job talk to each other.
+The room: `manager` has the public class. `trees` turns values into JSON and tensors, and back. `numpy_arrays`,
+`torch_tensors`, `jax_arrays` and `keras_objects` know what is special to each framework. `snapshot` copies the tensors
+at once, and a `writer` writes them later. `parts` reads and writes the files, `folder` lists the checkpoints of a run,
+and `loading` reads the newest one. `ranks` is how the ranks of a job communicate.
 """
 
 from typing import TYPE_CHECKING

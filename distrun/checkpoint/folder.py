@@ -1,11 +1,11 @@
-"""The folder of a run: which checkpoints it has, which of them are whole, and which of them go.
+"""The folder of a run: the checkpoints in it, which of them are complete, and which of them are deleted.
 
     runs/a/step-120-5f3ac01e/part-0-of-2.safetensors
                              part-1-of-2.safetensors
 
 The number after the step tells attempts to save the same step apart: ranks that were started again must not complete
-what others had begun. A checkpoint is finished when all of its parts are there, since each appears when it is whole.
-Nobody has to be asked, so ranks need not wait for each other to write theirs.
+what others had begun. A part appears under its name only when all of it is written, so a checkpoint is finished when
+all of its parts exist. This needs no communication, and ranks do not wait for each other to write their parts.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from distrun.checkpoint import parts
 from distrun.errors import CheckpointError
 
 NOTES = "distrun"
-"""Where our own notes are in the metadata of a part: `serial` in part 0, counted up with each checkpoint, is what tells
-which is the newest. (Steps may begin again, and clocks of hosts differ.)"""
+"""The key of distrun's own notes in the metadata of a part. `serial` in part 0 is counted up with each checkpoint, and
+tells which one is the newest. (Steps may begin again, and clocks of hosts differ.)"""
 _log = logging.getLogger("distrun")
 _FOLDER = re.compile(r"step-(?P<step>\d+)-(?P<attempt>[0-9a-f]{8})")
 _PART = re.compile(r"part-(?P<part>\d+)-of-(?P<count>\d+)\.safetensors")
@@ -50,19 +50,19 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint, and what a look at it says."""
+    """A checkpoint, and what its files tell."""
 
     checkpoint: Checkpoint
     is_finished: bool
-    """Whether all parts are there."""
+    """Whether all parts exist."""
     serial: int = 0
-    """Its place among all; 0 if part 0 does not tell."""
+    """Its place in the order of all checkpoints, or 0 if part 0 cannot be read."""
     damage: str = ""
-    """The first part that cannot be whole, by its size or its header."""
+    """Why the first damaged part cannot be complete, by its size or its header."""
 
 
 def look(run: Path) -> list[Found]:
-    """Return all checkpoints of a folder, the newest first and those with unknown serials before them.
+    """Return all checkpoints of the folder `run`: first those without a known serial, then the others, newest first.
 
     Raises:
         OSError: the folder cannot be read.
@@ -97,16 +97,17 @@ def _examined(checkpoint: Checkpoint) -> Found:
 
 
 def prune(run: Path, keep: int | None, attempt: str, damaged: set[Checkpoint]) -> None:
-    """Delete what is not among the newest `keep` checkpoints that are whole; None: all that are whole stay.
+    """Delete all but the newest `keep` complete checkpoints. None keeps all complete ones.
 
-    What is not whole goes when a checkpoint of the present attempt is, which all ranks have written: then nobody
-    writes for an earlier attempt any more, nor for an older checkpoint of this one. The last that is whole never goes.
+    Incomplete ones are deleted once a checkpoint of the present attempt is complete: all ranks have written it, so no
+    rank still writes for an earlier attempt, or for an older checkpoint of this one. The last complete checkpoint is
+    never deleted.
 
     Args:
         run: the folder of the run.
         keep: at least 1.
         attempt: the present attempt.
-        damaged: those whose checksums have been found wrong.
+        damaged: checkpoints whose checksums were found to be wrong.
     """
     found = look(run)
     whole = [each for each in found if each.is_finished and not each.damage and each.checkpoint not in damaged]
@@ -123,7 +124,7 @@ def prune(run: Path, keep: int | None, attempt: str, damaged: set[Checkpoint]) -
 def _delete(checkpoint: Checkpoint) -> None:
     try:
         if checkpoint.count:
-            checkpoint.part(0).unlink(missing_ok=True)  # from here on it is not finished, whatever happens
+            checkpoint.part(0).unlink(missing_ok=True)  # first: now it counts as unfinished, even if the rest fails
         for path in checkpoint.folder.iterdir():
             path.unlink(missing_ok=True)
         checkpoint.folder.rmdir()

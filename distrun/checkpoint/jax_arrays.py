@@ -1,4 +1,4 @@
-"""Arrays of JAX in checkpoints, keys of random numbers included, and the pytrees that they come in."""
+"""Arrays of JAX in checkpoints, including keys of random numbers, and the nodes of pytrees."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def matches(value: Any) -> bool:
 
 
 def captured(array: Any, path: str) -> Capture:
-    """Return what is to be saved of an array.
+    """Return the note, size and bytes of an array. `path` is its place, for messages.
 
     Raises:
         UsageError: it is inside of a jitted function, or spread over several processes.
@@ -36,19 +36,18 @@ def captured(array: Any, path: str) -> Capture:
 
 
 def restored(note: dict[str, Any], data: Bytes, like: Any) -> Any:
-    """Return an array made of its bytes: laid out over devices as `like` is if that is an array, else on the default
-    device."""
+    """Return the array with these bytes, sharded as `like` is if that is an array, else on the default device."""
     import jax
 
     array = numpy_arrays.restored(note, data, like)
     if "key" in note:
         array = jax.random.wrap_key_data(array, impl=note["key"])
-    # The copy: JAX takes arrays of numpy as they are, if they are aligned, and would hand this memory on to others.
+    # `array` copies, unlike `asarray`: JAX uses the memory of an aligned numpy array as its own, and reuses it later.
     return jax.device_put(array, like.sharding) if matches(like) else jax.numpy.array(array)
 
 
 def children(value: Any) -> list[Any] | None:
-    """Return the parts of a node of a pytree, or None if JAX knows no such node."""
+    """Return the children of a node of a pytree, or None if `value` is not a node to JAX."""
     jax = sys.modules.get("jax")
     if jax is None:
         return None
@@ -57,7 +56,7 @@ def children(value: Any) -> list[Any] | None:
 
 
 def with_children(value: Any, parts: list[Any]) -> Any:
-    """Return a node like another one, with other parts."""
+    """Return a node like `value`, with `parts` as its children."""
     import jax
 
     return jax.tree_util.tree_structure(value, is_leaf=lambda part: part is not value).unflatten(parts)

@@ -1,4 +1,7 @@
-"""Models, optimizers and variables of Keras 3 and Keras 2, and variables of TensorFlow, by their public interface."""
+"""Models, optimizers and variables of Keras 3 and Keras 2, and variables of TensorFlow, by their public interface.
+
+Keras itself is not imported: a checkpoint is saved by programs of all frameworks.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from distrun.errors import UsageError
 
 
 def is_variable(value: Any) -> bool:
-    """Whether a value is a variable of Keras or of TensorFlow, which is overwritten when it is restored."""
+    """Whether a value is a variable of Keras or of TensorFlow."""
     return callable(getattr(value, "assign", None)) and callable(getattr(value, "numpy", None))
 
 
@@ -30,13 +33,12 @@ def _is_of_keras(value: Any) -> bool:
 
 
 def array_of(variable: Any) -> Any:
-    """Return an array of numpy with what a variable holds."""
+    """Return the value of a variable as a numpy array."""
     return np.asarray(variable.numpy())
 
 
 def model_variables(model: Any) -> dict[str, list[Any]]:
-    """Return all that a model goes on from: its weights, its seeds, and the variables of the optimizer that it was
-    compiled with.
+    """Return all variables of a model: its weights and seeds, and the variables of the optimizer it was compiled with.
 
     Raises:
         UsageError: the model has no variables yet.
@@ -53,16 +55,15 @@ def model_variables(model: Any) -> dict[str, list[Any]]:
 
 
 def optimizer_variables(optimizer: Any, trained: Sequence[Any] = ()) -> list[Any]:
-    """Return the variables of an optimizer, which are made first if it is known what it trains."""
-    if trained and not getattr(optimizer, "built", False) and hasattr(optimizer, "build"):  # of Keras 2 all say nothing
+    """Return the variables of an optimizer, after it has made them for `trained`, the variables that it trains."""
+    if trained and not getattr(optimizer, "built", False) and hasattr(optimizer, "build"):  # Keras 2 has no `built`
         optimizer.build(trained)
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)
 
 
 def feedback_of(value: Any) -> Any:
-    """Return what has the state of the gradients' compression of an optimizer, or of the one that a model was compiled
-    with; None if there is no such thing."""
+    """Return the `ErrorFeedback` of an optimizer, or of the one that a model was compiled with. None: it has none."""
     return getattr(_optimizer_of(value), "distrun_feedback", None)
 
 
@@ -76,10 +77,10 @@ def _optimizer_of(value: Any) -> Any:
 
 
 def assign(variables: Sequence[Any], arrays: Sequence[Any], path: str) -> None:
-    """Overwrite variables.
+    """Overwrite variables with arrays. `path` is their place, for messages.
 
     Raises:
-        UsageError: they are others than those that were saved.
+        UsageError: other variables were saved, by number or shapes.
     """
     shapes, saved = [list(map(int, each.shape)) for each in variables], [list(np.shape(array)) for array in arrays]
     if shapes != saved:

@@ -1,4 +1,4 @@
-"""Reading the newest checkpoint that is whole, by all ranks together."""
+"""Reading the newest complete checkpoint, by all ranks together."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from distrun.checkpoint.folder import NOTES, Checkpoint
 from distrun.checkpoint.numpy_arrays import Bytes
 from distrun.checkpoint.ranks import Ranks, broadcast_note, gather_notes
 from distrun.errors import CheckpointError
+from distrun.tensor_fusion.packing import small_as_one
 
 VERSION = 1
-"""The version of our notes. One that is higher was written by a newer distrun."""
-_PACKED = 4 << 20
-"""Bytes up to which tensors travel together."""
+"""The version of the notes in a part. A higher version was written by a newer distrun."""
 _log = logging.getLogger("distrun")
 
 Read = dict[int, tuple[parts.Header, dict[str, Bytes]]]
@@ -30,9 +29,9 @@ Read = dict[int, tuple[parts.Header, dict[str, Bytes]]]
 def newest(
     run: Path, ranks: Ranks, is_sharded: bool, damaged: set[Checkpoint]
 ) -> tuple[dict[str, Any], dict[str, Bytes]] | None:
-    """Return the notes and the tensors of the newest checkpoint that is whole, the same on all ranks; None: none is.
+    """Return, on all ranks, the notes and the tensors of the newest complete checkpoint, or None if there is none.
 
-    Those that turn out to be damaged are added to `damaged`, on rank 0, which warns of each.
+    Damaged ones are skipped. Rank 0 warns of each, and adds it to `damaged`.
 
     Raises:
         CheckpointError: on all ranks, if one cannot read.
@@ -53,7 +52,7 @@ def newest(
 
 
 def _finished(run: Path, ranks: Ranks, damaged: set[Checkpoint]) -> Iterator[Checkpoint]:
-    """Yield what rank 0 finds in the folder, on all ranks."""
+    """Yield, on all ranks, the finished checkpoints that rank 0 finds in the folder, newest first."""
     found, failure = [], ""
     if ranks.rank == 0:
         try:
@@ -76,7 +75,8 @@ def _skip(checkpoint: Checkpoint, damage: str, damaged: set[Checkpoint]) -> None
 
 
 def _read(checkpoint: Checkpoint, numbers: list[int]) -> tuple[Read, str, str]:
-    """Return the parts with these numbers, how the first of them is damaged, and why the first cannot be read."""
+    """Return the parts with these numbers. The texts say how the first damaged one is damaged, and why the first
+    unreadable one cannot be read, and are empty otherwise."""
     read: Read = {}
     for number in numbers:
         try:
@@ -94,7 +94,7 @@ def _read(checkpoint: Checkpoint, numbers: list[int]) -> tuple[Read, str, str]:
 def _distributed(
     checkpoint: Checkpoint, ranks: Ranks, owners: list[int], read: Read
 ) -> tuple[dict[str, Any], dict[str, Bytes]]:
-    """Give all ranks what each has read."""
+    """Broadcast each part from the rank that has read it. Returns the notes and the tensors of all parts."""
     notes: dict[str, Any] = {}
     data: dict[str, Bytes] = {}
     for part, owner in enumerate(owners):
@@ -104,7 +104,13 @@ def _distributed(
         notes = notes or told
         arrays = tensors if owner == ranks.rank else {name: np.empty(size, np.uint8) for name, size in sizes.items()}
         if ranks.size > 1:
-            _broadcast(ranks, [arrays[name] for name in sizes], owner)
+            flats = [arrays[name] for name in sizes]
+            sent, finish = small_as_one(
+                flats, owner == ranks.rank, lambda size: np.empty(size, np.uint8), np.concatenate
+            )
+            for array in sent:
+                ranks.broadcast(array, owner)
+            finish()
         data |= arrays
     missing = {name for share in notes["shares"] for name in share} - set(data)
     if missing:
@@ -115,25 +121,8 @@ def _distributed(
     return notes, data
 
 
-def _broadcast(ranks: Ranks, arrays: list[Bytes], root: int) -> None:
-    """Overwrite arrays with the root's; small ones are packed."""
-    batch: list[Bytes] = []
-    for array in [*arrays, None]:
-        if batch and (array is None or sum(each.size for each in batch) + array.size > _PACKED):
-            packed = batch[0] if len(batch) == 1 else np.concatenate(batch)
-            ranks.broadcast(packed, root)
-            if len(batch) > 1 and ranks.rank != root:
-                for each, received in zip(
-                    batch, np.split(packed, np.cumsum([b.size for b in batch])[:-1]), strict=True
-                ):
-                    each[...] = received
-            batch = []
-        if array is not None:
-            batch.append(array)
-
-
 def _check_shared(run: Path, ranks: Ranks) -> None:
-    """Make sure that all ranks see what rank 0 writes.
+    """Make sure that all ranks see what rank 0 writes to the folder `run`.
 
     Raises:
         CheckpointError: they do not, or rank 0 cannot write.

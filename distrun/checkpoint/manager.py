@@ -31,35 +31,33 @@ _ATTEMPT = (
     "DISTRUN_TRIAL",
     *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE", "PMI_JOBID"),
 )
-"""Variables that are the same on all ranks of a job, and others once the ranks are started again."""
+"""Variables that have the same values on all ranks of a job, and other values once the ranks are started again."""
 
 
 class CheckpointManager:
-    """Saves the state of a run in a folder, beside the training, and restores the newest that is whole.
+    """Saves the state of a run in a folder, in the background, and restores the newest complete checkpoint.
 
-    What is saved has names, which `save` and `restore` are given as keyword arguments. A value may be
+    Values are saved and restored by name, as keyword arguments of `save` and `restore`. A value may be
 
     - an object with `state_dict` and `load_state_dict`: models, optimizers, schedulers of torch, wrapped or not;
     - a model or an optimizer of Keras 3 or Keras 2 (a compiled model brings its optimizer), a `tf.Variable`;
     - tensors of torch on any device, arrays of JAX and numpy, pytrees (optax's states, flax's too), named tuples;
     - numbers, texts, bytes, None, and lists, tuples, sets and dicts of all these.
 
-    The ranks of a job all make the same calls. With `sharded=False` rank 0 writes, in a folder of which the others need
-    see nothing; with `sharded=True` each writes its share of the tensors, all of which are taken to be equal on all
-    ranks, to a folder that all hosts share. What is not a tensor is always rank 0's. Any number of ranks may restore
-    either.
+    All ranks of a job make the same calls. With `sharded=False` rank 0 writes everything, and only it needs to see the
+    folder. With `sharded=True` each rank writes a share of the tensors, which must be equal on all ranks, to a folder
+    that all hosts share. Values other than tensors are always rank 0's. Any number of ranks may restore either form.
 
-    It is used in a `with`, or closed, or neither: an interpreter that exits waits for what is being written.
+    Use it in a `with`, or call `close`, or do neither: an interpreter that exits waits for what is being written.
     """
 
     def __init__(self, directory: str | os.PathLike[str], max_to_keep: int | None = 3, sharded: bool = False) -> None:
-        """Nothing is read or made yet.
+        """Make a manager. Nothing is read or written yet.
 
         Args:
-            directory: the folder, one for each run; `save` makes it.
-            max_to_keep: the number of checkpoints that stay, the newest; None: all. While one is written there is one
-                more.
-            sharded: whether each rank writes a share.
+            directory: the folder, one for each run. `save` makes it.
+            max_to_keep: how many of the newest checkpoints are kept. None: all. There is one more while one is written.
+            sharded: whether each rank writes a share of the tensors.
 
         Raises:
             UsageError: `max_to_keep` is less than 1.
@@ -86,17 +84,16 @@ class CheckpointManager:
     # Saving
 
     def save(self, step: int, /, **state: Any) -> None:
-        """Save a state, of which a copy in memory is taken at once; it is written while training goes on.
+        """Copy a state in memory, and write it to the disk in the background while training continues.
 
-        A call waits until the one before has been written. Whatever happens meanwhile, the checkpoint before it stays
-        whole.
+        A call waits until the checkpoint before is written. That one stays complete, whatever happens meanwhile.
 
         Args:
-            step: what `restore` will say; best the number of steps, or of epochs, that are done.
+            step: the `step` that `restore` returns: the number of steps, or of epochs, that are done.
             state: named values.
 
         Raises:
-            UsageError: a value is nothing that a checkpoint can hold.
+            UsageError: a checkpoint cannot hold a value.
             CheckpointError: the checkpoint before this one could not be written, or there is no folder for this one.
         """
         with recording.during(layout.SAVING), ExitStack() as complete:
@@ -123,7 +120,7 @@ class CheckpointManager:
         path = checkpoint.part(ranks.rank)
         try:
             checkpoint.folder.mkdir(parents=True, exist_ok=True)
-            if count > 1:  # saved again: the parts of both must not be taken for one
+            if count > 1:  # if this step is saved again, parts of both attempts must not look like one checkpoint
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise self._not_written(checkpoint, error) from error
@@ -147,7 +144,7 @@ class CheckpointManager:
         self._writer.start(write)
 
     def wait(self) -> None:
-        """Return when what this process writes is on the disk.
+        """Wait until what this process writes is on the disk.
 
         Raises:
             CheckpointError: it could not be written.
@@ -155,14 +152,14 @@ class CheckpointManager:
         self._writer.wait()
 
     def close(self) -> None:
-        """Wait as `wait` does, raise what it raises, and give the memory of the copy back."""
+        """Wait as `wait` does, raise what it raises, and free the memory of the copy."""
         try:
             self._writer.wait()
         finally:
             self._snapshot = Snapshot()
 
     def _attempt(self, count: int) -> str:
-        """Return the text that tells checkpoints of the same step apart; all ranks that write parts have the same."""
+        """Return the text that tells checkpoints of the same step apart, equal on all ranks that write parts."""
         if count == 1:
             return self._own
         variables = "\n".join(os.environ.get(name, "") for name in _ATTEMPT)
@@ -177,24 +174,25 @@ class CheckpointManager:
     # Restoring
 
     def restore(self, step: int = 0, **state: Any) -> SimpleNamespace:
-        """Give all ranks the state of the newest checkpoint that is whole.
+        """Restore the newest complete checkpoint on all ranks.
 
-        One that is damaged is skipped, with a warning. Objects with a state (models, optimizers, variables) are
-        overwritten in place; an optimizer of Keras by itself must have been built. All else is made again, tensors
-        where the given ones are. Rank 0 chooses and reads; with `sharded=True` all ranks do.
+        Damaged checkpoints are skipped, with a warning. Objects with a state (models, optimizers, variables) are
+        overwritten in place. An optimizer of Keras that is given without its model must have been built. All other
+        values are new ones, and their tensors are on the devices of the given ones. Rank 0 chooses and reads the
+        checkpoint. With `sharded=True` all ranks read.
 
         Args:
-            step: what the result says if there is no checkpoint.
-            state: named values: what to overwrite, and what to return if there is no checkpoint. They may be fewer than
-                were saved.
+            step: the `step` of the result if there is no checkpoint.
+            state: named values: objects to overwrite, and values to return if there is no checkpoint. Values that were
+                saved may be left out.
 
         Returns:
             An object with the attributes `step`, as it was saved, and one for each name in `state`.
 
         Raises:
-            UsageError: the checkpoint has no value of a name, or one that does not fit.
+            UsageError: the checkpoint does not have a name, or its value does not fit.
             CheckpointError: the folder cannot be read, is not shared by all hosts although `sharded=True` needs that,
-                or what was being written before could not be.
+                or the checkpoint before could not be written.
         """
         self._writer.wait()
         ranks = present()
@@ -214,8 +212,10 @@ class CheckpointManager:
 
 
 def _with_more(value: Any) -> Iterator[Any]:
-    """Yield the objects, in containers too, whose state is complete only within their `complete_state()`, which all
-    ranks enter: optimizers whose gradients are compressed."""
+    """Yield the objects in `value` that have a `complete_state()`, such as optimizers with compressed gradients.
+
+    Their state is complete only within that context, which all ranks enter together.
+    """
     if isinstance(value, dict):
         for each in value.values():
             yield from _with_more(each)

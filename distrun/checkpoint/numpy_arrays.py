@@ -12,34 +12,34 @@ from numpy.typing import NDArray
 from distrun.errors import UsageError
 
 Bytes = NDArray[np.uint8]
-"""A flat array: the bytes of a tensor, in row-major order and in this machine's byte order."""
+"""A flat array with the bytes of a tensor, in row-major order and in this machine's byte order."""
 PLAIN_KINDS = "biufcSUmM"
-"""numpy's letters for the dtypes whose elements are bytes and no more."""
+"""numpy's letters for the dtypes whose elements are plain bytes."""
 
 
 @dataclass(frozen=True)
 class Capture:
-    """A tensor that is to be saved: what its header says, and how to copy its bytes."""
+    """A tensor to save: what the header says about it, and how to copy its bytes."""
 
     note: dict[str, Any]
-    """Whatever `restored` needs besides the bytes: `dtype` (a name), `shape` (a list) and so on; as JSON."""
+    """The facts that `restored` needs besides the bytes, as JSON: `dtype` (a name), `shape` (a list) and so on."""
     size: int
     """The number of its bytes."""
     copy: Callable[[Bytes], None]
     """Copies the bytes to an array of that size. On a GPU the copy is queued on the current stream."""
     identity: Hashable = None
-    """Equal for tensors that share their memory, of which one is saved. None: not known."""
+    """Equal for tensors that share their memory, so that it is saved once. None: unknown."""
     on_gpu: bool = False
-    """Whether it is torch's, on a GPU."""
+    """Whether it is a tensor of torch on a GPU."""
 
 
 def matches(value: Any) -> bool:
-    """Whether a value is one of these."""
+    """Whether a value is an array or a scalar of numpy."""
     return isinstance(value, (np.ndarray, np.generic))
 
 
 def captured(value: Any, path: str) -> Capture:
-    """Return what is to be saved of one.
+    """Return the note, size and bytes of an array or scalar. `path` is its place, for messages.
 
     Raises:
         UsageError: its elements are Python objects.
@@ -57,13 +57,13 @@ def captured(value: Any, path: str) -> Capture:
 
 
 def restored(note: dict[str, Any], data: Bytes, like: Any) -> Any:
-    """Return an array made of its bytes, which it keeps."""
+    """Return the array with these bytes, in their memory."""
     array = data.view(dtype_of(note["dtype"])).reshape(note["shape"])
     return array[()] if note.get("scalar") else array
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether the elements are bytes and no more: ml_dtypes's bfloat16 and the like are of the kind V, with a name."""
+    """Whether the elements are plain bytes. bfloat16 and others of ml_dtypes are of the kind V, with a name."""
     return dtype.kind in PLAIN_KINDS or (
         dtype.kind == "V" and dtype.names is None and not dtype.name.startswith("void")
     )
@@ -75,10 +75,10 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the dtype of a name; those that numpy does not have itself come from ml_dtypes.
+    """Return the dtype with a name, from ml_dtypes where numpy does not have it.
 
     Raises:
-        UsageError: it is the name of a dtype of ml_dtypes, which is not installed.
+        UsageError: it is a dtype of ml_dtypes, which is not installed.
     """
     try:
         return np.dtype(name)

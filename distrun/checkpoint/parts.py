@@ -1,11 +1,11 @@
 """The files of a checkpoint: each part is one, in the safetensors format.
 
     8 bytes      the length of the header, little-endian
-    header       JSON: for each tensor its dtype, shape and place in the data; texts of ours in `__metadata__`
+    header       JSON: for each tensor its dtype, shape and place in the data; texts of distrun in `__metadata__`
     data         the bytes of all tensors, without gaps
 
 Any program that reads safetensors reads the tensors. `__metadata__` has `checksum`, the CRC-32 of the whole file with
-eight zeros in place of itself, and what `manager` notes there. Format: https://github.com/huggingface/safetensors
+eight zeros in its place, and the notes of `manager`. Format: https://github.com/huggingface/safetensors
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _DTYPES = {
     **{"bool": "BOOL", "bfloat16": "BF16", "complex64": "C64"},
     **{"float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"},
 }
-"""The format's names of dtypes. Tensors of others are bytes, U8, to it; what they are stands in our own notes."""
+"""The format's names of dtypes. Tensors of other dtypes are bytes, U8, in it, and their dtypes are in the notes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor's place in the data, and what the header says of it."""
+    """A tensor in the header: its dtype and shape there, and its place in the data, in bytes."""
 
     name: str
     dtype: str
@@ -63,7 +63,7 @@ class Header:
 
 
 def layout(tensors: Mapping[str, Capture]) -> list[Entry]:
-    """Return where tensors lie: those with the largest elements first, so that all are aligned."""
+    """Return the places of tensors in the data: the largest elements first, so that all are aligned."""
     entries: list[Entry] = []
     stop = 0
     for name in sorted(tensors, key=lambda name: (-_element_size(tensors[name]), name)):
@@ -75,7 +75,7 @@ def layout(tensors: Mapping[str, Capture]) -> list[Entry]:
 
 
 def _element_size(tensor: Capture) -> int:
-    """Return the largest power of two that its size allows for an element, which is the size of one or more."""
+    """Return the largest power of two that divides the size of an element, in bytes."""
     count = int(np.prod(tensor.note["shape"], dtype=np.int64))
     each = tensor.size // count if count else 1
     return each & -each
@@ -85,10 +85,10 @@ def _element_size(tensor: Capture) -> int:
 
 
 def write(path: Path, metadata: Mapping[str, str], entries: list[Entry], data: Bytes) -> None:
-    """Write a part, so that the file is there whole or not at all, whenever the machine stops.
+    """Write a part, such that the file exists completely or not at all, whenever the machine stops.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it then.
+        OSError: it cannot be written. No file is left then.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -108,7 +108,7 @@ def _write(file: BinaryIO, metadata: Mapping[str, str], entries: list[Entry], da
     for start in range(0, data.size, _CHUNK):
         chunk = data[start : start + _CHUNK].data
         checksum = zlib.crc32(chunk, checksum)
-        while chunk:  # a file without a buffer may take less
+        while chunk:  # an unbuffered file may write less
             chunk = chunk[file.write(chunk) :]
     header = _encode(metadata, entries, f"{checksum:08x}")
     assert len(header) == length
@@ -126,7 +126,7 @@ def _encode(metadata: Mapping[str, str], entries: list[Entry], checksum: str) ->
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the kernel write the names in a folder to the disk."""
+    """Write the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -138,7 +138,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_header(path: Path) -> Header:
-    """Return the header of a part whose size is what the header says. The checksum is not looked at.
+    """Return the header of a part, after checking the file's size against it. The checksum is not checked.
 
     Raises:
         CheckpointError: it is damaged.
@@ -149,7 +149,7 @@ def read_header(path: Path) -> Header:
 
 
 def read(path: Path) -> tuple[Header, dict[str, Bytes]]:
-    """Return the header of a part, and the bytes of its tensors in memory of their own.
+    """Return the header of a part, and the bytes of each tensor in an array of its own.
 
     Raises:
         CheckpointError: it is damaged.

@@ -1,6 +1,6 @@
-"""The ranks of the job as a checkpoint needs them: through distrun, through torch.distributed, or a single one.
+"""The communication that checkpoints need: by distrun, by torch.distributed, or none for a single process.
 
-Tensors travel as bytes, and notes as JSON: nothing is pickled.
+Tensors are sent as bytes, and notes as JSON. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from distrun.runtime.world.environments import detect
 
 
 class Ranks(Protocol):
-    """The ranks, all of which make the same calls in the same order."""
+    """The ranks of a job. All make the same calls in the same order."""
 
     rank: int
     size: int
 
     def broadcast(self, data: Bytes, root: int) -> None:
-        """Overwrite `data`, of the same length everywhere, with the root's."""
+        """Overwrite `data`, of the same length on all ranks, with the root's."""
         ...
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -35,12 +35,12 @@ class Ranks(Protocol):
 
 
 def gather_notes(ranks: Ranks, note: Any) -> list[Any]:
-    """Return the notes of all ranks, in rank order, each what JSON can hold."""
+    """Return the notes of all ranks, in rank order. A note is anything that JSON can hold."""
     return [json.loads(each) for each in ranks.gather(json.dumps(note).encode("ascii"))]
 
 
 def broadcast_note(ranks: Ranks, note: Any, root: int) -> Any:
-    """Return the root's note; what the others give is not looked at."""
+    """Return the root's note. The other ranks' notes are ignored."""
     payload = np.frombuffer(json.dumps(note).encode("ascii") if ranks.rank == root else b"", np.uint8)
     length = np.array([payload.size], np.int64).view(np.uint8)
     ranks.broadcast(length, root)
@@ -50,7 +50,7 @@ def broadcast_note(ranks: Ranks, note: Any, root: int) -> Any:
 
 
 class _Alone:
-    """A process that was started by itself."""
+    """The only rank: a process that was not started as one of several."""
 
     rank, size = 0, 1
 
@@ -62,7 +62,7 @@ class _Alone:
 
 
 class _Distrun:
-    """The ranks of the world."""
+    """The ranks of distrun's world."""
 
     def __init__(self) -> None:
         self.rank, self.size = world.rank(), world.size()
@@ -116,7 +116,7 @@ def present() -> Ranks:
     """Return the ranks of the job.
 
     Raises:
-        UsageError: there are several, and they cannot talk to each other yet.
+        UsageError: there are several, and they cannot communicate yet.
     """
     if world.is_initialized():
         return _Distrun()

@@ -1,4 +1,4 @@
-"""Copies of tensors in memory, from which they are written while training changes the tensors themselves."""
+"""Copies of tensors in memory. They are written from the copies while training changes the tensors themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distrun.checkpoint.parts import Entry, layout
 
 
 class Snapshot:
-    """One copy at a time, in memory that serves again for the next: fresh memory would cost page faults in each."""
+    """One copy at a time, in memory that is reused for the next one: fresh memory would cost page faults each time."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.uint8)
@@ -21,16 +21,16 @@ class Snapshot:
         self._copied: Any = None
 
     def take(self, tensors: Mapping[str, Capture]) -> list[Entry]:
-        """Copy tensors, as they are now; return where they lie in `data`, in order and without gaps.
+        """Copy tensors as they are now. Returns where they lie in `data`, in order and without gaps.
 
-        From a GPU the copies are queued on the current stream, behind the work that makes the tensors, and `data` waits
+        Copies from a GPU are queued on the current stream, behind the kernels that compute the tensors. `data` waits
         for them.
         """
         entries = layout(tensors)
         on_gpu = any(tensor.on_gpu for tensor in tensors.values())
         size = entries[-1].stop if entries else 0
         if size > self._memory.size or on_gpu > self._is_pinned:
-            self._memory = np.empty(0, np.uint8)  # first let go of the old
+            self._memory = np.empty(0, np.uint8)  # free the old one first
             self._memory = _pinned(size) if on_gpu else np.empty(size, np.uint8)
             self._is_pinned = on_gpu
         for entry in entries:
@@ -39,7 +39,7 @@ class Snapshot:
         return entries
 
     def data(self, entries: list[Entry]) -> Bytes:
-        """Wait until the copies are done, and return them."""
+        """Wait until the copies are done, and return their memory."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._memory[: entries[-1].stop if entries else 0]
@@ -58,10 +58,11 @@ def _recorded() -> Any:
 
 
 def shares(sizes: Mapping[str, int], count: int) -> list[list[str]]:
-    """Deal tensors to so many parts, the largest first and each to the part with the fewest bytes so far.
+    """Divide tensors of these `sizes` in bytes among `count` parts: the largest first, each to the part with the fewest
+    bytes so far. Returns the names in each part.
 
-    That is the greedy rule for scheduling on identical machines (Graham 1969): no part has more than 4/3 of the least
-    possible. All ranks that have the same sizes find the same shares.
+    This is the greedy rule for scheduling on identical machines (Graham 1969): no part has more than 4/3 of the least
+    possible. All ranks that have the same sizes compute the same shares.
     """
     dealt: list[list[str]] = [[] for _ in range(count)]
     filled = [0] * count

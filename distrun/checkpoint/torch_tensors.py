@@ -19,10 +19,10 @@ def matches(value: Any) -> bool:
 
 
 def captured(tensor: torch.Tensor, path: str) -> Capture:
-    """Return what is to be saved of a tensor.
+    """Return the note, size and bytes of a tensor. `path` is its place, for messages.
 
     Raises:
-        UsageError: it has no memory of its own that a rank could save: sparse, quantised, on `meta`, or sharded.
+        UsageError: it is sparse, quantised, on `meta` or sharded, and has no memory of its own that a rank could save.
     """
     import torch
 
@@ -45,7 +45,7 @@ def captured(tensor: torch.Tensor, path: str) -> Capture:
 
 
 def restored(note: dict[str, Any], data: Bytes, like: Any) -> torch.Tensor:
-    """Return a tensor made of its bytes, which it keeps: on the device of `like` if that is a tensor, else on the CPU.
+    """Return the tensor with these bytes: on the device of `like` if that is a tensor, else on the CPU in their memory.
 
     Raises:
         UsageError: this torch does not have its dtype.
@@ -60,7 +60,7 @@ def restored(note: dict[str, Any], data: Bytes, like: Any) -> torch.Tensor:
 
 
 def view(data: Bytes, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-    """Return bytes as a tensor."""
+    """Return a tensor in the memory of `data`."""
     import torch
 
     if not data.size:

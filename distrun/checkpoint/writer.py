@@ -1,4 +1,4 @@
-"""Work that a thread does while training goes on; one piece at a time."""
+"""A thread for work beside the training, one function at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from distrun.runtime.world import world
 
 _log = logging.getLogger("distrun")
 _failed: list[CheckpointError] = []
-"""Errors that no call has raised yet."""
+"""Errors of all writers that no call has raised yet."""
 
 
 class Writer:
-    """Runs one function at a time in a thread of its own, which lives no longer than that.
+    """Runs one function at a time, each in a new thread.
 
-    The interpreter waits for the thread before it exits. A process whose last work has failed, and that ends without
-    having been told, has the exit status 1.
+    The interpreter waits for the thread before it exits. If the last function has failed and no call has raised its
+    error, the process exits with status 1.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Writer:
         self._error: CheckpointError | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have the thread run a function; `wait` must have been called before."""
+        """Start `work` in a thread. `wait` must have been called before."""
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, args=(work,), name="distrun checkpoint")
         self._thread.start()
@@ -43,10 +43,10 @@ class Writer:
             _failed.append(error)
 
     def wait(self) -> None:
-        """Wait for the end of the work.
+        """Wait until the last function has ended.
 
         Raises:
-            CheckpointError: it has failed. It is raised once.
+            CheckpointError: the error of that function. It is raised once.
         """
         if self._owner != os.getpid():  # a forked child has neither the thread nor its errors
             self._thread = self._error = None
@@ -61,7 +61,7 @@ class Writer:
 
 
 def _report() -> None:
-    """Tell of failures that no call has raised: a lost checkpoint must not end in success."""
+    """Log errors that no call has raised, and exit with status 1: a lost checkpoint must not end in success."""
     for error in _failed:
         _log.error("%s", error)
     if _failed and getattr(sys, "last_value", None) is None:

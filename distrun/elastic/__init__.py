@@ -1,4 +1,4 @@
-"""Elastic training: a training function that goes on when ranks come or go.
+"""Elastic training: a training function that continues when ranks come or go.
 
     @elastic.run
     def train(state):
@@ -10,11 +10,13 @@
 
     train(TorchState(model, optimizer, step=0))
 
-The names are Horovod's. What is said here once, each framework's face says with its own states.
+The names are Horovod's. Each framework's face has states of its own, such as `distrun.torch.elastic.TorchState`.
 
-The room: `loop` has `run`, which calls the function again and again; `state` is what every state can do, `objects` the
-state of plain objects, and the one that the frameworks' states extend by a `part` for each thing that has tensors.
-`donor` decides whose state the ranks take, and `arrays` has it sent. The runtime has `world.regroup` for it.
+The room: `loop` has `run`, which calls the function once in each generation. `state` is the base of all states.
+`objects` has the state of plain objects, which is also the base of the frameworks' states. It is made of parts
+(`part`): `stateful` is the one for objects with a state_dict, `graphs` has those for TensorFlow, Keras and JAX, and
+`torch/elastic` has those for PyTorch. `donor` chooses the rank whose state all ranks take. The runtime's side is
+`world.regroup`.
 """
 
 from typing import TYPE_CHECKING

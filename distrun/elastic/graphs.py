@@ -1,11 +1,11 @@
-"""The common part of the states for TensorFlow, Keras and JAX: foreign errors, and tensors by way of host memory."""
+"""The base of the states for TensorFlow, Keras and JAX: errors of the framework, and tensors in host memory."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,57 +16,39 @@ from distrun.errors import UsageError
 from distrun.graphs import residuals as residuals
 from distrun.runtime.world import regroup, world
 
+if TYPE_CHECKING:  # it loads JAX
+    from distrun.graphs.jax.lookahead import Lookahead
+
 _ABORT = re.compile(r"\b(JobAborted|Bootstrap)Error: (?P<sentence>[^\n]*)")
 
 
-class Lookahead(Protocol):
-    """The last step boundaries of a training, for frameworks that compute ahead: see `distrun.graphs.jax.lookahead`."""
-
-    def add(self, arrays: Any, note: Any, /) -> None:
-        """Add a boundary; raises if a step before has failed."""
-        ...
-
-    def wait(self) -> None:
-        """Wait for the last boundary; raises as `add` does."""
-        ...
-
-    def newest(self) -> tuple[Any, Any] | None:
-        """Return the last boundary that is computed, with its note."""
-        ...
-
-    def clear(self) -> None:
-        """Keep none."""
-        ...
-
-
-class Ahead(Protocol):
+class Ahead(Part):
     """A part whose arrays never change, and may still be computed at a step boundary."""
 
     def arrays(self) -> Any:
         """Return all of them."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} has no arrays: let it return all of them")
 
-    def go_back(self, arrays: Any, /) -> None:
-        """Have these arrays again."""
-        ...
+    def go_back(self, arrays: Any) -> None:
+        """Take these arrays, which `arrays` has returned before, in place of the present ones."""
+        raise NotImplementedError(f"{type(self).__name__} has no go_back: let it take these arrays")
 
 
 class GraphState(ObjectState):
     """The base of the states for frameworks that run graphs.
 
-    Where the framework computes ahead, a class that extends this sets `lookahead`: then a rank goes back to the last
-    boundary that is computed, in whichever step the error comes to light.
+    Where the framework computes ahead, a class that extends this one sets `lookahead`. Then a rank goes back to the
+    last boundary that is computed, whichever step raises the error.
 
-    What compression has taken from the gradients, and is to be made up for, is each rank's own: a rank keeps it when
-    others come or go, goes back to what it was at the last commit with the rest, and takes nobody else's. What a rank
-    that is gone owed is gone with it, and a newcomer owes nothing.
+    The residuals of compressed gradients belong to each rank. A rank keeps its own when others come or go, restores
+    them with the rest of its last commit, and takes none of other ranks. Those of a rank that is gone are lost, and a
+    newcomer has none.
     """
 
-    _residuals: residuals.Residuals | None = None  # as of the last `save`
-
     lookahead: Lookahead | None = None
-    ahead: Sequence[str] = ()
-    """The names of the parts that are `Ahead`."""
+    """The last step boundaries of the training, where its parts are `Ahead`."""
+    _residuals: residuals.Residuals | None = None
+    """As of the last `save`."""
 
     def mark(self) -> None:
         """Note a step boundary."""
@@ -74,12 +56,13 @@ class GraphState(ObjectState):
         self._look()
         is_kept = residuals.are_kept()
         if self.lookahead is not None and (is_kept or regroup.planned() is not None):
-            self.lookahead.wait()  # the others need all of our steps; and nobody knows what is lost before it is
+            # Other ranks need all steps of this one, and residuals are known only when the steps are computed.
+            self.lookahead.wait()
         if is_kept:
             residuals.settle()
 
     def save(self) -> None:
-        """Keep a copy of every part, and what compression has taken from this rank's gradients."""
+        """Keep a copy of every part, and of the residuals of this rank's gradients."""
         super().save()
         self._residuals = residuals.residuals()
 
@@ -89,7 +72,7 @@ class GraphState(ObjectState):
         residuals.load(self._residuals or {})
 
     def recover(self, is_aborted: bool) -> None:
-        """Go back to the last boundary that is computed, or to the last commit if that has to be."""
+        """Go back to the last boundary that is computed or, where there is none, to the last commit."""
         if self.lookahead is not None and self._boundaries > NEW:
             found = self.lookahead.newest()
             if found is None:
@@ -103,7 +86,7 @@ class GraphState(ObjectState):
         is_new = self._boundaries == NEW
         super().sync()
         if is_new and self._boundaries > 0:
-            residuals.load({})  # such as those of a checkpoint, which the others have made up for
+            residuals.load({})  # a checkpoint's, say, which the other ranks have added to their gradients already
             self._residuals = None
         if self.lookahead is not None:
             self.lookahead.clear()
@@ -111,31 +94,31 @@ class GraphState(ObjectState):
 
     def _look(self) -> None:
         if self.lookahead is not None:
-            arrays = {name: self._parts[name].arrays() for name in self.ahead}  # type: ignore[attr-defined]
-            others = {name: part.describe() for name, part in self._parts.items() if name not in self.ahead}
+            arrays = [part.arrays() for part in self._parts.values() if isinstance(part, Ahead)]
+            others = [part.describe() for part in self._parts.values() if not isinstance(part, Ahead)]
             self.lookahead.add(arrays, (self._boundaries, others))
 
-    def _go_back(self, arrays: dict[str, Any], note: tuple[int, dict[str, Any]]) -> None:
+    def _go_back(self, arrays: list[Any], note: tuple[int, list[Any]]) -> None:
         self._boundaries, others = note
-        for name, value in arrays.items():
-            self._parts[name].go_back(value)  # type: ignore[attr-defined]
-        for name, description in others.items():
-            self._parts[name].adopt(description)
-            self._parts[name].complete()
+        left, described = iter(arrays), iter(others)
+        for part in self._parts.values():
+            if isinstance(part, Ahead):
+                part.go_back(next(left))
+            else:
+                part.adopt(next(described))
+                part.complete()
         if self._boundaries == self._committed:  # steps may have been made since, without a boundary
             residuals.load(self._residuals or {})
 
     def is_abort(self, error: Exception) -> bool:
-        """Return whether an exception of the training function says that a rank is lost; see `State.is_abort`.
+        """Return whether an exception of the training function says that a rank is lost. See `State.is_abort`.
 
-        In a graph the framework raises in our place, with our error's name and text in its own text.
+        In a graph the framework raises an error of its own, whose text contains the name and the text of distrun's.
         """
-        if super().is_abort(error):
-            return True
-        return self._sentence(error) is not None
+        return super().is_abort(error) or self._sentence(error) is not None
 
     def reason_of(self, error: Exception) -> str:
-        """Return our own words, of those that the framework has put around them."""
+        """Return the sentence of distrun's error in the text of the framework's."""
         return self._sentence(error) or str(error)
 
     @staticmethod
@@ -151,8 +134,8 @@ class HostArrays(Part):
 
     def __init__(self) -> None:
         self._saved: list[Any] = []
-        self._is_taking = False
-        self._arriving: list[Any] | None = None
+        self._received: list[Any] | None = None
+        """The arrays that the donor's overwrite, from `adopt` until `complete`. None at other times."""
 
     def entries(self) -> list[str]:
         """Return a text for each tensor: its name, shape and dtype, alike on all ranks."""
@@ -170,10 +153,10 @@ class HostArrays(Part):
         self._saved = [np.array(value) for value in self.values()]
 
     def restore(self) -> None:
-        self._arriving, self._is_taking = None, False
         self.assign(self._saved)
 
     def describe(self) -> Any:
+        self._received = None
         return self.entries()
 
     def adopt(self, description: Any) -> None:
@@ -184,15 +167,15 @@ class HostArrays(Part):
                     f"this rank, {world.rank()}, cannot take the state of another: in place {place} it has {here}, and "
                     f"the other {there}; build the same on every rank, before elastic.run"
                 )
-        self._is_taking = True
+        self._received = []
 
     def tensors(self) -> Sequence[Any]:
-        if not self._is_taking:
+        if self._received is None:
             return [np.require(value, requirements="C") for value in self.values()]
-        self._arriving = [np.require(value, requirements=("C", "W")) for value in self.values()]
-        return self._arriving
+        self._received = [np.require(value, requirements=("C", "W")) for value in self.values()]
+        return self._received
 
     def complete(self) -> None:
-        if self._arriving is not None:
-            self.assign(self._arriving)
-        self._arriving, self._is_taking = None, False
+        if self._received:  # else nothing was sent: all ranks have the same
+            self.assign(self._received)
+        self._received = None

@@ -1,4 +1,4 @@
-"""The exception by which a training function is left at a step boundary, for others to join."""
+"""The exception that leaves a training function at a step boundary, so that ranks can come or go."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
@@ -8,6 +8,6 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  # Horovod's name
     """
 
     def __init__(self, skip_sync: bool = False) -> None:
-        """`skip_sync` is Horovod's, and kept: what has to be sent, the ranks find out by themselves."""
+        """`skip_sync` is accepted for Horovod's sake. It has no effect: the ranks find out themselves what to send."""
         super().__init__(skip_sync)
         self.skip_sync = skip_sync

@@ -1,4 +1,4 @@
-"""The loop around a training function: into it, out of it when ranks come or go, and into it again."""
+"""The loop around a training function, which calls it again whenever ranks have come or gone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _State = TypeVar("_State", bound=State)
 
-_is_finished = False  # there are no more generations: what runs then is as in a job that is not elastic
+_is_finished = False  # after the last generation, a training function runs as in a job that is not elastic
 
 
 def run(
@@ -23,16 +23,16 @@ def run(
 ) -> Callable[Concatenate[_State, _Arguments], _Result]:
     """Make a training function elastic: `@elastic.run`.
 
-    When a rank is lost, or ranks are to come or go, the function is left on all ranks, by an exception that its next
-    collective or step boundary raises; and when the new ranks have met and have the same state, it is called again. So
-    it goes on from what is in `state`, and what is made inside it is made again. Newcomers run the script as the others
-    did, up to here.
+    When a rank is lost, or ranks are to come or go, the next collective or step boundary raises an exception on all
+    ranks, which leaves the function. When the new ranks have connected and have the same state, it is called again. So
+    it continues from what is in `state`, and objects that it makes itself are made again. Newcomers run the script from
+    its start, up to this call.
 
     Under a launcher that is not elastic the ranks take the state of rank 0, and the function is called once.
 
     Args:
         func: takes the state as its first argument. Collectives and weights belong inside it, or before it where every
-            rank passes; nothing that it was called with may have changed but `state`.
+            rank passes. Of its arguments, it may change only `state`.
 
     Returns:
         A function with the same arguments and the same result. It returns when `func` has returned on all ranks.
@@ -54,7 +54,7 @@ def run(
 
 
 def run_fn(func: Callable[..., Any], reset: Callable[[], object]) -> Callable[..., Any]:
-    """Do what `run` does; Horovod's name. `reset` is not called: leaving the world and joining it is the runtime's."""
+    """Do what `run` does, by Horovod's name. `reset` is not called: the runtime itself leaves and joins worlds."""
     return run(func)
 
 
@@ -77,6 +77,6 @@ def _train(state: State, func: Callable[[], _Result]) -> _Result:
             if not state.is_abort(error):
                 raise
             reason, is_aborted = state.reason_of(error), True
-        # Not in the `except` clause: the error keeps what the function had alive, loaders and activations among it.
+        # Not in the `except` clause, where the error would keep the function's objects alive: loaders, activations.
         regroup.rejoin(reason)
         is_back = True

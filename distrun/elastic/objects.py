@@ -1,4 +1,4 @@
-"""ObjectState: a state of parts, the last of which is the plain objects."""
+"""ObjectState: a state made of parts, one of which holds the plain objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from distrun.contract import horovod
-from distrun.elastic.arrays import broadcast_arrays
 from distrun.elastic.donor import NEW, DonorCandidate, Election, elect
 from distrun.elastic.part import Part
 from distrun.elastic.state import State
@@ -19,6 +18,7 @@ from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
 from distrun.runtime import collectives
 from distrun.runtime.collectives import objects
+from distrun.runtime.collectives.copies import broadcast_arrays
 from distrun.runtime.world import world
 
 log = logging.getLogger("distrun")
@@ -32,8 +32,8 @@ _UNCERTAIN = (
 class ObjectState(State):
     """A state of Python objects, each of which is an attribute: `ObjectState(epoch=0, best=1e9)`.
 
-    After a loss of ranks, all go on from the state of the rank that is furthest, which the others take from it: objects
-    travel pickled. The classes for frameworks extend it by models and optimizers, whose tensors do not.
+    After a loss of ranks, all continue from the state of the rank with the most steps, which sends it to the others.
+    Objects are pickled. The frameworks' states extend this one by models and optimizers, whose tensors are broadcast.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class ObjectState(State):
         """Make a state whose attributes are the keyword arguments.
 
         Args:
-            bcast_object: a function such as `distrun.broadcast_object`, by which objects are sent.
+            bcast_object: a function that sends objects, such as `distrun.broadcast_object`.
             get_rank: accepted for Horovod's sake, and not needed.
-            kwargs: the attributes. What has `state_dict` and `load_state_dict` is kept and sent by these, such as what
-                `distrun.data.shard` returns; other objects are pickled.
+            kwargs: the attributes. Objects with `state_dict` and `load_state_dict`, such as what `distrun.data.shard`
+                returns, are kept and sent by these. Other objects are pickled.
 
         Raises:
             UsageError: an attribute would hide a method of the state.
@@ -58,9 +58,9 @@ class ObjectState(State):
         self._committed = NEW
         self._has_copy = False
         self._is_torn = False
-        """Whether another rank's state has come here only in part."""
+        """Whether this rank has received only a part of another's state."""
         self._is_clean = True
-        """Whether training can go on from this rank's state; as of the last `recover`."""
+        """Whether training can continue from this rank's state, as of the last `recover`."""
         self._election: Election | None = None
         names = []
         for name, value in kwargs.items():
@@ -68,7 +68,7 @@ class ObjectState(State):
                 raise UsageError(
                     f"{name}= would hide the method {name} of {type(self).__name__}: give the attribute another name"
                 )
-            part = self.part_of(name, value)
+            part = value if isinstance(value, Part) else self.part_of(name, value)
             if part is None:
                 names.append(name)
             else:
@@ -79,17 +79,17 @@ class ObjectState(State):
     # For classes that extend it ---------------------------------------------------------------------------------------
 
     def part_of(self, name: str, value: Any) -> Part | None:
-        """Return the part that an attribute is kept and sent by; None for an object to pickle."""
+        """Return the part that keeps and sends an attribute, or None for an object to pickle."""
         return StatefulPart(value) if is_stateful(value) else None
 
     def broadcast_tensors(self, tensors: Sequence[Any], root_rank: int) -> None:
-        """Overwrite the tensors of all parts with those of a rank, in place; here they are contiguous numpy arrays."""
+        """Overwrite the tensors of all parts with the root's, in place. Here they are contiguous numpy arrays."""
         broadcast_arrays(tensors, root_rank, "elastic.tensors")
 
     # The protocol -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start counting; copies from before are void."""
+        """Start counting boundaries. Earlier copies are no longer used."""
         super().begin()
         self._committed = NEW
         self._has_copy = False
@@ -133,7 +133,7 @@ class ObjectState(State):
             self._is_clean = True
 
     def elect(self) -> None:
-        """Agree with the other ranks on the one whose state all take in `sync`."""
+        """Agree with the other ranks on the donor: the rank whose state all take in `sync`."""
         own = np.array([[self._boundaries, self._is_clean]], np.int64)
         rows = collectives.allgather(own, "elastic.standings").tolist()
         self._election = election = elect([DonorCandidate(boundaries, bool(clean)) for boundaries, clean in rows])
@@ -147,9 +147,9 @@ class ObjectState(State):
             part.abandon()
 
     def sync(self) -> None:
-        """Give all ranks the state of the one that was elected; of rank 0 outside of `elastic.run`.
+        """Give all ranks the state of the elected donor or, outside of `elastic.run`, of rank 0.
 
-        What is left of an epoch is dealt out to all ranks again. In Horovod's mode the state is committed.
+        What is left of an epoch is divided among all ranks again. In Horovod's mode the state is committed.
 
         Raises:
             UsageError: this rank's script has made another state than the donor's.

@@ -1,4 +1,4 @@
-"""State: what all states of elastic training can do."""
+"""State: the base of all states of elastic training."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distrun.runtime.world import regroup
 
 
 class State:
-    """The base of all states: a state is what a training goes on from, on whichever ranks there are.
+    """The base of all states. A training continues from its state, with any number of ranks.
 
-    To make one of your own, extend `ObjectState`; or this class, as with Horovod: override `save`, `restore` and
-    `sync`, which gives all ranks the state of rank 0. Such a state goes back to its last commit whenever a rank is
-    lost; rank 0 is always one that was there before, if any was.
+    To make a state of your own, extend `ObjectState`. Or extend this class as with Horovod: override `save`, `restore`
+    and `sync`, which gives all ranks the state of rank 0. Such a state goes back to its last commit whenever a rank is
+    lost. Rank 0 is always a survivor, if there is one.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class State:
         """Make a state.
 
         Args:
-            bcast_object: a function such as `distrun.broadcast_object`, by which objects are sent.
+            bcast_object: a function that sends objects, such as `distrun.broadcast_object`.
             get_rank: accepted for Horovod's sake, and not needed.
         """
         self._bcast_object = bcast_object
@@ -35,27 +35,27 @@ class State:
     # What training functions call -------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Mark a step boundary: all that belongs to a step is done, and nothing of the next has begun.
+        """Mark a step boundary: one step is complete, and the next has not begun.
 
-        Nothing is copied. Call it right after `optimizer.step()`, and after what you count: then no step is lost when a
+        Nothing is copied. Call it right after `optimizer.step()`, and after counting steps. Then no step is lost when a
         rank dies, and none is made twice.
 
         Raises:
-            HostsUpdatedInterrupt: ranks are to come or go; leave it to `elastic.run`.
+            HostsUpdatedInterrupt: ranks are to come or go. `elastic.run` catches it.
         """
         self.mark()
         if regroup.planned() is not None:
             raise HostsUpdatedInterrupt
 
     def check_host_updates(self) -> None:
-        """Do what `advance` does; Horovod's name."""
+        """Do what `advance` does, by Horovod's name."""
         self.advance()
 
     def commit(self) -> None:
         """Mark a step boundary, and keep a copy of the state to go back to.
 
-        The copy is needed only if training changes weights in between without marking boundaries: what was done since
-        is done again then.
+        The copy is needed only if training changes weights without marking boundaries. Then a rank that is lost in
+        between costs the steps since the last commit, which are made again.
 
         Raises:
             HostsUpdatedInterrupt: as `advance` does.
@@ -66,53 +66,52 @@ class State:
             raise HostsUpdatedInterrupt
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
-        """Have functions called whenever the ranks have changed, on those that were there before.
+        """Call these functions whenever the ranks have changed, on the ranks that were there before.
 
-        They run when rank and size are the new ones, and before the ranks take the donor's state; so they may adjust
-        the learning rate to the new size. Newcomers do not call them: collectives belong here only if newcomers start
-        the same ones between `init` and `elastic.run`, as in Horovod's example of Keras, which trains for a step here
-        and there.
+        They run with the new rank and size, before the ranks take the donor's state. So they may adjust the learning
+        rate to the new size. Newcomers do not call them. They may use collectives only if newcomers start the same ones
+        between `init` and `elastic.run`, as in Horovod's example of Keras, which trains for one step in both places.
         """
         self._reset_callbacks.extend(callbacks)
 
     # What `elastic.run` calls -----------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Start counting: this process is a newcomer, whatever its script has done with the state so far."""
+        """Start counting boundaries. This process is a newcomer, even if its script has used the state before."""
         self._boundaries = NEW
 
     def on_reset(self) -> None:
-        """Call `reset` and the callbacks: this process has come from one generation into the next."""
+        """Call `reset` and the callbacks, after this process has come from one generation into the next."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def reset(self) -> None:
-        """Adjust to the new ranks; for classes that extend this one."""
+        """Adjust to the new ranks. Classes that extend this one may override it."""
 
     def recover(self, is_aborted: bool) -> None:
-        """Make it a state that training can go on from; called on each rank when a generation begins, before
-        `on_reset`, `elect` and `sync`. It does not communicate, since newcomers may be still on their way.
+        """Make it a state that training can continue from. Called on each rank when a generation begins, before
+        `on_reset`, `elect` and `sync`. It must not communicate, because newcomers may not have arrived yet.
 
         Args:
-            is_aborted: whether this process has left the generation before in the middle of something.
+            is_aborted: whether an error has ended the generation before, perhaps in the middle of a step.
         """
         if is_aborted:
             self.restore()
 
     def elect(self) -> None:
-        """Agree with the other ranks whose state all take in `sync`; for classes that choose."""
+        """Agree with the other ranks on the one whose state all take in `sync`. Here that is always rank 0."""
 
     def is_abort(self, error: Exception) -> bool:
         """Return whether an exception of the training function says that a rank is lost.
 
-        It does if it is distrun's, or was raised because of one of distrun's. Faces whose framework raises errors of
-        its own in our place extend this.
+        It does if it is an error of distrun, or was caused by one. Faces of frameworks that replace distrun's errors by
+        their own extend this.
         """
         return is_about_lost_rank(error)
 
     def reason_of(self, error: Exception) -> str:
-        """Return what the launcher and other ranks are told of an exception that says that a rank is lost."""
+        """Return the reason that the launcher and other ranks get for an exception that says that a rank is lost."""
         return str(error)
 
     # What classes override --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Parts that tell their state by themselves, as what torch and `distrun.data` make does."""
+"""The part for objects with `state_dict` and `load_state_dict`, such as those that torch and `distrun.data` make."""
 
 from __future__ import annotations
 
@@ -13,23 +13,10 @@ def is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, type)
 
 
-def advance(value: Any) -> None:
-    """Tell a value that a step is done, if it wants to know: the place in the data does."""
-    tell = getattr(value, "advance", None)
-    if tell is not None:
-        tell()
-
-
-def stay(value: Any) -> None:
-    """Have a place in the data, which has `advance`, deal out what is left, as it does on the ranks that load it."""
-    if hasattr(value, "advance"):
-        value.load_state_dict(value.state_dict())
-
-
 class StatefulPart(Part):
-    """The part for an object with `state_dict` and `load_state_dict`, whose state is pickled.
+    """The part for an object with `state_dict` and `load_state_dict`. Its state is pickled.
 
-    If it has a method `advance` without arguments, that is called at each step boundary.
+    If it has a method `advance` without arguments, as positions in the data have, that is called at each step boundary.
     """
 
     def __init__(self, value: Any) -> None:
@@ -44,25 +31,30 @@ class StatefulPart(Part):
 
     def restore(self) -> None:
         """Go back to the copy."""
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        self._load(copy.deepcopy(self._saved))
 
     def advance(self) -> None:
-        """Tell it that a step is done."""
-        advance(self.value)
+        """Call `advance` of the object, if there is one."""
+        if hasattr(self.value, "advance"):
+            self.value.advance()
 
     def stay(self) -> None:
-        """Deal out what is left, if it is a place in the data."""
-        stay(self.value)
+        """Have a position in the data divide what is left among the new ranks, as loading does on the other ranks."""
+        if hasattr(self.value, "advance"):
+            self._load(self.value.state_dict())
 
     def describe(self) -> Any:
         """Return its state_dict."""
         return self.value.state_dict()
 
     def adopt(self, description: Any) -> None:
-        """Note the donor's."""
+        """Keep the donor's state_dict until `complete`."""
         self._description = description
 
     def complete(self) -> None:
-        """Load the donor's."""
-        self.value.load_state_dict(self._description)
+        """Load the donor's state_dict."""
+        self._load(self._description)
         self._description = None
+
+    def _load(self, state: Any) -> None:
+        self.value.load_state_dict(state)

@@ -9,9 +9,9 @@
 
     train(elastic.JaxState(params=params, moments=moments, step=0))
 
-A jitted function whose collectives are those of gradients is not made again for other ranks. One that holds what is
-known of the world, such as the shape of what allgather returns, is: then all programs are compiled again. What the
-script itself puts into a function, such as `1 / distrun.size()`, stays there: hand it over as an argument.
+A jitted function that only reduces gradients is not compiled again for other ranks. If a function depends on the
+world, such as on the shape of an allgather's result, all programs are compiled again. Constants that the script itself
+puts into a function, such as `1 / distrun.size()`, stay in it: pass them as arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distrun.elastic import (
     State as State,
     run as run,
 )
-from distrun.elastic.graphs import GraphState, HostArrays
+from distrun.elastic.graphs import Ahead, GraphState, HostArrays
 from distrun.elastic.part import Part
 from distrun.graphs.jax.lookahead import Lookahead
 from distrun.jax.state import as_host_array, like
@@ -40,25 +40,24 @@ __all__ = ["HostsUpdatedInterrupt", "JaxState", "ObjectState", "State", "run"]
 class JaxState(GraphState):
     """A state of pytrees and objects: `JaxState(params=params, opt_state=opt_state, epoch=0)`.
 
-    An attribute that holds arrays when the state is made is sent as arrays, and has the same structure on all ranks;
-    others are pickled. The arrays of the last two step boundaries are kept, since JAX computes ahead: do not donate
-    them (`donate_argnums`), or commit now and then.
+    An attribute that contains arrays when the state is made is sent as arrays, and must have the same structure on all
+    ranks. Others are pickled. The arrays of the last two step boundaries are kept, because JAX computes ahead: do not
+    donate them (`donate_argnums`), or commit now and then.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         """Make a state whose attributes are the arguments."""
         super().__init__(**kwargs)
-        self.ahead = [name for name, part in self._parts.items() if isinstance(part, Tree)]
         self.lookahead = Lookahead()
 
     def part_of(self, name: str, value: Any) -> Part | None:
-        """Return the part for a pytree with arrays; None for an object to pickle."""
+        """Return the part for a pytree with arrays, or None for an object to pickle."""
         leaves = jax.tree_util.tree_leaves(value)
         has_arrays = any(isinstance(leaf, (jax.Array, np.ndarray)) for leaf in leaves)
         return Tree(self, name) if has_arrays else super().part_of(name, value)
 
 
-class Tree(HostArrays):
+class Tree(HostArrays, Ahead):
     """An attribute of a state that is a pytree of arrays."""
 
     def __init__(self, state: JaxState, name: str) -> None:
@@ -71,7 +70,7 @@ class Tree(HostArrays):
         return getattr(self._state, self._name)
 
     def go_back(self, arrays: Any) -> None:
-        """Have this tree again."""
+        """Set the attribute to this tree."""
         setattr(self._state, self._name, arrays)
 
     def entries(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Starting from the same state: parameters, optimizer states and whatever else pytrees hold, from one rank to all."""
+"""Broadcasts of parameters, optimizer states and other pytrees."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def broadcast_parameters(tree: Any, root_rank: int = 0, process_set: ProcessSet = global_process_set) -> Any:
-    """The root's `tree`: `params, state = broadcast_parameters((params, state), root_rank=0)`.
+    """Return the root's tree: `params, state = broadcast_parameters((params, state), root_rank=0)`.
 
-    Leaves are arrays of JAX, which stay on their devices, arrays of numpy, numbers of Python, and keys of random
-    numbers.
+    Args:
+        tree: a pytree of arrays of JAX, which stay on their devices, arrays of numpy, numbers of Python, and keys of
+            random numbers. It has the same structure, shapes and dtypes on all ranks.
+        root_rank: the rank, in the world, whose tree it is.
+        process_set: the ranks that take part.
 
     Raises:
-        MismatchError: the ranks' trees differ, in structure, shape or dtype; the text names the first leaf that does.
-        UsageError: a leaf is something else; the call is inside of a jitted function.
+        MismatchError: the ranks' trees differ in structure, shape or dtype. The text names the first leaf that does.
+        UsageError: a leaf is something else, or the call is inside of a jitted function.
     """
     collective = broadcast_call("jax.broadcast_parameters.leaves", root_rank, process_set)
     paths, structure = jax.tree_util.tree_flatten_with_path(tree)
@@ -61,12 +64,12 @@ def _is_key(leaf: Any) -> bool:
 
 
 def as_host_array(leaf: Any) -> Any:
-    """Return the numbers of a leaf, in host memory."""
+    """Return a leaf as an array in host memory. The array of a key has the numbers in the key."""
     return mechanism.as_numpy(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
 def like(array: Any, leaf: Any) -> Any:
-    """Return what has been received, in the form of the leaf that it replaces."""
+    """Return `array`, which was received, as a value of the same kind as `leaf`, on the same devices."""
     if _is_key(leaf):
         return jax.random.wrap_key_data(array, impl=jax.random.key_impl(leaf))
     if isinstance(leaf, jax.Array):

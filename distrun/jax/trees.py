@@ -1,4 +1,4 @@
-"""Pytrees as the lists of arrays that collectives take, and back."""
+"""Pytrees as lists of arrays for collectives, and back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from distrun.runtime.collectives.consistency import describe
 
 
 def map_arrays(function: Callable[[Sequence[Any]], Sequence[Any]], tree: Any) -> Any:
-    """`tree` with its leaves replaced by the results of `function`, which is called once, on the list of them as
-    arrays.
+    """Return `tree` with its leaves replaced by the results of `function`, which takes all leaves at once, as arrays.
 
-    The float0 leaves that `jax.grad` makes for integers hold nothing, and stay as they are.
+    The float0 leaves that `jax.grad` makes for integers have no data, and stay as they are.
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
     places = [place for place, leaf in enumerate(leaves) if not is_float0(leaf)]
@@ -35,7 +34,7 @@ def is_float0(leaf: Any) -> bool:
 
 
 def check_travels(array: Any) -> None:
-    """Refuse arrays that are not made of numbers.
+    """Check that an array consists of numbers.
 
     Raises:
         UsageError: the array holds keys of random numbers.
@@ -45,7 +44,7 @@ def check_travels(array: Any) -> None:
 
 
 def entries(tree: Any) -> list[str]:
-    """The leaves of a tree as ranks compare them: where they are, of which shape and dtype."""
+    """Return a text for each leaf of a tree: its path, shape and dtype, which ranks compare."""
     return [
         describe(
             jax.tree_util.keystr(path) or "the array",

@@ -11,8 +11,9 @@ from distrun.errors import UsageError
 from distrun.keras.choice import CHOSEN
 from distrun.keras.gradients import entry_of
 from distrun.keras.values import array_of
-from distrun.runtime import collectives
 from distrun.runtime.collectives import consistency
+from distrun.runtime.collectives.copies import broadcast_arrays
+from distrun.runtime.operations import dtypes
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
 
@@ -42,12 +43,9 @@ def broadcast_variables(
     )
     # Copies, since a backend's own memory must not be written to; np.array keeps 0 dimensions.
     arrays = [np.array(array_of(variable)) for variable in variables]
-    handles = [
-        collectives.broadcast_async_(array, root_rank, f"keras.broadcast_variables.{place}", process_set)
-        for place, array in enumerate(arrays)
-    ]
-    for handle in handles:
-        handle.wait()
+    for array in arrays:
+        dtypes.name_of(array.dtype)  # refuses what cannot travel
+    broadcast_arrays(arrays, root_rank, "keras.broadcast_variables", process_set)
     CHOSEN.assign(variables, arrays)
 
 

@@ -1,12 +1,13 @@
 """Tensor fusion: which tensors are sent together, and how they are packed into one buffer and unpacked from it.
 
-A collective costs the same whether it moves 1 KB or 100 KB, so small tensors are fused. This happens in three places:
+A collective costs the same whether it moves 1 KB or 100 KB, so small tensors are fused. This happens in four places:
 
 | what is fused | planned by | packed and unpacked by |
 | --- | --- | --- |
 | gradients of torch | `buckets`, before there is any data | `torch/bucket`: one copy each, on GPUs `device_packing` |
 | gradients in graphs of TensorFlow and JAX | `graph_calls`, once per list of gradients | concatenation in the graph |
 | operations ready together | `batching`, for each decision | the backend: `packing`, for NCCL `device_packing` |
+| tensors of a state that are broadcast | `batching`, before they are sent | `packing.small_as_one` |
 
 `device_packing` plans the launches of the kernel `packing.cu`, which copies many pieces of a GPU's memory, and scales
 and casts them on the way. `runtime/gpu/packing` compiles and launches it. `device_quantisation` plans the launches of

@@ -1,15 +1,19 @@
 """Packing flat arrays into one contiguous buffer, and unpacking them.
 
 The result must equal the one of three lines: `buffer = concatenate(parts)`, reduce `buffer`, `parts = split(buffer)`.
+
+`small_as_one` does both for small arrays that are broadcast in place, in all frameworks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from distrun.tensor_fusion.batching import FUSED_BELOW, fuse
 
 Flat = NDArray[Any]  # one-dimensional and contiguous
 
@@ -26,6 +30,40 @@ def unpack(buffer: Flat, parts: Sequence[Flat]) -> None:
     """Copy `buffer` into `parts`, one after the other: the inverse of `pack`."""
     start = 0
     for part in parts:
-        stop = start + part.size
+        stop = start + len(part)
         part[...] = buffer[start:stop]
         start = stop
+
+
+def small_as_one(
+    flats: Sequence[Any], is_root: bool, empty: Callable[[int], Any], concatenate: Callable[..., object]
+) -> tuple[list[Any], Callable[[], None]]:
+    """Return what to broadcast in place of `flats`, and what to call when all of it has arrived.
+
+    Large ones are broadcast as they are. Small ones are packed by the root, and unpacked by that call elsewhere.
+
+    Args:
+        flats: flat arrays of numpy or tensors of torch, all of bytes and on one device, with the same sizes on all
+            ranks.
+        is_root: whether this rank sends them.
+        empty: returns one of so many bytes.
+        concatenate: np.concatenate or torch.cat.
+    """
+    sent = []
+    packed = []
+    for batch in fuse(flats, lambda flat: flat.nbytes < FUSED_BELOW or None, lambda flat: int(flat.nbytes)):
+        if len(batch) == 1:
+            sent += batch
+            continue
+        buffer = empty(sum(flat.nbytes for flat in batch))
+        sent.append(buffer)
+        if is_root:
+            concatenate(batch, out=buffer)
+        else:
+            packed.append((buffer, batch))
+
+    def finish() -> None:
+        for buffer, batch in packed:
+            unpack(buffer, batch)
+
+    return sent, finish

@@ -29,13 +29,12 @@ from distrun.elastic import (
     run as run,
 )
 from distrun.elastic.graphs import GraphState, HostArrays
-from distrun.elastic.part import Part
 from distrun.errors import UsageError
 from distrun.graphs.tensorflow.gradients import count_after_reductions, reductions
 from distrun.tensorflow.gradients import entry_of
 
 if TYPE_CHECKING:
-    from distrun.keras.elastic.tensorflow_state import TensorFlowKerasState as TensorFlowKerasState
+    from distrun.keras.elastic.state import TensorFlowKerasState as TensorFlowKerasState
 
 __all__ = ["HostsUpdatedInterrupt", "ObjectState", "State", "TensorFlowKerasState", "TensorFlowState", "run"]
 
@@ -66,19 +65,8 @@ class TensorFlowState(GraphState):
                     "model.variables + optimizer.variables, say"
                 )
             variables = tf.compat.v1.global_variables()
-        super().__init__(variables=_Given(list(variables), session), **kwargs)
-        self.variables = list(variables)
-        self.session = session
-
-    def part_of(self, name: str, value: Any) -> Part | None:
-        """Return the part for the variables, or None for an object to pickle."""
-        return Variables(value.variables, value.session) if isinstance(value, _Given) else super().part_of(name, value)
-
-
-class _Given:
-    """Variables, and the session that holds their values."""
-
-    def __init__(self, variables: list[Any], session: Any) -> None:
+        variables = list(variables)
+        super().__init__(variables=Variables(variables, session), **kwargs)
         self.variables = variables
         self.session = session
 
@@ -141,6 +129,6 @@ def _counts(variable: Any) -> bool:
 def __getattr__(name: str) -> object:
     if name != "TensorFlowKerasState":
         raise AttributeError(f"module 'distrun.tensorflow.elastic' has no attribute {name!r}")
-    from distrun.keras.elastic.tensorflow_state import TensorFlowKerasState  # not before: it loads Keras
+    from distrun.keras.elastic.state import TensorFlowKerasState  # not before: it loads Keras
 
     return TensorFlowKerasState

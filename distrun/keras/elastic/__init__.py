@@ -1,4 +1,4 @@
-"""Elastic training with Keras: `fit` goes on, inside its epoch, when ranks come or go.
+"""Elastic training with Keras: `fit` continues in the middle of its epoch when ranks come or go.
 
     state = elastic.KerasState(model)
 
@@ -8,8 +8,9 @@
 
     train(state)
 
-The room: `state` has the state of a model and its optimizer, `steps` what it needs on JAX, where steps are computed
-ahead; `callbacks` has the callbacks, Horovod's and ours, and `resuming` how a `fit` goes on in the middle of an epoch.
+The room: `state` has the state of a model and its optimizer, and `steps` adapts it to JAX, where steps are computed
+ahead. `callbacks` has the callbacks, Horovod's and distrun's. `resuming` continues a `fit` in the middle of an epoch:
+`stages` is one list of callbacks for several calls of `fit`, and `callback_states` the state of Keras's own callbacks.
 """
 
 from distrun.elastic import (

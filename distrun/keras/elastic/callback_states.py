@@ -1,4 +1,4 @@
-"""The knowledge of a training that Keras's own callbacks have, and other ranks, and another `fit`, need too."""
+"""The state of Keras's own callbacks, for other ranks and for another `fit`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WEIGHTS = "best_weights"  # of EarlyStopping(restore_best_weights=True)
 
 
 def of(callbacks: Any) -> dict[int, dict[str, Any]]:
-    """Return the numbers that callbacks of a list count and compare with, by their places in it."""
+    """Return the numbers that the callbacks of a CallbackList count and compare with, by their places in it."""
     return {
         place: {name: value for name, value in vars(callback).items() if _is_learnt(name, value)}
         for place, callback in enumerate(callbacks.callbacks)
@@ -21,7 +21,7 @@ def of(callbacks: Any) -> dict[int, dict[str, Any]]:
 
 
 def restore(callbacks: Any, states: dict[int, dict[str, Any]], history: Iterable[tuple[int, dict[str, Any]]]) -> None:
-    """Have the callbacks of a list know what others did, and its History what epochs there were."""
+    """Load `states`, which `of` has returned, into the callbacks of a CallbackList, and `history` into its History."""
     for place, callback in enumerate(callbacks.callbacks):
         if place in states and _is_known(callback):
             vars(callback).update(states[place])

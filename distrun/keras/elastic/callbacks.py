@@ -1,8 +1,8 @@
-"""Callbacks that keep a state up to date while `fit` trains: one of ours, and Horovod's, with its names and arguments.
+"""Callbacks that keep a state up to date while `fit` trains: distrun's own, and Horovod's with its names and arguments.
 
-`ElasticCallback` does all. Horovod's three go together: `CommitStateCallback` first, then `UpdateBatchStateCallback`
-and `UpdateEpochStateCallback`; with them the script calls `fit` for the epochs that are left, and an epoch in which
-ranks come or go begins again.
+`ElasticCallback` does everything. Horovod's three are used together: `CommitStateCallback` first, then
+`UpdateBatchStateCallback` and `UpdateEpochStateCallback`. With them the script calls `fit` for the epochs that are
+left, and an epoch starts again if ranks come or go in it.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ Callback: Any = CHOSEN.PACKAGE.callbacks.Callback
 Logs = dict[str, Any] | None
 
 
-class ElasticCallback(Callback):
-    """Marks a step boundary after each batch, and has `fit` go on where it was: `ElasticCallback(state)`.
+class _StateCallback(Callback):
+    """A callback with a state. In Keras 2, `fit` does not wait for the logs of each step because of it."""
 
-    Nothing is copied. When ranks come or go, `fit` is left, and the training function called again. Then its `fit` goes
-    on with the batch after the last that was done, in the same epoch. Data of `distrun.data.shard` is dealt out again,
-    so that each sample is taken once in an epoch; of other data the epoch gets the batches that it still lacks.
-    Callbacks see the numbers of batches and epochs as if nothing had happened; EarlyStopping, ReduceLROnPlateau and
-    ModelCheckpoint go on from what they knew, and the History has all epochs. The metrics of an epoch are those of its
-    batches since.
+    _supports_tf_logs = True
 
-    `state.epoch` and `state.batch` say how many epochs, and batches of this one, are done. A `fit` for which `epoch` is
-    set beforehand begins there.
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self.state = state
+
+
+class ElasticCallback(_StateCallback):
+    """Marks a step boundary after each batch, and lets `fit` continue where it was: `ElasticCallback(state)`.
+
+    Nothing is copied. When ranks come or go, `fit` is left, and the training function is called again. Then its `fit`
+    continues with the next batch of the same epoch. Data of `distrun.data.shard` is divided again, so that each sample
+    is taken once in an epoch. With other data the epoch gets the batches that it still lacks. Callbacks see the numbers
+    of batches and epochs as if nothing had happened. EarlyStopping, ReduceLROnPlateau and ModelCheckpoint keep their
+    state, and the History has all epochs. The metrics of such an epoch cover only its batches since the change.
+
+    `state.epoch` and `state.batch` are the numbers of epochs, and of batches of this epoch, that are done. If
+    `state.epoch` is set before a `fit`, it begins there.
     """
-
-    _supports_tf_logs = True  # in Keras 2: nobody waits for the logs of a step for our sake
 
     def __init__(self, state: Any) -> None:
         """Make one for a `KerasState`.
@@ -42,22 +49,19 @@ class ElasticCallback(Callback):
         Raises:
             UsageError: this is another state.
         """
-        super().__init__()
+        super().__init__(state)
         if not isinstance(state, KerasState):
             raise UsageError(f"ElasticCallback takes a KerasState, and this is a {type(state).__name__}: give it one")
-        self.state = state
         self.distrun_course = Course(state)
-        """`fit` asks it where to go on."""
+        """Tells `fit` where to continue."""
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Mark the boundary behind the batch before. At the end of a batch Keras would wait for its results."""
+        """Mark the boundary after the batch before. At the end of a batch, Keras would wait for its results."""
         self.distrun_course.reach(batch)
 
 
-class CommitStateCallback(Callback):
-    """Commits the state after every so many batches, and after each epoch."""
-
-    _supports_tf_logs = True
+class CommitStateCallback(_StateCallback):
+    """Commits the state after each `batches_per_commit` batches, and after each epoch."""
 
     def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
         """Make one.
@@ -65,15 +69,14 @@ class CommitStateCallback(Callback):
         Raises:
             UsageError: `batches_per_commit` is not a whole number greater than 0.
         """
-        super().__init__()
+        super().__init__(state)
         if not (isinstance(batches_per_commit, int) and batches_per_commit > 0):
             raise UsageError(f"batches_per_commit={batches_per_commit!r} must be a whole number greater than 0")
-        self.state = state
         self.batches_per_commit = batches_per_commit
         self.batches_remaining = batches_per_commit
 
     def distrun_check(self, data: Any) -> None:
-        """Refuse data whose place in an epoch the state keeps: what is left of the epoch takes a `fit` of its own.
+        """Refuse data whose position in an epoch is part of the state: the rest of the epoch needs a `fit` of its own.
 
         Raises:
             UsageError: it is such data.
@@ -91,7 +94,7 @@ class CommitStateCallback(Callback):
         self.batches_remaining = self.batches_per_commit
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Count, and commit. In between there is a step boundary, too, at which nothing is copied."""
+        """Count, and commit after `batches_per_commit` batches."""
         self.batches_remaining -= 1
         if self.batches_remaining == 0:
             self.batches_remaining = self.batches_per_commit
@@ -102,14 +105,11 @@ class CommitStateCallback(Callback):
         self.state.commit()
 
 
-class UpdateBatchStateCallback(Callback):
-    """Keeps the number of the last batch in `state.batch`; it is 0 again at the end of an epoch."""
-
-    _supports_tf_logs = True
+class UpdateBatchStateCallback(_StateCallback):
+    """Keeps the number of the last batch in `state.batch`, and sets it to 0 at the end of an epoch."""
 
     def __init__(self, state: Any) -> None:
-        super().__init__()
-        self.state = state
+        super().__init__(state)
         self.steps_per_epoch: int | None = None
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -117,35 +117,32 @@ class UpdateBatchStateCallback(Callback):
         self.steps_per_epoch = None
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Say how many steps are left, in `params`."""
+        """Set the number of steps that are left in `params`."""
         if (self.params or {}).get("steps"):
             if self.steps_per_epoch is None:
                 self.steps_per_epoch = self.params["steps"]
             self.params["steps"] = self.steps_per_epoch - self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Note the batch."""
+        """Set `state.batch`."""
         self.state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Begin again."""
+        """Set `state.batch` to 0."""
         self.state.batch = 0
 
 
-class UpdateEpochStateCallback(Callback):
-    """Keeps the number of epochs that are done in `state.epoch`, those before this `fit` included."""
-
-    _supports_tf_logs = True
+class UpdateEpochStateCallback(_StateCallback):
+    """Keeps the number of epochs that are done in `state.epoch`, including epochs before this `fit`."""
 
     def __init__(self, state: Any) -> None:
-        super().__init__()
-        self.state = state
+        super().__init__(state)
         self.initial_epoch = state.epoch
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        """Note how many there are already, since Keras counts from 0."""
+        """Keep the number of epochs that are done already, because Keras counts from 0."""
         self.initial_epoch = self.state.epoch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Count one more."""
+        """Set `state.epoch`."""
         self.state.epoch = self.initial_epoch + epoch + 1

@@ -1,7 +1,7 @@
-"""How a `fit` goes on where another one was left: in the middle of an epoch, with other ranks.
+"""A `fit` that continues another one in the middle of an epoch, with other ranks.
 
-A `fit` that goes on is two of Keras's, one for the rest of the epoch and one for the other epochs, with one list of
-callbacks, which see a single `fit` that began at the beginning.
+It calls `fit` of Keras twice, for the rest of the epoch and for the other epochs, with one list of callbacks. To the
+callbacks they are a single `fit` that began with the first epoch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _fits = Numbering()
 
 
 class Course:
-    """The course of the `fit`s of a state, which `state.epoch`, `state.batch` and `state.course` tell.
+    """The progress of the `fit`s of a state, which is kept in `state.epoch`, `state.batch` and `state.course`.
 
-    `state.course` is a dictionary that is replaced, never changed. Its entries, each of which may be missing:
+    `state.course` is a dictionary that is replaced, never changed. Each of its entries may be missing:
 
-        fit         the number of the `fit` that is, or was last, under way
-        steps       the batches of an epoch of it, with the ranks that there were
+        fit         the number of the present `fit`, or of the last one
+        steps       the batches of an epoch of it, with the ranks of that time
         data        the position in the data of `distrun.data.shard`
-        logs        of an epoch whose batches are all done, what its end is to be told
-        callbacks   what callbacks knew at the end of the last epoch
+        logs        the logs for `on_epoch_end`, of an epoch whose batches are all done
+        callbacks   the state of the callbacks at the end of the last epoch
         history     the epochs that are done, with their logs
         is_stopped  whether a callback has ended the training
     """
@@ -37,10 +37,10 @@ class Course:
         self._state = state
         self._reached = 0
         self._position: Any = None
-        self._place: Any = None  # where the position is, as far as the training is concerned
+        self._place: Any = None  # the state of the position after the last batch that was trained on
 
     def fit(self, kind: Library, fit: Callable[..., Any], model: Any, **arguments: Any) -> Any:
-        """Do what `fit(model, **arguments)` does, and has not done yet."""
+        """Do what is left of `fit(model, **arguments)`."""
         state, epochs = self._state, arguments.get("epochs", 1)
         if not self._find_place(_fits.next(), arguments.get("initial_epoch", 0)):
             return fit(model, **{**arguments, "initial_epoch": epochs, "epochs": epochs})
@@ -80,7 +80,7 @@ class Course:
     # Where it is ------------------------------------------------------------------------------------------------------
 
     def _find_place(self, number: int, initial_epoch: int) -> bool:
-        """Return whether the `fit` of this number is not over."""
+        """Return whether the `fit` with this number is not over yet, and set the epoch and batch to start from."""
         state = self._state
         known = state.course.get("fit")
         if known is None:  # the first, which may begin where a checkpoint was
@@ -94,13 +94,15 @@ class Course:
         return True
 
     def _find_data(self, kind: Library, arguments: dict[str, Any]) -> tuple[int | None, int | None]:
-        """Return the batches of a whole epoch, if anybody knows, and those to say to `fit` of what is left of this
-        one."""
+        """Return the number of batches in a whole epoch and, for data without a position, in the rest of this one.
+
+        None: it is not known. Sets `state.batch` to the batches of this epoch that are done, with the present ranks.
+        """
         state, course = self._state, self._state.course
         position = getattr(arguments.get("x"), "position", None)
         self._position = None
         if position is not None and hasattr(position, "load_state_dict"):
-            position.per_step = 0  # not `state.advance` counts, but `reach`
+            position.per_step = 0  # `reach` counts the batches, not `state.advance`
             self._position = position
             if "data" in course and not any(
                 getattr(value, "position", value) is position for value in vars(state).values()
@@ -127,12 +129,12 @@ class Course:
     # What callbacks say -----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Put the data back where it was: Keras has looked at some, on ranks whose model has not trained yet."""
+        """Move the data back to its position: Keras takes a batch before training on ranks with a new model."""
         if self._position is not None and self._position.state_dict() != self._place:
             self._position.load_state_dict(self._place)
 
     def reach(self, batch: int) -> None:
-        """So many batches of the epoch are done."""
+        """Note that `batch` batches of the epoch are done."""
         if batch > self._reached:
             state = self._state
             steps, self._reached = batch - self._reached, batch
@@ -145,12 +147,12 @@ class Course:
             state.advance()
 
     def end_batches(self, batches: int, logs: dict[str, Any]) -> None:
-        """All batches of the epoch are done; what its end is told is known."""
+        """Note that all `batches` of the epoch are done, and keep the `logs` for its end."""
         self._state.course = {**self._state.course, "logs": plain(logs)}
         self.reach(batches)
 
     def end_epoch(self, epoch: int, logs: dict[str, Any], callbacks: Any, is_stopped: bool) -> None:
-        """The epoch is done, with all that its end has to do."""
+        """Note that an epoch is done, and that all callbacks have handled its end."""
         state = self._state
         done = [*state.course.get("history", ()), (epoch, plain(logs))]
         state.epoch, state.batch, self._reached = epoch + 1, 0, 0
@@ -163,13 +165,13 @@ class Course:
         }
 
     def restore(self, callbacks: Any) -> None:
-        """Have the callbacks know what they knew: training has just begun for them."""
+        """Load the state of callbacks whose training has just begun."""
         course = self._state.course
         callback_states.restore(callbacks, course.get("callbacks", {}), course.get("history", ()))
 
 
 def steps_of(kind: Library, arguments: dict[str, Any]) -> int | None:
-    """Return the batches of an epoch that `fit` goes through with these arguments; None if nobody can tell."""
+    """Return the number of batches in an epoch of `fit` with these arguments, or None if it is not known."""
     if arguments.get("steps_per_epoch"):
         return int(arguments["steps_per_epoch"])
     data: Any = arguments.get("x")
@@ -194,7 +196,7 @@ def _listed(given: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _unfinished(optimizer: Any) -> Iterator[None]:
-    """Keep an optimizer from doing what it does to the weights at the end of training, such as averaging them."""
+    """Keep an optimizer from changing the weights at the end of `fit`, such as by averaging them."""
     attach(optimizer, "finalize_variable_values", lambda *_: None)
     try:
         yield

@@ -1,41 +1,25 @@
-"""A list of callbacks for several calls of Keras's `fit`, which are one `fit` to the callbacks."""
+"""A list of callbacks for several calls of Keras's `fit` that are one `fit` to the callbacks."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-
-class Course(Protocol):
-    """The listener of the callbacks: see `resuming.Course`."""
-
-    def settle(self) -> None:
-        """One of Keras's `fit`s begins to train."""
-        ...
-
-    def end_batches(self, batches: int, logs: dict[str, Any], /) -> None:
-        """All batches of the epoch are done."""
-        ...
-
-    def end_epoch(self, epoch: int, logs: dict[str, Any], callbacks: Any, is_stopped: bool, /) -> None:
-        """The epoch is done."""
-        ...
-
-    def restore(self, callbacks: Any, /) -> None:
-        """Have the callbacks know what they knew."""
-        ...
+if TYPE_CHECKING:  # it imports this module
+    from distrun.keras.elastic.resuming import Course
 
 
 def callback_list(keras: Any, course: Course, callbacks: Sequence[Any], steps_known: int | None, **options: Any) -> Any:
-    """Return a CallbackList of a Keras, with two callbacks more, that tell a course what it has to know.
+    """Return a CallbackList with `callbacks` and two more, which tell `course` about batches and epochs.
 
     Args:
         keras: the package.
+        course: the progress of the `fit`.
         callbacks: the user's.
-        steps_known: the batches of an epoch, if anybody knows.
-        options: those of the CallbackList.
+        steps_known: the number of batches in an epoch, if it is known.
+        options: more arguments of the CallbackList.
     """
     base = keras.callbacks.Callback
     last = _made(_Last, base)(course)
@@ -56,7 +40,7 @@ class _Stages:
 
     distrun_course: Course
     distrun_offset = 0
-    """The batches of the epoch that were done before."""
+    """The number of batches of the epoch that were done before."""
     distrun_has_begun = False
     distrun_logs: Any = None
 
@@ -71,7 +55,7 @@ class _Stages:
         self.distrun_logs = logs
 
     def distrun_end(self) -> None:
-        """End the training: no further `fit` follows."""
+        """End the training, after the last `fit`."""
         super().on_train_end(self.distrun_logs)  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -82,7 +66,7 @@ class _Stages:
 
 
 class _First:
-    """The first callback: before others do what they do at the end of an epoch, its last batch is done."""
+    """The first callback, which notes the last batch of an epoch before the others handle the epoch's end."""
 
     _supports_tf_logs = True
 
@@ -100,7 +84,7 @@ class _First:
 
 
 class _Last:
-    """The last callback: everybody has done what there was to do at the end of an epoch."""
+    """The last callback, which notes the end of an epoch after the others have handled it."""
 
     model: Any
     distrun_list: Any = None

@@ -1,11 +1,11 @@
-"""KerasState: the state of a model that is trained, whichever Keras and whichever backend it has."""
+"""KerasState: the state of a model and its optimizer, with Keras 3 or Keras 2 and any backend."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from distrun.elastic.graphs import GraphState, HostArrays
+from distrun.elastic.graphs import Ahead, GraphState, HostArrays
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
 from distrun.graphs.local_variables import without
@@ -19,8 +19,8 @@ from distrun.runtime.world import regroup
 class KerasState(GraphState):
     """A state of a model with its optimizer, and of objects: `KerasState(model, batch=0, epoch=0)`.
 
-    All ranks take the weights of one, and its optimizer's variables, which are made if they are not there yet. Local
-    variables and the states of random generators stay each rank's own. A rank is in the middle of a step if the
+    All ranks take the donor's weights and its optimizer's variables, which are made if they do not exist yet. Local
+    variables and the states of random generators belong to each rank. A rank is in the middle of a step if the
     optimizer has made updates since the last step boundary.
     """
 
@@ -29,9 +29,9 @@ class KerasState(GraphState):
 
         Args:
             model: a model of Keras 3 or Keras 2, built.
-            optimizer: its optimizer; None: the one that it was compiled with.
-            kwargs: objects, each of which becomes an attribute; models among them are sent as this one is. `epoch` and
-                `batch` are there in any case: where `fit` is, counted from 0.
+            optimizer: its optimizer. None: the one that it was compiled with.
+            kwargs: objects, each of which becomes an attribute. Models among them are sent like `model`. `epoch` and
+                `batch` always exist: the position of `fit`, counted from 0.
 
         Raises:
             UsageError: the model is not built, or there is no optimizer.
@@ -41,37 +41,34 @@ class KerasState(GraphState):
             raise UsageError(
                 "KerasState(model) finds no optimizer: compile the model before, or give KerasState(model, optimizer)"
             )
-        super().__init__(**{"model": _Trained(model, optimizer), "epoch": 0, "batch": 0, "course": {}, **kwargs})
+        super().__init__(**{"model": _part_of(model, optimizer), "epoch": 0, "batch": 0, "course": {}, **kwargs})
         self.model = model
         self.optimizer = optimizer
-        self.ahead = [name for name, part in self._parts.items() if hasattr(part, "go_back")]
-        if self.ahead:
+        if any(isinstance(part, Ahead) for part in self._parts.values()):
             from distrun.graphs.jax.lookahead import Lookahead
 
             self.lookahead = Lookahead()
 
     def recover(self, is_aborted: bool) -> None:
-        """Go back to where training can go on. Gradients that wait for further passes are dropped."""
+        """Go back to a state that training can continue from. Gradients that wait for more passes are dropped."""
         for part in self._parts.values():
             if isinstance(part, Training):
                 part.drop_passes()
         super().recover(is_aborted)
 
     def part_of(self, name: str, value: Any) -> Part | None:
-        """Return the part for a model; None for an object to pickle."""
-        if isinstance(value, _Trained):
-            return _part_of(value.model, value.optimizer)
+        """Return the part for a model, or None for an object to pickle."""
         if hasattr(value, "weights") and hasattr(value, "layers") and library_of(value) is not None:
             return _part_of(value, getattr(value, "optimizer", None))
         return super().part_of(name, value)
 
 
-class _Trained:
-    """A model, with its optimizer."""
+class TensorFlowKerasState(KerasState):
+    """A `KerasState` by Horovod's other name: `TensorFlowKerasState(model, optimizer, step=0)`."""
 
-    def __init__(self, model: Any, optimizer: Any) -> None:
-        self.model = model
-        self.optimizer = optimizer
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        """`backend` is accepted for Horovod's sake. For the rest see `KerasState`."""
+        super().__init__(model, optimizer, **kwargs)
 
 
 def _part_of(model: Any, optimizer: Any) -> Part:
@@ -95,7 +92,7 @@ def _part_of(model: Any, optimizer: Any) -> Part:
 
 
 class Training(HostArrays):
-    """A model, with the optimizer that trains it, if one does."""
+    """A model, with its optimizer if it has one."""
 
     def __init__(self, model: Any, optimizer: Any, library: Library) -> None:
         super().__init__()
@@ -105,7 +102,7 @@ class Training(HostArrays):
         self._updates = 0
 
     def variables(self) -> list[Any]:
-        """Return what all ranks have alike."""
+        """Return the variables that are the same on all ranks."""
         if self._optimizer is None:
             return list(self._model.weights)
         everything = list(self._model.weights) + state_of(self._optimizer) + self._library.rates(self._optimizer)
@@ -121,7 +118,7 @@ class Training(HostArrays):
         return self._count() == self._updates
 
     def drop_passes(self) -> None:
-        """Forget gradients that were added up for an update that has not come."""
+        """Drop gradients that were added up for an update that was not made."""
         if self._optimizer is not None:
             self._library.drop_passes(self._optimizer)
 

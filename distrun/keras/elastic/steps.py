@@ -1,4 +1,4 @@
-"""Keras on JAX: steps are computed ahead, and `fit` keeps the variables' values outside of the model meanwhile."""
+"""Keras on JAX, where steps are computed ahead, and `fit` keeps the values of variables outside of the model."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+from distrun.elastic.graphs import Ahead
 from distrun.keras.elastic.state import Training
 from distrun.keras.library import Library, misses, state_of
 
 
-class TrainingOnJax(Training):
-    """A model with its optimizer, on JAX, in an elastic job. Its steps keep the values that they begin with."""
+class TrainingOnJax(Training, Ahead):
+    """A model with its optimizer, on JAX, in an elastic job. Its steps do not donate the arrays that they take."""
 
     def __init__(self, model: Any, optimizer: Any, library: Library) -> None:
         super().__init__(model, optimizer, library)
         _keep_inputs(library.PACKAGE)
-        model.train_function = model.test_function = None  # those that were made before do not
+        model.train_function = model.test_function = None  # functions that were made before would donate them
 
     def mark(self) -> None:
-        """Do nothing: `arrays` is asked for at each boundary."""
+        """Do nothing: the state keeps `arrays` at each boundary."""
 
     def is_clean(self) -> bool:
         return True  # it has gone back to a boundary
 
     def arrays(self) -> list[Any]:
-        """Return the values of all variables, in `fit` those of the last step."""
+        """Return the values of all variables. In `fit`, these are the values after the last step."""
         model = self._model
         if getattr(model, "_jax_state_synced", True):
             return [variable.value for variable in self._all()]
@@ -34,12 +35,12 @@ class TrainingOnJax(Training):
         return [value for kind in kinds for value in state[kind]]
 
     def go_back(self, arrays: list[Any]) -> None:
-        """Give the variables these values."""
+        """Assign these values to the variables."""
         model = self._model
         for variable, value in zip(self._all(), arrays, strict=True):
             variable.assign(value)
         model._jax_state, model._jax_state_synced = None, True
-        for metric in model.metrics:  # whose values are lost
+        for metric in model.metrics:  # their values are lost
             metric.reset_state()
 
     def values(self) -> list[Any]:
@@ -51,7 +52,7 @@ class TrainingOnJax(Training):
         super().assign(arrays)
 
     def _reattach(self) -> None:
-        """In `fit`, have the model hold its values again."""
+        """In `fit`, move the values back into the model's variables."""
         if not getattr(self._model, "_jax_state_synced", True):
             self._model.jax_state_sync()
 
@@ -62,8 +63,7 @@ class TrainingOnJax(Training):
 
 
 def _keep_inputs(keras: Any) -> None:
-    """Have the steps of `fit` and `evaluate` leave their inputs as they are: a step that fails would take the weights
-    with it."""
+    """Compile steps of `fit` and `evaluate` without donation, so that a step that fails leaves the weights intact."""
     try:
         from keras.src.backend.jax import trainer
     except ImportError as error:

@@ -8,13 +8,13 @@
             loss_of(model(images), labels).backward()
             optimizer.step()
             state.step += 1
-            state.advance()  # a step is done: it is not lost, whoever dies
+            state.advance()  # the step is complete, and is not lost if a rank dies now
 
     train(dt.elastic.TorchState(model, optimizer, step=0))
 
 The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`, `optimizers`,
-chosen by type in `registry`), and one for random numbers (`randomness`); the tensors of all of them travel together
-(`tensors`). `ElasticSampler` divides a dataset again when ranks come or go, as what `distrun.data.shard` returns does.
+chosen by type in `registry`), and one for random numbers (`randomness`). The tensors of all of them travel together.
+`ElasticSampler` divides a dataset again when ranks come or go, as `distrun.data.shard` does.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The handler of an optimizer, which sees its steps, and undoes the one that others have to follow."""
+"""The handler of an optimizer. It notices the optimizer's steps, and can undo a step that was one of several."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from distrun.torch.optimizer.distributed import Distributed
 class OptimizerStateHandler(ObjectStateHandler):
     """The handler of an optimizer, plain or distributed.
 
-    Where optimizers take turns, as those of a GAN do, a rank may be lost when one of them has made its step and another
-    one waits for gradients: then no rank is at a step boundary. The handler finds out whether backward passes follow a
-    step before the next boundary, and if so keeps a copy, each time, of what the first step after a boundary changes.
-    The optimizer whose step is the last costs no copy. If none is the last, since the script marks boundaries more
-    rarely, nothing can be undone, and none does.
+    Where optimizers take turns, as in a GAN, a rank may be lost when one of them has made its step and another has not.
+    Then no rank is at a step boundary. The handler finds out whether backward passes follow a step before the next
+    boundary. If so, it keeps a copy of what the first step after each boundary changes. The optimizer with the last
+    step before a boundary needs no copy. If no optimizer is always the last one, because the script marks boundaries
+    more rarely, no handler copies, and nothing can be undone.
 
-    What compression has taken from the gradients, and is to be made up for, is each rank's own: a rank keeps it when
-    others come or go, goes back to what it was at the last commit with the rest, and takes nobody else's. What a rank
-    that is gone owed is gone with it, and a newcomer owes nothing.
+    The residuals of compressed gradients belong to each rank. A rank keeps its own when others come or go, restores
+    them with the rest of its last commit, and takes none of other ranks. Those of a rank that is gone are lost, and a
+    newcomer has none.
     """
 
     def __init__(self, value: torch.optim.Optimizer) -> None:
@@ -73,13 +73,13 @@ class OptimizerStateHandler(ObjectStateHandler):
         self._watch()
 
     def advance(self) -> None:
-        """Note that all steps so far belong to the past."""
+        """Note that all steps so far were made before a boundary."""
         self._has_stepped = self._can_undo = False
 
     mark = advance
 
     def is_clean(self) -> bool:
-        """Return whether it has made no step since, or none that was not undone."""
+        """Return whether it has made no step since the last boundary, or has undone it."""
         return not self._has_stepped
 
     @property
@@ -99,7 +99,7 @@ class OptimizerStateHandler(ObjectStateHandler):
             self.advance()
 
     def save(self) -> None:
-        """Keep a copy of its state_dict, and what compression has taken from this rank's gradients."""
+        """Keep a copy of its state_dict, and the residuals of this rank's gradients."""
         super().save()
         self._residuals = _residuals(self.value)
 
@@ -114,7 +114,7 @@ class OptimizerStateHandler(ObjectStateHandler):
 
 
 def _residuals(optimizer: torch.optim.Optimizer) -> dict[Tensor, Residual] | None:
-    """Return what is to be made up for of an optimizer's gradients; None for a plain one."""
+    """Return the residuals of an optimizer's gradients, or None for a plain optimizer."""
     reducer = optimizer._reducer if isinstance(optimizer, Distributed) else None
     return None if reducer is None else reducer.residuals()
 

@@ -12,13 +12,13 @@ from distrun.runtime.world import world
 
 
 class RandomNumbers(Part):
-    """The state of torch's generators, so that ranks draw what they would have drawn.
+    """The state of torch's generators.
 
-    Which is it: do all ranks draw the same numbers, or each rank its own? The seeds tell. Ranks that were seeded alike
-    (`torch.manual_seed(1)` on all) share a sequence: a rank that takes the donor's state takes its generators too. A
-    rank with a seed of its own (`torch.manual_seed(1 + rank)`, or none) keeps a sequence of its own: a newcomer goes on
-    with a seed made of its own and of the generation, since from its own alone it would draw once more what the rank
-    before it has drawn. At the start of a job nothing is changed.
+    The seeds tell whether all ranks draw the same numbers. Ranks with the same seed (`torch.manual_seed(1)` on all)
+    share a sequence, and a rank that takes the donor's state takes its generators too. A rank with a seed of its own
+    (`torch.manual_seed(1 + rank)`, or none) keeps its sequence. A newcomer's seed is then mixed with the number of the
+    generation: by its seed alone it would draw the numbers that an earlier process of this rank has drawn. At the start
+    of a job nothing is changed.
     """
 
     def __init__(self) -> None:
@@ -26,17 +26,17 @@ class RandomNumbers(Part):
         self._saved: dict[str, Any] | None = None
 
     def save(self) -> None:
-        """Keep nothing: steps that are done again may draw other numbers."""
+        """Do nothing: steps that are made again may draw other numbers."""
 
     def restore(self) -> None:
-        """Draw on."""
+        """Do nothing. See `save`."""
 
     def mark(self) -> None:
-        """Note that the training has begun."""
+        """Note that training has begun."""
         self._is_under_way = True
 
     def describe(self) -> dict[str, Any] | None:
-        """Return the donor's seed, and its generators as bytes; None at the start of a job."""
+        """Return the donor's seed, and its generators as bytes, or None at the start of a job."""
         if not self._is_under_way:
             return None
         on_gpu = torch.cuda.get_rng_state() if _is_cuda_used() else None
@@ -47,7 +47,7 @@ class RandomNumbers(Part):
         }
 
     def adopt(self, description: dict[str, Any] | None) -> None:
-        """Share the donor's sequence, or begin one of our own."""
+        """Share the donor's sequence, or begin one of this rank's own."""
         if description is None:
             return
         if torch.initial_seed() == description["seed"]:

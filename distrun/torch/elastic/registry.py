@@ -1,4 +1,4 @@
-"""Which handler is whose: by the type of what a state is made of."""
+"""The registry of handlers by the types of what they handle."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _registry: Registry = [
 
 
 def get_handler_registry() -> Registry:
-    """Return the pairs of a type and its handler, the first of which that fits an object is used."""
+    """Return the pairs of a type and its handler. The first pair that fits an object is used."""
     return _registry
 
 
 def set_handler_registry(registry: Registry) -> None:
-    """Use other handlers for states that are made from now on: pairs of a type and a handler."""
+    """Use `registry`, pairs of a type and a handler, for states that are made later."""
     global _registry
     _registry = registry
 
 
 def handler_of(value: Any) -> StateHandler | None:
-    """Return a handler of a value; None for a plain object."""
+    """Return a new handler for a value, or None for a plain object."""
     for kind, handler in _registry:
         if isinstance(value, kind):
             return handler(value)

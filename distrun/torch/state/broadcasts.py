@@ -1,8 +1,8 @@
-"""Parameters and optimizer state, from one rank to all."""
+"""Broadcasts of parameters and of optimizer state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency, objects
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.torch.copies import broadcast_async_
-from distrun.torch.state.skeletons import places, with_tensors, without_tensors
+from distrun.torch.state.skeletons import take_apart
+from distrun.torch.state.tensors import broadcast_tensors
+from distrun.torch.tensors import check_written, dtype_name
 
 Parameters = Mapping[str, Any] | Iterable[Tensor] | Iterable[tuple[str, Tensor]]
 
@@ -22,8 +23,7 @@ def broadcast_parameters(params: Parameters, root_rank: int, process_set: Proces
     """Overwrite tensors with the root's, in place: `broadcast_parameters(model.state_dict(), root_rank=0)`.
 
     Args:
-        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. What is not a tensor is left
-            alone.
+        params: a state_dict, or an iterable of tensors or of pairs of a name and a tensor. Other values are ignored.
         root_rank: the rank, in the world, whose tensors they are.
         process_set: the ranks that take part.
 
@@ -41,12 +41,15 @@ def broadcast_parameters(params: Parameters, root_rank: int, process_set: Proces
         "broadcast_parameters",
         process_set=process_set,
     )
-    handles = [
-        broadcast_async_(tensor, root_rank, f"broadcast_parameters.{place}.{name}", process_set)
-        for place, (name, tensor) in enumerate(named)
-    ]
-    for handle in handles:
-        handle.wait()
+    _broadcast([tensor for _, tensor in named], root_rank, "broadcast_parameters.tensors", process_set)
+
+
+def _broadcast(tensors: Sequence[Tensor], root_rank: int, name: str, process_set: ProcessSet) -> None:
+    for tensor in tensors:
+        dtype_name(tensor)  # refuses what cannot travel
+    if world.rank() != root_rank:
+        check_written(tensors)
+    broadcast_tensors(tensors, root_rank, name, process_set)
 
 
 def _named(params: Parameters) -> list[tuple[str, Tensor]]:
@@ -73,8 +76,8 @@ def broadcast_optimizer_state(
 ) -> None:
     """Give every rank's optimizer the root's state and options (learning rates included).
 
-    Only the root needs to have any state, say from a checkpoint it has read. What the root has on its GPU the others
-    get on theirs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, LBFGS included.
+    Only the root needs to have any state, such as from a checkpoint. Tensors on the root's GPU arrive on the receivers'
+    GPUs. Works with every optimizer whose `load_state_dict` accepts its `state_dict`, including LBFGS.
 
     Args:
         optimizer: wrapped or not.
@@ -97,16 +100,10 @@ def broadcast_optimizer_state(
     what = "the parameters of the optimizer"
     consistency.compare(entries, what, "broadcast_optimizer_state", process_set=process_set)
     is_root = world.rank() == root_rank
-    tensors: list[Tensor] = []
-    skeleton = without_tensors(optimizer.state_dict(), tensors) if is_root else None
+    skeleton, tensors = take_apart(optimizer.state_dict()) if is_root else (None, [])
     skeleton = objects.broadcast_object(skeleton, root_rank, "broadcast_optimizer_state.skeleton", process_set)
     if not is_root:
-        tensors = [place.empty() for place in places(skeleton)]
-    handles = [
-        broadcast_async_(tensor, root_rank, f"broadcast_optimizer_state.{index}", process_set)
-        for index, tensor in enumerate(tensors)
-    ]
-    for handle in handles:
-        handle.wait()
+        tensors = [slot.empty() for slot in skeleton.slots]
+    _broadcast(tensors, root_rank, "broadcast_optimizer_state.tensors", process_set)
     if not is_root:
-        optimizer.load_state_dict(with_tensors(skeleton, tensors))
+        optimizer.load_state_dict(skeleton.filled(tensors))

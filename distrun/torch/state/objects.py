@@ -1,7 +1,7 @@
-"""Python objects from rank to rank, with tensors in them: those on a rank's own GPU arrive on the receiver's own GPU.
+"""Collectives on Python objects with tensors in them. Tensors on the sender's GPU arrive on the receiver's own GPU.
 
-A pickle says by its number on which GPU a tensor lay. To the receiver that is the GPU of another rank, on which it
-would make a context of its own, some hundred MB, and put the tensor there.
+A pickle has the number of the GPU that a tensor was on. On the receiver that number is the GPU of another rank, and
+unpickling would create a context there, of some hundred MB, and put the tensor there.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = [
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """Copy the root's object to all ranks. Tensors in it that lie on the root's GPU arrive on this rank's own.
+    """Copy the root's object to all ranks. Tensors in it that are on the root's GPU arrive on this rank's GPU.
 
     Args:
-        obj: on the root, anything that cloudpickle can pickle; elsewhere it is not looked at.
+        obj: on the root, anything that cloudpickle can pickle. It is ignored on other ranks.
         root_rank: the rank, in the world, whose object it is.
         name: how the ranks match the operation. Unnamed calls are matched by their order.
         process_set: the ranks that take part.
@@ -48,7 +48,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Collect the ranks' objects. Tensors in them that lie on a rank's GPU arrive on this rank's own.
+    """Collect the ranks' objects. Tensors in them that are on a rank's GPU arrive on this rank's GPU.
 
     Args:
         obj: anything that cloudpickle can pickle.
@@ -65,7 +65,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 class _Parcel:
-    """Stands for an object, which is what its pickle gives back."""
+    """Wraps an object to pickle it by `_Pickler`. Unpickling returns the object itself."""
 
     def __init__(self, content: Any) -> None:
         self._content = content
@@ -77,7 +77,7 @@ class _Parcel:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
-    """A cloudpickle pickler that takes the memory of tensors on the GPU to the host."""
+    """A pickler of cloudpickle that copies the memory of tensors on the GPU to the host."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, UntypedStorage):  # of uint16 and other late types, whose tensors are made of typed ones
@@ -97,7 +97,7 @@ def _same(storage: TypedStorage) -> TypedStorage:
 
 
 def _unpack(storage: TypedStorage) -> TypedStorage:
-    """A rank without a GPU keeps it in host memory."""
+    """Return a storage on this rank's GPU, or in host memory if it has none."""
     own = world.device()
     return _moved(storage, device(own.name, own.index)) if own.name == cuda.CUDA else storage
 

@@ -10,6 +10,7 @@ import pytest
 import distrun
 from distrun import elastic
 from distrun.elastic.donor import NEW
+from distrun.elastic.graphs import HostArrays
 from distrun.elastic.part import Part
 from distrun.errors import BootstrapError, JobAbortedError, MismatchError, UsageError
 from distrun.runtime.world import regroup
@@ -56,6 +57,43 @@ class WeightsState(elastic.ObjectState):
 
     def part_of(self, name, value):
         return Weights(value) if isinstance(value, np.ndarray) else None
+
+
+class Arrays(HostArrays):
+    """An array in host memory."""
+
+    def __init__(self, array):
+        super().__init__()
+        self.array = array
+
+    def entries(self):
+        return [f"the array {list(self.array.shape)}"]
+
+    def values(self):
+        return [self.array]
+
+    def assign(self, arrays):
+        (self.array,) = arrays
+
+
+def test_an_attribute_may_be_a_part_itself():
+    state = elastic.ObjectState(weights=Weights(np.zeros(2)))
+    state.commit()
+    state.weights.array += 1
+    state.restore()
+    assert state.weights.array.tolist() == [0, 0]
+
+
+def test_a_rank_that_was_to_take_anothers_arrays_may_be_the_next_donor():
+    part = Arrays(np.arange(2.0))
+    part.adopt(part.entries())
+    part.tensors()[0][:] = 7  # the half of a state, for then the donor was gone
+    assert part.describe() == part.entries()
+    (sent,) = part.tensors()
+    assert sent is part.array
+    part.stay()
+    part.complete()
+    assert part.array is sent
 
 
 def test_a_training_function_is_called_once_where_nobody_can_regroup():

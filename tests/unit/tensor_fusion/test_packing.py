@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.tensor_fusion.packing import pack, unpack
+from distrun.tensor_fusion.batching import FUSED_BELOW
+from distrun.tensor_fusion.packing import pack, small_as_one, unpack
 
 DTYPES = ["bool", "int8", "uint16", "float16", "float32", "float64", "longdouble", "complex64"]
 lengths = st.lists(st.integers(0, 50), min_size=1, max_size=12)
@@ -61,3 +62,20 @@ def test_unpacking_leaves_the_buffer_alone_and_fills_every_part():
 def test_a_buffer_of_another_length_is_not_filled():
     with pytest.raises(ValueError, match=r"."):
         pack([np.ones(2), np.ones(2)], np.empty(3))
+
+
+@given(st.lists(st.sampled_from([0, 1, 30, FUSED_BELOW - 1, FUSED_BELOW, FUSED_BELOW + 5]), max_size=6))
+def test_what_is_broadcast_with_the_small_ones_packed_arrives_in_place(sizes):
+    given_flats = arrays(sizes, "uint8")
+    taken = [np.zeros_like(flat) for flat in given_flats]
+    plans = [
+        small_as_one(flats, is_root, lambda size: np.zeros(size, np.uint8), np.concatenate)
+        for flats, is_root in ((given_flats, True), (taken, False))
+    ]
+    (sent, finish_root), (received, finish) = plans
+    assert sum(flat.nbytes < FUSED_BELOW for flat in sent) <= 1
+    for flat, room in zip(sent, received, strict=True):
+        room[:] = flat
+    finish_root()
+    finish()
+    assert all(map(np.array_equal, taken, given_flats))

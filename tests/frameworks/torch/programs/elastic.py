@@ -1,6 +1,7 @@
 """TorchState: what ranks that are not as far take from the one that is, with all kinds of things in a state."""
 
 import copy
+from collections import Counter
 
 import torch
 from checking import batches, check, loss_of, network, run_checks, same_on_all_ranks
@@ -205,6 +206,16 @@ def buffers_and_extra_state_and_gradient_scalers_travel_too():
     assert scaler.get_scale() == 2.0**DONOR
     state.abandon()
     assert not scaler._per_optimizer_states
+
+
+@check
+def what_a_scheduler_holds_keeps_its_type():
+    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1 + RANK])
+    state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler)
+    take_over(state, steps_of(RANK))
+    assert scheduler.milestones == Counter([1 + DONOR])
+    assert type(scheduler.milestones) is Counter
 
 
 @check
