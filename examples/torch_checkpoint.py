@@ -1,7 +1,7 @@
 """A run that goes on where it was: the lines for checkpoints are marked 1 and 2.
 
     distrun -np 2 python torch_checkpoint.py runs/a                      stop it with Ctrl-C, and start it again
-    distrun --max-restarts 3 -np 2 python torch_checkpoint.py runs/a     start it anew whenever a rank fails
+    distrun --max-restarts 3 -np 2 python torch_checkpoint.py runs/a     start it again whenever a rank fails
 
 `--fail-at 120` has a rank die once, after that many steps, to see it happen.
 """

@@ -34,7 +34,7 @@ def main() -> None:
     torch.manual_seed(42)
     images, labels, test_images, test_labels = digits()
 
-    # 1. data that are dealt out anew when ranks come or go: the rest of an epoch, to the ranks that there are
+    # 1. data that are dealt out again when ranks come or go: the rest of an epoch, to the ranks that there are
     batches = shard((images, labels, torch.arange(len(labels))), args.batch_size, shuffle=True, seed=42, pad=False)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr * distrun.size(), momentum=0.9)

@@ -174,7 +174,7 @@ class Position:
         """
         if deals != self.deals:
             raise UsageError(
-                "this iterator belongs to ranks that are no more, and its samples have been dealt out anew: iterate "
+                "this iterator belongs to ranks that are no more, and its samples have been dealt out again: iterate "
                 "over the data again"
             )
 

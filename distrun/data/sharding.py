@@ -107,7 +107,7 @@ def _stream(data: Any, division: Division, position: Position | None) -> Any:
     _agreed(None, division)
     _refuse_uneven(division)
     if regroup.is_elastic() and iter(data) is data:
-        _warn(f"a {type(data).__name__}, which can be gone through once", "an iterable that begins anew each time")
+        _warn(f"a {type(data).__name__}, which can be gone through once", "an iterable that starts again each time")
     return Stream(data, division, new_judge(), position)
 
 
@@ -128,7 +128,7 @@ def _tensorflow(data: Any, division: Division, position: Position | None) -> Any
         return tf_data.divided(data, plan)
     if tf_data.reshuffles(data):
         raise UsageError(
-            "the tf.data.Dataset shuffles anew in each iteration, so ranks that come in would take their part of "
+            "the tf.data.Dataset shuffles again in each iteration, so ranks that come in would take their part of "
             "another order: let shard shuffle, or give its shuffle() reshuffle_each_iteration=False"
         )
     return tf_data.elastic(data, plan, position)

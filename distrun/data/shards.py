@@ -191,7 +191,7 @@ class Stream(Shard, Iterable[Any]):
         if begun not in (None, self._begun) and iter(self._source) is self._source:
             raise UsageError(
                 f"a {type(self._source).__name__} can be gone through once, so this rank cannot go through what is "
-                "left of its epoch with other ranks: give shard an iterable that begins anew each time"
+                "left of its epoch with other ranks: give shard an iterable that starts again each time"
             )
         return deal(self._source, self._plan, self.epoch)
 

@@ -86,7 +86,7 @@ def test_a_server_that_dies_is_started_again(train, slurm, tmp_path):
     job.stdout.wait_for(b"training", 2)
     (server,) = _servers_of(slurm.agents()["beta"])
     server.kill()
-    job.stderr.wait_for(b"it is started anew with its parameters (restart 1 of 1)")
+    job.stderr.wait_for(b"it is restarted with its parameters (restart 1 of 1)")
     (tmp_path / "end").touch()
     assert job.wait() == 0, job.stderr.data
     slurm.assert_no_process()

@@ -52,6 +52,6 @@ def _check_out(process_set: ProcessSet) -> np.int32:
     if process_set.included():
         raise UsageError(
             f"this function was traced when the rank did not belong to {process_set!r}, and now rank {world.rank()} "
-            "does: make the tf.function inside the function that elastic.run calls, so that it is traced anew"
+            "does: make the tf.function inside the function that elastic.run calls, so that it is traced again"
         )
     return np.int32(0)

@@ -204,7 +204,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         type=click.IntRange(0),
         default=0,
         metavar="N",
-        help="Start servers that fail anew, with their parameters, N times in all. Default: 0, the job ends.",
+        help="Restart servers that fail, with their parameters, N times in all. Default: 0, the job ends.",
     ),
     click.option(
         "--server-hosts",

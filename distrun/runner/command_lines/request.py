@@ -85,7 +85,7 @@ def _autotune(options: dict[str, Any]) -> bool:
 def _server_restarts(options: dict[str, Any]) -> int:
     restarts: int = options["server_restarts"]
     if restarts and not options["servers"]:
-        raise UsageError(f"--server-restarts {restarts} starts servers anew, and there are none: give --servers N too")
+        raise UsageError(f"--server-restarts {restarts} restarts servers, and there are none: give --servers N too")
     return restarts
 
 
@@ -112,7 +112,7 @@ def _server_copies(options: dict[str, Any]) -> str:
         return ""
     if not (options["servers"] and options["server_restarts"]):
         raise UsageError(
-            f"--server-checkpoint {text} is for servers that are started anew: give --servers N and "
+            f"--server-checkpoint {text} is for servers that are restarted: give --servers N and "
             "--server-restarts N too"
         )
     folder, colon, seconds = text.rpartition(":")

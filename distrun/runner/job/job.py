@@ -306,7 +306,7 @@ class Job:
     def _restart_server(self, number: int, what: str, restart: int) -> None:
         told = f"restart {restart} of {self._plan.server_restarts}"
         self._reporter.say(
-            f"{self._reporter.name_with_pid(number)} {what}; it is started anew with its parameters ({told})"
+            f"{self._reporter.name_with_pid(number)} {what}; it is restarted with its parameters ({told})"
         )
         host = self._host_of[number]
         (server,) = (server for server in self._parts[host].servers if server.rank == number)

@@ -45,7 +45,7 @@ if sys.version_info < (3, 10):
     sys.exit("distrun: Python 3.10 or newer is needed, and the image has " + sys.version.split()[0])
 data = b"".join(open("{pieces}/piece%d" % n, "rb").read() for n in range({count}))
 if hashlib.sha256(data).hexdigest() != "{digest}":
-    sys.exit("distrun: the ConfigMaps of this job are not those that it was made with: create all of it anew")
+    sys.exit("distrun: the ConfigMaps of this job are not those that it was made with: create all of it again")
 tarfile.TarFile.extraction_filter = staticmethod(lambda member, place: member)
 tarfile.open(fileobj=io.BytesIO(data)).extractall("{root}")
 sys.path = ["{root}/package"] + [p for p in sys.path if p]

@@ -125,7 +125,7 @@ def failed_elsewhere(name: str | None) -> CollectiveError:
     """Return the error of ranks whose reduction called `name` another rank has forfeited."""
     return CollectiveError(
         f"{name}: backward() failed on another rank, so there are no gradients of all ranks together: look there for "
-        "the cause; zero_grad() and the next backward() start anew"
+        "the cause; zero_grad() and the next backward() start over"
     )
 
 

@@ -267,7 +267,7 @@ class GradientReducer:
             if self._has_stale_graph and not self._passes:
                 raise UsageError(
                     "the CUDA graph that reduces these gradients was captured before ranks came or went, and with it "
-                    "the connections of then: let it go, run some whole steps, and capture it anew"
+                    "the connections of then: let it go, run some whole steps, and capture it again"
                 )
             self._prepare()
         buckets = self._buckets

@@ -162,7 +162,7 @@ def test_a_piece_that_is_damaged_or_of_another_job_is_refused_in_one_sentence(cl
     pod = deployed.start(0)
     assert pod.wait() == 1
     assert pod.log == (
-        "distrun: the ConfigMaps of this job are not those that it was made with: create all of it anew\n"
+        "distrun: the ConfigMaps of this job are not those that it was made with: create all of it again\n"
     )
 
 

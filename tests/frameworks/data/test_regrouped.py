@@ -113,7 +113,7 @@ def test_a_stream_in_several_workers_is_refused_in_the_midst_of_an_epoch(monkeyp
     shard(Counting(), 4, num_workers=2)
     shard(iter(range(9)), 4)
     remedies = {message.partition(": give shard ")[2] for message in caplog.messages}
-    assert remedies == {"num_workers=1", "an iterable that begins anew each time"}
+    assert remedies == {"num_workers=1", "an iterable that starts again each time"}
 
 
 def sampler(rank, ranks, batch_size=None):
@@ -252,7 +252,7 @@ def test_the_last_batch_of_a_tf_dataset_may_have_one_more():
 def test_tf_datasets_that_cannot_be_dealt_out_anew_are_refused():
     tf = pytest.importorskip("tensorflow")
     data = tf.data.Dataset.range(N)
-    with pytest.raises(UsageError, match="shuffles anew in each iteration"):
+    with pytest.raises(UsageError, match="shuffles again in each iteration"):
         shard(data.shuffle(5, seed=2), 4, elastic=True)
     assert shard(data.shuffle(5, seed=2, reshuffle_each_iteration=False), 4, elastic=True).position.epoch == 0
     assert shard(data, 4).position is None

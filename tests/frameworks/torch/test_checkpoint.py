@@ -57,7 +57,7 @@ def restarting(*arguments: str, **environ: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     fails = "FAIL_AT" in environ or "--fail-at" in arguments
-    assert done.stderr.count("2 ranks start anew; ") == fails, done.stdout + done.stderr
+    assert done.stderr.count("2 ranks start again; ") == fails, done.stdout + done.stderr
     return done.stdout
 
 

@@ -81,7 +81,7 @@ def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(train, alpha, beta
     try:
         assert job.wait(DEADLINE) == 1
         assert b"nothing was heard from beta for 2 s" in job.stderr.data
-        assert b"started anew" not in job.stderr.data
+        assert b"restarted" not in job.stderr.data
         alpha.assert_gone()
         beta.assert_gone()
     finally:

@@ -66,7 +66,7 @@ elif rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(STATUS)
 """
-ANEW = b"nothing is started anew, since rank 0 on localhost (pid "
+ANEW = b"nothing is restarted, since rank 0 on localhost (pid "
 
 
 @pytest.mark.parametrize("order", ["finished first", "lost first"])

@@ -139,7 +139,7 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
     assert job.wait(DEADLINE) == 0, job.stderr.data
     told = re.findall(r"server (\d) on localhost \(pid \d+\) was killed by SIGKILL; (.*)\n", job.stderr.data.decode())
     assert [number for number, _ in told] == ["1", "0", "1"]
-    assert told[2][1] == "it is started anew with its parameters (restart 3 of 3)"
+    assert told[2][1] == "it is restarted with its parameters (restart 3 of 3)"
     job.assert_gone()
 
 

@@ -185,7 +185,7 @@ def test_a_generator_cannot_be_dealt_out_anew():
     mine = Stream(iter(range(20)), Division(0, 2, 4), None)
     next(iter(mine))
     mine.position.redeal(0, 3)
-    with pytest.raises(UsageError, match=r"can be gone through once.*an iterable that begins anew"):
+    with pytest.raises(UsageError, match=r"can be gone through once.*an iterable that starts again"):
         next(iter(mine))
 
 

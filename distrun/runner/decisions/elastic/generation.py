@@ -103,7 +103,7 @@ class CurrentGeneration:
         All ranks would have to start again, and come to the same end.
         """
         assert self.cause is not None
-        why = f"nothing is started anew, since {process.description} has come to the end of its work"
+        why = f"nothing is restarted, since {process.description} has come to the end of its work"
         return self.cause.explained(why)
 
 

@@ -28,7 +28,7 @@ def begun(generation: Generation, has_survivors: bool, lost: Sequence[Member]) -
     ranks = count(len(generation.members), "rank")
     if has_survivors:
         return f"generation {generation.number} goes on with {ranks}"
-    text = f"{ranks} {'starts' if len(generation.members) == 1 else 'start'} anew"
+    text = f"{ranks} {'starts' if len(generation.members) == 1 else 'start'} again"
     return f"{text}: the training state is lost with {holders(lost)}" if lost else text
 
 

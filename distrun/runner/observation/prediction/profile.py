@@ -104,14 +104,14 @@ class JobProfile:
         if (version := top.get("format")) != FORMAT:
             raise UsageError(
                 f"the profile in {source} has format {version!r}, but this distrun reads format {FORMAT}: "
-                "predict with the distrun that wrote it, or write it anew"
+                "predict with the distrun that wrote it, or write it again"
             )
         ranks, hosts = top.whole("ranks"), top.whole("hosts")
         per_host = top.whole("ranks_per_host", -(-ranks // hosts))
         if not hosts <= ranks <= hosts * per_host:
             raise UsageError(
                 f"{top.what} has {ranks} ranks on {hosts} hosts with at most {per_host} each, which cannot be: "
-                "write it anew"
+                "write it again"
             )
         seconds = top.members("seconds")
         link = top.members("link") if top.get("link") is not None else None
@@ -151,7 +151,7 @@ class _Members:
 
     def __init__(self, found: object, what: str) -> None:
         if not isinstance(found, Mapping):
-            raise UsageError(f"{what} is {_shown(found)}, but must be an object with members: write it anew")
+            raise UsageError(f"{what} is {_shown(found)}, but must be an object with members: write it again")
         self._found = found
         self.what = what
 
@@ -194,7 +194,7 @@ class _Members:
         return [_Members(item, f"{name}[{index}] of {self.what}") for index, item in enumerate(value)]
 
     def _wrong(self, name: str, value: object, allowed: str) -> UsageError:
-        return UsageError(f"{name} of {self.what} is {_shown(value)}, but must be {allowed}: write the profile anew")
+        return UsageError(f"{name} of {self.what} is {_shown(value)}, but must be {allowed}: write the profile again")
 
 
 def _shown(value: object) -> str:

@@ -86,13 +86,13 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]
         (["--timeline", "t", "--timeline-limit", "x", "true"], "--timeline-limit 'x' is no number of megabytes"),
         (["--report", "/no/such/report.html", "true"], "there is no directory /no/such"),
         (["--report", "/", "true"], "is a directory: give the name of a file"),
-        (["--server-restarts", "2", "true"], "--server-restarts 2 starts servers anew, and there are none"),
+        (["--server-restarts", "2", "true"], "--server-restarts 2 restarts servers, and there are none"),
         (["--server-hosts", "a", "true"], "is for parameter servers, and there are none: give --servers N too"),
         (["--servers", "1", "--server-hosts", "a,b", "true"], "names 2 hosts for --servers 1: give as many servers"),
         (["--servers", "2", "--server-hosts", "a:2", "true"], "gives slots, which servers do not need: give names"),
         (
             ["--servers", "2", "--server-checkpoint", "copies", "true"],
-            "is for servers that are started anew: give --servers N and --server-restarts N too",
+            "is for servers that are restarted: give --servers N and --server-restarts N too",
         ),
         (
             ["--servers", "2", "--server-restarts", "1", "--server-checkpoint", "copies:often", "true"],

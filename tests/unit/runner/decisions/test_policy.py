@@ -390,7 +390,7 @@ WITH_SERVERS = {
         0,
         None,
     ),
-    "a server that is killed is started anew and the next one is the failure": (
+    "a server that is killed is restarted and the next one is the failure": (
         [
             (1, ended(3, -9), [RestartServer(3, "was killed by SIGKILL", 1)]),
             (1, RankStarted(3, 200), []),
@@ -402,7 +402,7 @@ WITH_SERVERS = {
         137,
         2,
     ),
-    "a server is not started anew when a rank has failed": (
+    "a server is not restarted when a rank has failed": (
         [
             (1, ended(0, 5), [TERM]),
             (1, ended(2, -9), []),

@@ -264,7 +264,7 @@ def test_where_nobody_is_enrolled_all_are_started_anew():
     assert begin.start == {4, 5, 6, 7}
     assert job.places == "a0 a1 a2 a3"
     assert job.said == [
-        "rank 1 on a (pid 101) was killed by SIGKILL: 4 ranks start anew; 9 of 10 restarts are left within the hour"
+        "rank 1 on a (pid 101) was killed by SIGKILL: 4 ranks start again; 9 of 10 restarts are left within the hour"
     ]
 
 
@@ -273,7 +273,7 @@ def test_the_user_learns_whose_state_is_lost_when_nobody_who_had_it_is_left():
     for process in job.processes:
         job.kill(process)
     job.at(GATHER_TIME)
-    text = "3 ranks start anew: the training state is lost with ranks 0-2 on a and b; 9 of 10 restarts are left"
+    text = "3 ranks start again: the training state is lost with ranks 0-2 on a and b; 9 of 10 restarts are left"
     assert text in job.said[-1]
     for process in job.processes:
         job.kill(process)
@@ -966,7 +966,7 @@ def test_the_last_two_of_a_job_one_has_ended_well_and_the_other_lost_it():
     assert job.policy.status == 1
 
 
-NOT_ANEW = "was killed by SIGKILL; nothing is started anew, since rank 0 on a (pid 100) has come to the end of its work"
+NOT_ANEW = "was killed by SIGKILL; nothing is restarted, since rank 0 on a (pid 100) has come to the end of its work"
 
 
 def test_nothing_is_started_anew_when_a_rank_is_lost_while_another_has_come_to_its_end():

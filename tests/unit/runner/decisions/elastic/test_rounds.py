@@ -42,7 +42,7 @@ def test_ranks_that_all_fail_are_started_again_later_each_time(is_given):
         begun.append(round(job.now))
     assert begun == [0, 2, 6, 14, 30, 62, 122, 182, 242]
     said = "\n".join(job.said)
-    assert "train.py:7 in train: all ranks start again in 4 s, after 3 failures in a row\n2 ranks start anew" in said
+    assert "train.py:7 in train: all ranks start again in 4 s, after 3 failures in a row\n2 ranks start again" in said
 
 
 def test_a_generation_that_lasts_is_followed_by_the_next_at_once():
