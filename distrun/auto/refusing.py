@@ -1,4 +1,11 @@
-"""Ending a job whose script cannot be distributed as it stands: all ranks end, and one of them prints the reason."""
+"""Ending a job whose script cannot be distributed as it stands: all ranks end, and one of them prints the reason.
+
+What is refused, and where: scripts that distribute themselves in `self_distributed`, losses that are not means over the
+batch in `losses`, gradients that are changed before they are averaged in `backward`, optimizers that use more than
+gradients in `optimizers`, data that differ between ranks in `loaders`, `data` and `trial`, and numbers of a part that
+are used as numbers of the batch in `statistics` and `metrics`, each in the room of its framework. `source` refuses what
+a script's text shows, and `comparing` ranks that have diverged. docs/auto-checks.md lists all of them for users.
+"""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ it is ever executed, so a checkpoint from somebody else is safe to restore.
 
 The room: `manager` has the public class. `trees` turns values into JSON and tensors, and back. `numpy_arrays`,
 `torch_tensors`, `jax_arrays` and `keras_objects` know what is special to each framework. `snapshot` copies the tensors
-at once, and a `writer` writes them later. `parts` reads and writes the files, `folder` lists the checkpoints of a run,
-and `loading` reads the newest one. `ranks` is how the ranks of a job communicate.
+at once, and a `background` thread writes them later. `file_format` reads and writes the files with their manifests (the
+safetensors headers), `folder` lists the checkpoints of a run, and `loading` reads the newest one. `ranks` is how the
+ranks of a job communicate.
 """
 
 from typing import TYPE_CHECKING

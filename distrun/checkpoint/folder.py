@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from distrun.checkpoint import parts
+from distrun.checkpoint import file_format
 from distrun.errors import CheckpointError
 
 NOTES = "distrun"
@@ -88,7 +88,7 @@ def _examined(checkpoint: Checkpoint) -> Found:
     serial, damage = 0, ""
     for number in numbers:
         try:
-            header = parts.read_header(checkpoint.part(number))
+            header = file_format.read_header(checkpoint.part(number))
             if number == 0:
                 serial = int(json.loads(header.metadata[NOTES])["serial"])
         except (CheckpointError, OSError, ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from distrun.checkpoint import folder, parts
+from distrun.checkpoint import file_format, folder
 from distrun.checkpoint.folder import NOTES, Checkpoint
 from distrun.checkpoint.numpy_arrays import Bytes
 from distrun.checkpoint.ranks import Ranks, broadcast_note, gather_notes
@@ -22,7 +22,7 @@ VERSION = 1
 """The version of the notes in a part. A higher version was written by a newer distrun."""
 _log = logging.getLogger("distrun")
 
-Read = dict[int, tuple[parts.Header, dict[str, Bytes]]]
+Read = dict[int, tuple[file_format.Header, dict[str, Bytes]]]
 """The parts that this rank has read, by number."""
 
 
@@ -80,7 +80,7 @@ def _read(checkpoint: Checkpoint, numbers: list[int]) -> tuple[Read, str, str]:
     read: Read = {}
     for number in numbers:
         try:
-            read[number] = parts.read(checkpoint.part(number))
+            read[number] = file_format.read(checkpoint.part(number))
             version = json.loads(read[number][0].metadata[NOTES])["version"]
             if version > VERSION:
                 return {}, "", f"{checkpoint.part(number)} was written by a newer distrun than this: update it"

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any
 
-from distrun.checkpoint import folder, keras_objects, parts, trees
+from distrun.checkpoint import file_format, folder, keras_objects, trees
+from distrun.checkpoint.background import Writer
 from distrun.checkpoint.folder import NOTES, Checkpoint
 from distrun.checkpoint.loading import VERSION, newest
 from distrun.checkpoint.ranks import present
 from distrun.checkpoint.snapshot import Snapshot, shares
-from distrun.checkpoint.writer import Writer
 from distrun.errors import CheckpointError, UsageError
 from distrun.runtime.world import regroup
 from distrun.tracing import layout, recording
@@ -134,8 +134,8 @@ class CheckpointManager:
                 if ranks.rank == 0:
                     notes["serial"] = max((each.serial for each in folder.look(self._run)), default=0) + 1
                 data = self._snapshot.data(entries)
-                parts.write(path, {NOTES: json.dumps(notes, separators=(",", ":"))}, entries, data)
-                parts.sync_folder(self._run)
+                file_format.write(path, {NOTES: json.dumps(notes, separators=(",", ":"))}, entries, data)
+                file_format.sync_folder(self._run)
                 # Each rank looks: only the last to write its part finds the checkpoint whole.
                 folder.prune(self._run, self._keep, checkpoint.attempt, self._damaged)
             except OSError as error:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from distrun.checkpoint.file_format import Entry, layout
 from distrun.checkpoint.numpy_arrays import Bytes, Capture
-from distrun.checkpoint.parts import Entry, layout
 
 
 class Snapshot:

@@ -20,7 +20,7 @@ def install() -> None:
         os._exit(0)  # a training by Keras is not rehearsed
     import keras
 
-    from distrun.auto.keras import data, files, losses, metrics, normalization, optimizers, refused, training
+    from distrun.auto.keras import data, files, losses, metrics, normalization, optimizers, self_distributed, training
     from distrun.keras import library
     from distrun.keras.ranks import init
 
@@ -34,4 +34,4 @@ def install() -> None:
     normalization.install()
     optimizers.watch()
     files.install()
-    refused.watch()
+    self_distributed.watch()

@@ -6,8 +6,8 @@ averages gradients, and `backward` weights these. `losses` finds out how the los
 whole batch: `graph` takes it apart and `agreement` compares the ranks' graphs. `statistics` finds what a graph does not
 show, and `trial` compares some steps with what a single process does. `reading` gives the script the loss of the whole
 batch, `normalization` normalises by the statistics of the whole batch, `generators` keeps streams of random numbers,
-`saving` lets only rank 0 write, `refused` refuses scripts that distribute themselves, and `session` is the state that
-all of them share.
+`saving` lets only rank 0 write, `self_distributed` refuses scripts that distribute themselves, and `session` is the
+state that all of them share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ def install() -> None:
 
     from distrun.auto import job
     from distrun.auto.randomness import common_seed
-    from distrun.auto.torch import backward, loaders, normalization, optimizers, reading, refused, saving
+    from distrun.auto.torch import (
+        backward,
+        loaders,
+        normalization,
+        optimizers,
+        reading,
+        saving,
+        self_distributed,
+    )
     from distrun.auto.torch.statistics import compiling
     from distrun.torch import cuda
     from distrun.torch.ranks import init
@@ -35,5 +43,5 @@ def install() -> None:
             lambda: torch.cuda.set_per_process_memory_fraction(0.3)
         )
     torch.manual_seed(common_seed())
-    for room in (optimizers, loaders, backward, reading, normalization, saving, refused, compiling):
+    for room in (optimizers, loaders, backward, reading, normalization, saving, self_distributed, compiling):
         room.install()

@@ -64,7 +64,7 @@ def top(job: str | None) -> int:
 
 
 def _look_on(connection: socket.socket, job: Job) -> int:
-    from distrun.runner.observation.live.screen import lines
+    from distrun.runner.observation.live.tables import lines
 
     panel = Panel(1)
     above: list[str] = []

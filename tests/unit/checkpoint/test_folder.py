@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, strategies as st
 
-from distrun.checkpoint import folder, parts
+from distrun.checkpoint import file_format, folder
 
 NOTES = folder.NOTES
 OURS, OTHER = "0" * 8, "f" * 8
@@ -21,7 +21,7 @@ def save(run, step, serial, attempt=OURS, count=1, only=None):
     checkpoint.folder.mkdir(parents=True, exist_ok=True)
     for part in range(count) if only is None else only:
         notes = {"serial": serial} if part == 0 else {}
-        parts.write(checkpoint.part(part), {NOTES: json.dumps(notes)}, [], np.empty(0, np.uint8))
+        file_format.write(checkpoint.part(part), {NOTES: json.dumps(notes)}, [], np.empty(0, np.uint8))
     return checkpoint
 
 

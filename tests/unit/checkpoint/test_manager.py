@@ -20,13 +20,13 @@ DEADLINE = 60.0
 def gate(monkeypatch):
     """Holds back what the writer writes until it is set."""
     opened = threading.Event()
-    write = manager_module.parts.write
+    write = manager_module.file_format.write
 
     def held(*arguments):
         assert opened.wait(DEADLINE)
         write(*arguments)
 
-    monkeypatch.setattr(manager_module.parts, "write", held)
+    monkeypatch.setattr(manager_module.file_format, "write", held)
     yield opened
     opened.set()
 
@@ -154,7 +154,7 @@ def test_a_failed_write_is_raised_once_by_the_next_call_and_the_former_stays(tmp
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr(manager_module.parts, "write", fail)
+        patch.setattr(manager_module.file_format, "write", fail)
         checkpoints.save(2, value=2)
         with pytest.raises(
             CheckpointError,

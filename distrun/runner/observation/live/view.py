@@ -42,12 +42,12 @@ class PlainView:
         """Print nothing: the launcher reports the end of the job anyway."""
 
 
-class Screen:
+class PanelView:
     """The viewer in a terminal."""
 
     def __init__(self, panel: Panel, keys: Keys) -> None:
         """Args: `panel` is painted by the printing thread, and `keys` has the prompt and whether the view is closed."""
-        from distrun.runner.observation.live.screen import lines
+        from distrun.runner.observation.live.tables import lines
 
         self._lines = lines
         self._panel = panel
@@ -87,7 +87,7 @@ class LiveView(Hub):
             return
         self.keys.on_log = lambda rank: say(self.log(rank))
         self.keys.on_stack = lambda rank: self.stack(rank, say)
-        self.add(Screen(panel, self.keys))
+        self.add(PanelView(panel, self.keys))
 
     def close(self, status: int) -> None:
         """Send the last snapshot, and restore the terminal even if that fails."""

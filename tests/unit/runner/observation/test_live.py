@@ -7,9 +7,9 @@ import re
 import pytest
 
 from distrun.runner.observation.live.hub import Hub
-from distrun.runner.observation.live.screen import lines
 from distrun.runner.observation.live.sentences import clock, number, sentence, size
 from distrun.runner.observation.live.snapshot import HostView, RankView, Slow, Snapshot, TimeShares
+from distrun.runner.observation.live.tables import lines
 from distrun.runner.observation.live.view import LINE_EVERY, PlainView
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan
 

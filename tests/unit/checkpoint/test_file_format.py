@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.checkpoint import parts
+from distrun.checkpoint import file_format
 from distrun.checkpoint.numpy_arrays import captured
 from distrun.checkpoint.snapshot import Snapshot, shares
 from distrun.errors import CheckpointError
@@ -28,7 +28,7 @@ def written(path, arrays=ARRAYS, **metadata):
     """Write arrays to a part; return their places."""
     snapshot = Snapshot()
     entries = snapshot.take({name: captured(array, name) for name, array in arrays.items()})
-    parts.write(path, metadata, entries, snapshot.data(entries))
+    file_format.write(path, metadata, entries, snapshot.data(entries))
     return entries
 
 
@@ -41,12 +41,12 @@ def part(tmp_path):
 
 
 def test_a_part_comes_back_bit_for_bit(part):
-    header, tensors = parts.read(part)
+    header, tensors = file_format.read(part)
     assert header.metadata["note"] == "12345678"
     assert {name: data.tobytes() for name, data in tensors.items()} == {
         name: array.tobytes() for name, array in ARRAYS.items()
     }
-    assert parts.read_header(part) == header
+    assert file_format.read_header(part) == header
     assert header.size == part.stat().st_size
     assert [each.name for each in part.parent.iterdir()] == ["part"]
 
@@ -75,9 +75,9 @@ def test_a_part_of_any_shorter_length_is_damaged(part):
     for length in range(len(data)):
         part.write_bytes(data[:length])
         with pytest.raises(CheckpointError, match=r"part is damaged: "):
-            parts.read(part)
+            file_format.read(part)
         with pytest.raises(CheckpointError, match=r"part is damaged: "):
-            parts.read_header(part)
+            file_format.read_header(part)
 
 
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
@@ -88,19 +88,19 @@ def test_a_part_with_any_other_byte_is_damaged(tmp_path_factory, place, flip):
     data[int(place * len(data))] ^= flip
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match=r"part is damaged: "):
-        parts.read(path)
+        file_format.read(path)
 
 
 def test_bytes_that_are_appended_are_damage(part):
     with part.open("ab") as file:
         file.write(b"\0")
     with pytest.raises(CheckpointError, match="bytes, and should have"):
-        parts.read(part)
+        file_format.read(part)
 
 
 def test_a_part_without_tensors(tmp_path):
     assert written(tmp_path / "part", {}) == []
-    assert parts.read(tmp_path / "part")[1] == {}
+    assert file_format.read(tmp_path / "part")[1] == {}
 
 
 def test_a_part_that_cannot_be_written_leaves_the_former_and_nothing_else(part, monkeypatch):
