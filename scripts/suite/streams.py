@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import subprocess
@@ -72,12 +73,16 @@ class Runner:
             watchdog.cancel()
 
     def _one_by_one(self, commands: Sequence[Command], folder: Path) -> list[Outcome]:
-        return [self._run_one(command, folder) for command in commands if not self._is_over]
+        outcomes = (self._run_one(command, folder) for command in commands)
+        return list(itertools.takewhile(lambda outcome: outcome is not None, outcomes))  # type: ignore[arg-type]
 
-    def _run_one(self, command: Command, folder: Path) -> Outcome:
+    def _run_one(self, command: Command, folder: Path) -> Outcome | None:
+        """Run a command to its end. Return None if the run is over, so that it was not started."""
         begun = time.monotonic()
         output = folder / command.name.replace("/", "-")
         with output.open("wb") as file, self._lock:
+            if self._is_over:
+                return None
             process = subprocess.Popen(command.words, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
             self._running[command.name] = process
             print(f"== {command.name}: begun", flush=True)

@@ -98,11 +98,12 @@ def test_pytests_closing_line_is_counted():
 
 
 def test_a_wedged_run_is_aborted(monkeypatch, capsys):
-    """Instead of processes, there are objects that end by a signal only."""
+    """Instead of processes, there are objects that end by a signal only. The time is up when the first has begun."""
 
     class Wedged:
         def __init__(self, *arguments, **options):
             self.ended = threading.Event()
+            threading.Thread(target=runner._abort).start()
 
         def send_signal(self, signum):
             self.signum = signum
@@ -115,6 +116,7 @@ def test_a_wedged_run_is_aborted(monkeypatch, capsys):
     monkeypatch.setattr(streams.subprocess, "Popen", Wedged)
     monkeypatch.setattr(streams.subprocess, "run", lambda *arguments, **options: None)
     commands = [streams.Command("first", ("true",)), streams.Command("second", ("true",))]
-    (outcome,) = streams.Runner(limit=0.01).run({"stream": commands})
+    runner = streams.Runner(limit=3600)
+    (outcome,) = runner.run({"stream": commands})
     assert (outcome.name, outcome.status, outcome.is_good) == ("first", -6, False)
-    assert "== not ended within 0 min; aborted. The processes:" in capsys.readouterr().out
+    assert "== not ended within 60 min; aborted. The processes:" in capsys.readouterr().out
