@@ -48,22 +48,9 @@ def test_losses_and_weights_are_those_of_a_single_process(trainings, ranks):
         assert together[name] == pytest.approx(numbers, rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_statistics_that_the_parts_compute_alike_are_not_refused(tmp_path, ranks):
-    program = str(PROGRAMS / "torch_statistics.py")
-    alone, together = run(tmp_path, program, ranks=0), run(tmp_path, program, ranks=ranks)
-    assert together.returncode == 0, together.stderr
-    lines = [line.removeprefix("[0] ").split() for line in together.stdout.splitlines()]
-    expected = [line.split() for line in alone.stdout.splitlines()]
-    assert [name for name, _ in lines] == [name for name, _ in expected]
-    for (name, number), (_, other) in zip(lines, expected, strict=True):
-        assert float(number) == pytest.approx(float(other), rel=1e-4), name
-
-
 def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(trainings):
     ended = trainings(2)[1]
-    assert ended.stdout.splitlines() == ["[0] 28 trainings"]
+    assert ended.stdout.splitlines() == ["[0] 14 trainings"]
     first, second = ended.stderr.splitlines()
     assert first.endswith(
         "torch_trainings.py trains on 2 ranks: each batch of 10 is divided (6+4), gradients are averaged."

@@ -199,12 +199,12 @@ class Intruders:
 def test_intruders_disturb_nothing(ranks, place):
     everybody = ranks("late", "2", hosts=(1, 1, 1))
     everybody[2].stdout.wait_for("waiting")
-    crowds = [Intruders(port) for port in listening_ports(everybody[place].pid)]
+    intruders = [Intruders(port) for port in listening_ports(everybody[place].pid)]
     everybody[2].tell("now you")
     for rank in everybody:
         rank.stdout.wait_for("ready")
     for rank in everybody:
         assert rank.end() == 0, rank.stderr.text
-    for crowd in crowds:
-        crowd.close()
-        assert "none" not in crowd.refusal, "somebody without the key was let in"
+    for each in intruders:
+        each.close()
+        assert "none" not in each.refusal, "somebody without the key was let in"

@@ -29,14 +29,14 @@ class Case:
     postscale: float
     root: int
     extra: tuple[int, ...]
-    """By how many rows the tensors of the ranks differ from their shapes, where that is allowed."""
+    """The rows that the ranks have more than their shapes say, or fewer, where that is allowed."""
     splits: str
-    """Of alltoall: `even`, which needs no splits; `uneven`, some of them 0; or `one`, all rows for the root."""
+    """The splits of alltoall: `even`, where none are given, `uneven`, some of them 0, or `one`, all rows for the root."""
     form: str
     named: bool
 
     def rows(self, tensor: Tensor, rank: int, size: int) -> int | None:
-        """Return the rows of a rank's tensor, if they are not those of its shape."""
+        """Return the rows of a rank's tensor; None if its shape says them."""
         if self.kind == "allgather" and not self.is_group:
             return max(0, tensor.shape[0] + self.extra[rank])
         return sum(self.parts(rank, size)) if self.kind == "alltoall" else None

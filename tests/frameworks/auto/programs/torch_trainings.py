@@ -1,6 +1,5 @@
 """Small trainings, one after the other, each of which prints its last loss and its weights. No line of distrun's."""
 
-import itertools
 import json
 import random
 import sys
@@ -10,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - as scripts do
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, Sampler, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 torch.set_num_threads(1)
-MIXED = torch.tensor(0.0)  # instead of a loss of means and sums, which is read as that of rank 0's part
+MIXED = torch.tensor(0.0)  # instead of a loss of means and sums, which is read as the loss of rank 0's part
 
 
 def data(count=103):
@@ -41,38 +40,6 @@ def mean_loss():
     return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
 
 
-def sum_loss():
-    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
-    loss = lambda n, x, y: F.cross_entropy(n(x), y, reduction="sum") / 10  # noqa: E731
-    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
-
-
-def sum_divided_by_batch():
-    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
-    loss = lambda n, x, y: F.cross_entropy(n(x), y, reduction="sum") / x.size(0)  # noqa: E731
-    return net, train(net, torch.optim.Adam(net.parameters(), 0.01), loss, loader)
-
-
-def batch_normalisation():
-    net, loader = classifier(nn.BatchNorm1d(8)), DataLoader(data(), batch_size=20, shuffle=True)
-    loss = train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
-    assert net[1].num_batches_tracked == 12
-    return net, loss
-
-
-def several_terms():
-    """A mean, a mean with label smoothing, a penalty of the weights and one of the number of a parameter."""
-    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
-
-    def loss(n, x, y):
-        scores = n(x)
-        penalty = sum(p.pow(2).sum() for p in n.parameters()).sqrt()
-        terms = torch.stack([F.cross_entropy(scores, y, label_smoothing=0.1), 0.1 * (scores**2).mean()])
-        return terms.sum() + 1e-2 * penalty - 0.01 * F.mse_loss(scores, torch.zeros_like(scores))
-
-    return net, train(net, torch.optim.AdamW(net.parameters(), 0.01), loss, loader)
-
-
 def ignored_targets():
     net, loader = classifier(), DataLoader(data(), batch_size=12, shuffle=True)
     criterion = nn.CrossEntropyLoss(ignore_index=1, weight=torch.tensor([0.2, 1.0, 2.0]))
@@ -95,65 +62,6 @@ def accumulation_scaling_and_clipping():
                 optimizer.zero_grad()
         schedule.step()
     return net, loss
-
-
-def closures():
-    net, loader = nn.Linear(6, 3), DataLoader(data(), batch_size=52, shuffle=True)
-    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
-    for x, y in loader:
-
-        def closure(x=x, y=y):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(net(x), y)
-            loss.backward()
-            return loss
-
-        loss = optimizer.step(closure)
-    return net, loss
-
-
-def two_optimizers():
-    """A GAN whose noise is of no importance."""
-    maker, judge = nn.Linear(2, 6), nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1))
-    of_maker, of_judge = (torch.optim.Adam(each.parameters(), 0.01) for each in (maker, judge))
-    for x, _ in DataLoader(data(), batch_size=10, shuffle=True):
-        made = maker(torch.ones(len(x), 2))
-        of_judge.zero_grad()
-        F.binary_cross_entropy_with_logits(judge(x), torch.ones(len(x), 1)).backward()
-        F.binary_cross_entropy_with_logits(judge(made.detach()), torch.zeros(len(x), 1)).backward()
-        of_judge.step()
-        of_maker.zero_grad()
-        loss = F.binary_cross_entropy_with_logits(judge(made), torch.ones(len(x), 1))
-        loss.backward()
-        of_maker.step()
-    return nn.Sequential(maker, judge), loss
-
-
-def gradient_penalty():
-    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer = torch.optim.RMSprop(net.parameters(), 0.01)
-    for x, _ in DataLoader(data(), batch_size=10, shuffle=True):
-        x.requires_grad_()
-        (slope,) = torch.autograd.grad(net(x), x, torch.ones(len(x), 1), create_graph=True)
-        optimizer.zero_grad()
-        loss = ((slope.norm(2, dim=1) - 1) ** 2).mean() - net(x).mean()
-        loss.backward()
-        optimizer.step()
-    return net, loss
-
-
-def workers_and_a_sampler():
-    pairs = data()
-    sampler = WeightedRandomSampler(torch.rand(len(pairs)), 60)
-    net = classifier()
-    loader = DataLoader(pairs, batch_size=8, sampler=sampler, num_workers=1, drop_last=True)
-    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
-
-
-def last_batch_is_tiny():
-    """The last batch has one sample, fewer than there are ranks."""
-    net, loader = classifier(), DataLoader(data(41), batch_size=10)
-    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
 
 
 def padded_sequences():
@@ -229,22 +137,6 @@ def own_optimizer():
     return net, train(net, Noisy(net.parameters()), lambda n, x, y: F.cross_entropy(n(x), y), loader)
 
 
-def unfrozen_layers():
-    """Parameters that are given to the optimizer after some steps."""
-    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
-    optimizer = torch.optim.SGD(net[-1].parameters(), 0.1)
-    train(net, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader, epochs=1)
-    optimizer.add_param_group({"params": net[0].parameters()})
-    return net, train(net, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader)
-
-
-def compiled_model():
-    net, loader = classifier(), DataLoader(data(), batch_size=10, shuffle=True)
-    fast = torch.compile(net, backend="aot_eager")
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    return net, train(fast, optimizer, lambda n, x, y: F.cross_entropy(n(x), y), loader, epochs=1)
-
-
 class Shuffled(Sampler):
     def __init__(self, source):
         self.source = source
@@ -279,12 +171,6 @@ def drawn_by_python():
             loss.backward()
             optimizer.step()
     return net, loss
-
-
-def instance_normalisation():
-    net = nn.Sequential(nn.Unflatten(1, (2, 3)), nn.InstanceNorm1d(2, affine=True), nn.Flatten(), nn.Linear(6, 3))
-    loader = DataLoader(data(), batch_size=10, shuffle=True)
-    return net, train(net, torch.optim.SGD(net.parameters(), 0.1), lambda n, x, y: F.cross_entropy(n(x), y), loader)
 
 
 def penalty_of_a_mean_loss():
@@ -347,32 +233,6 @@ def counted_by_hand():
     return net, MIXED
 
 
-def annealing():
-    """A term whose factor is 0 in the first step, and factors that are tensors."""
-    net, loader, temperature = classifier(), DataLoader(data(), batch_size=10, shuffle=True), torch.tensor(0.5)
-    steps = itertools.count()
-
-    def loss(n, x, y):
-        scores, factor = n(x), min(1.0, next(steps) / 5)
-        return F.cross_entropy(scores, y) * temperature + factor * scores.pow(2).sum() / torch.tensor(30.0)
-
-    train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
-    return net, MIXED
-
-
-def learned_weights_of_losses():
-    net, loader, scales = classifier(), DataLoader(data(), batch_size=10, shuffle=True), nn.Parameter(torch.ones(2))
-
-    def loss(n, x, y):
-        scores = n(x)
-        first, second = F.cross_entropy(scores, y), scores.pow(2).sum() / 10
-        return first * torch.exp(-scales[0]) + second / scales[1].exp() + scales.sum()
-
-    net.scales = scales
-    train(net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
-    return net, MIXED
-
-
 def two_loaders():
     """One of them begins again in the middle of the other's epoch."""
     net, few, many = classifier(), DataLoader(data(30), 10, shuffle=True), DataLoader(data(), 20, shuffle=True)
@@ -410,31 +270,17 @@ def another_sum_is_read():
 
 CASES = [
     mean_loss,
-    sum_loss,
-    sum_divided_by_batch,
-    batch_normalisation,
-    several_terms,
     ignored_targets,
     accumulation_scaling_and_clipping,
-    closures,
-    two_optimizers,
-    gradient_penalty,
-    workers_and_a_sampler,
-    last_batch_is_tiny,
     padded_sequences,
     evaluation_and_early_stop,
     evaluated_within_an_epoch,
     own_optimizer,
-    unfrozen_layers,
-    compiled_model,
     drawn_by_python,
-    instance_normalisation,
     penalty_of_a_mean_loss,
     gradients_set_by_hand,
     hooks,
     counted_by_hand,
-    annealing,
-    learned_weights_of_losses,
     two_loaders,
     another_sum_is_read,
 ]

@@ -97,7 +97,7 @@ def _of_folder(folder: Path) -> Iterator[Situation]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[list[str], list[str], str]]:
-    """Yield the words of the section, those of the head, and the lines of each block of a file."""
+    """Yield the words of the section, the words of the head, and the lines of each block of a file."""
     section: list[str] = []
     for piece in re.split(r"^(?=#[:=] )", path.read_text(), flags=re.MULTILINE):
         head, _, text = piece.partition("\n")
