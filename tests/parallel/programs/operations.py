@@ -31,7 +31,7 @@ class Case:
     extra: tuple[int, ...]
     """The rows that the ranks have more than their shapes say, or fewer, where that is allowed."""
     splits: str
-    """The splits of alltoall: `even`, where none are given, `uneven`, some of them 0, or `one`, all rows for the root."""
+    """The splits of alltoall: `even`, with none given, `uneven`, some of them 0, or `one`, all rows for the root."""
     form: str
     named: bool
 

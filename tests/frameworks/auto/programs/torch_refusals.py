@@ -45,7 +45,7 @@ def train(loss_of=mean_loss, loader=None, change=lambda net, optimizer: None):
     net = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     change(net, optimizer)
-    for x, y in loader or DataLoader(PAIRS, batch_size=8):
+    for x, y in DataLoader(PAIRS, batch_size=8) if loader is None else loader:
         optimizer.zero_grad()
         loss_of(net, x, y).backward()
         optimizer.step()
