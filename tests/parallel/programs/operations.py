@@ -54,14 +54,15 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, kinds: Sequence[str], is_group: bool = False, dtypes: list[str] = DTYPES) -> Case:
-    """Draw a call of one of the kinds; of a group it has no factors, and its sums stay exact."""
+def cases(
+    draw: st.DrawFn, kinds: Sequence[str], is_group: bool = False, tensor: st.SearchStrategy[Tensor] | None = None
+) -> Case:
+    """Draw a call of one of the kinds, of any tensor or of one that `tensor` draws; a group has no factors."""
     kind = draw(st.sampled_from(kinds))
     reduces, may_overwrite = kind in ("allreduce", "reducescatter"), kind in ("allreduce", "broadcast")
     scaled = reduces and not is_group and draw(st.booleans())
-    members = tensors(
-        0 if may_overwrite else 1, ("small",) if scaled else ("any", "special"), _OF_GROUPS if is_group else dtypes
-    )
+    values, dtypes = ("small",) if scaled else ("any", "special"), _OF_GROUPS if is_group else DTYPES
+    members = tensor or tensors(0 if may_overwrite else 1, values, dtypes)
     group = draw(st.lists(members, min_size=1, max_size=6 if is_group else 1))
     op = draw(st.sampled_from(OPS if kind == "allreduce" and not is_group else OPS[:2]))
     if group[0].dtype.startswith(("complex", "clong")) and op in (distrun.Min, distrun.Max):
@@ -160,8 +161,10 @@ class Results:
         self._same.check()
 
 
-def perform_all(count: int, *kinds: str, is_group: bool = False) -> None:
-    """Make `count` calls of the collectives of some kinds, in the world and in process sets."""
+def perform_all(
+    count: int, *kinds: str, is_group: bool = False, tensor: st.SearchStrategy[Tensor] | None = None
+) -> None:
+    """Make `count` calls of the collectives of some kinds, as `cases` draws them, in the world and in process sets."""
     distrun.init()
     reference.hosts()
     found = Results()
@@ -169,5 +172,5 @@ def perform_all(count: int, *kinds: str, is_group: bool = False) -> None:
     def perform(case: Case, name: str | None, process_set: distrun.ProcessSet) -> None:
         found.add(case, start(case, name, process_set)(), process_set)
 
-    perform_each(cases(kinds, is_group), count, perform)
+    perform_each(cases(kinds, is_group, tensor), count, perform)
     found.check()
