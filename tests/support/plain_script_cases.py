@@ -42,7 +42,6 @@ CASES: tuple[Case, ...] = (
         arguments=("--save-model",),
         is_in_gate=True,
     ),
-    Case("torch/vision/resnet", "BatchNorm, SGD with momentum, label smoothing, `drop_last`"),
     Case(
         "torch/vision/transfer_learning",
         "the tutorial: phases, frozen weights, the best in a temporary folder",
@@ -70,7 +69,6 @@ CASES: tuple[Case, ...] = (
         (r"test loss ([\d.]+)", r"loss ([\d.]+)"),
         tolerance=_EXACT,
     ),
-    Case("torch/vision/tied_autoencoder", "tied weights, noise drawn in the loop, `torch.save(model)`"),
     Case(
         "torch/sequences/word_language_model",
         "LSTM with tied weights, clipping, the best model saved and loaded",
