@@ -56,7 +56,7 @@ FOLDERS = (
     ),
     Folder("gpu", "full", "compute", 120, ("runtime.gpu", "runtime.world", "tensor_fusion", "host")),
     Folder("gpu/real", "lab", "compute", 5, ("runtime.gpu", "tensor_fusion")),
-    Folder("frameworks/auto", "full", "frameworks", 200, ("auto",)),
+    Folder("frameworks/auto", "full", "frameworks", 260, ("auto",)),
     Folder("frameworks/auto/scripts", "full", "frameworks", 60, ("auto",)),
     Folder("frameworks/auto/situations", "full", "frameworks", 150, ("auto",)),
     Folder("frameworks/auto/situations/keras", "full", "frameworks", 5, ("auto",)),
