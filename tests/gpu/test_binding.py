@@ -272,7 +272,7 @@ def test_gradients_of_kerass_torch_backend_are_reduced_on_the_gpu_and_who_has_on
     monkeypatch.setattr(engine, "run", engine.submit)
     monkeypatch.setattr(world, "engine", lambda: engine)
     bound_to(Cuda(0))
-    # Matrices in host memory play those of a GPU.
+    # Matrices in host memory play a GPU's.
     monkeypatch.setattr(cuda, "kind", lambda tensor: "cuda" if tensor.dim() == 2 else "cpu")
     monkeypatch.setattr(cuda, "as_array", lambda tensor: not_on_host() if tensor.dim() == 2 else tensor.numpy())
     monkeypatch.setattr(cuda.TorchArena, "current_stream", lambda arena: 0)

@@ -134,16 +134,6 @@ class Foreign:
         return 0, self._stream
 
 
-def test_current_streams(cupy):
-    assert cupy.cuda.get_current_stream().ptr == 0
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with cupy.cuda.Stream.from_external(Foreign(stream.ptr)):
-        assert cupy.cuda.get_current_stream() == stream
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(cupy.cuda.get_current_stream).result().ptr == 0
-    assert cupy.cuda.get_current_stream().ptr == 0
-
-
 def test_jitter_makes_streams_overtake_one_another(cupy, monkeypatch):
     monkeypatch.setenv("SIMULATED_GPU_JITTER", "200")
     from simulator import streams
@@ -180,15 +170,6 @@ def test_streams_belong_to_devices(cupy):
     assert cupy.cuda.runtime.getDevice() == 0
 
 
-def test_devices_of_this_process(cupy, monkeypatch):
-    runtime = cupy.cuda.runtime
-    assert (runtime.getDeviceCount(), runtime.deviceGetPCIBusId(1)) == (2, "0000:3C:00.0")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert (runtime.getDeviceCount(), runtime.deviceGetPCIBusId(0)) == (1, "0000:3C:00.0")
-    with pytest.raises(runtime.CUDARuntimeError, match="cudaErrorInvalidDevice"):
-        runtime.setDevice(1)
-
-
 def test_only_what_makes_a_device_current_touches_it(simulated, cupy):
     def work() -> None:
         cupy.cuda.runtime.getDevice()
@@ -199,24 +180,6 @@ def test_only_what_makes_a_device_current_touches_it(simulated, cupy):
     thread.start()
     thread.join()
     assert simulated.touched("quiet") == {1}
-
-
-def test_a_failed_device_fails_all_calls(simulated, cupy):
-    event = cupy.cuda.Event()
-    simulated.break_device(700)
-    try:
-        assert cupy.cuda.runtime.eventQuery(event.ptr) == 700
-        with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="illegal memory access"):
-            event.record()
-    finally:
-        simulated.break_device(0)
-
-
-def test_the_calls_are_recorded(simulated, cupy):
-    stream = cupy.cuda.Stream(non_blocking=True)
-    stream.record()
-    call = simulated.log()[-1]
-    assert (call.name, call.stream, call.thread) == ("eventRecord", stream.ptr, threading.current_thread().name)
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
@@ -318,20 +281,9 @@ def test_races_are_seen_even_when_they_go_well(simulated, cupy):
     second.synchronize()
 
 
-def test_arrays(cupy):
-    array = cupy.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    assert (array.size, array.shape, array.nbytes, array.flags.c_contiguous) == (6, (2, 3), 24, True)
-    assert array[:, 1].ravel().get().tolist() == [1, 4]
-    assert array.ravel().data.ptr == array.data.ptr
-    assert cupy.asarray(array) is array
-    assert cupy.from_dlpack(array).data.ptr == array.data.ptr
-    assert array.__dlpack_device__() == (2, 0)
-    assert array.__cuda_array_interface__["data"] == (array.data.ptr, False)
-    assert cupy.asnumpy(array.view(np.int32)).tolist() == array.get().view(np.int32).tolist()
-    memory = cupy.cuda.UnownedMemory(array.data.ptr, 24, array, 0)
-    assert cupy.ndarray(3, np.float32, cupy.cuda.MemoryPointer(memory, 12)).get().tolist() == [3, 4, 5]
+def test_arrays_of_the_device_and_of_the_host_are_not_mixed(cupy):
     with pytest.raises(TypeError, match="Implicit conversion"):
-        np.asarray(array)
+        np.asarray(cupy.asarray(np.zeros(3)))
     with pytest.raises(TypeError, match="CPU arrays"):
         cupy.from_dlpack(np.zeros(3))
 
@@ -508,51 +460,6 @@ def ranks(cupy: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         each.close()
 
 
-@pytest.mark.gate
-def test_every_operation(ranks):
-    def work(cupy: ModuleType, nccl: Any, stream: Any) -> dict[str, Any]:
-        rank, size, constants = nccl.rank_id(), nccl.size(), cupy.cuda.nccl
-        given = cupy.asarray(np.arange(6, dtype=np.float32) + 10 * rank)
-
-        def result(count: int, call: Callable[..., None], *arguments: Any) -> list[float]:
-            target = cupy.asarray(np.full(count, -1, np.float32))
-            call(given.data.ptr, target.data.ptr, *arguments, stream.ptr)
-            return target.get().tolist()
-
-        found = {
-            "sum": result(6, nccl.allReduce, 6, constants.NCCL_FLOAT32, constants.NCCL_SUM),
-            "avg": result(6, nccl.allReduce, 6, constants.NCCL_FLOAT32, constants.NCCL_AVG),
-            "max": result(6, nccl.allReduce, 6, constants.NCCL_FLOAT32, constants.NCCL_MAX),
-            "reduce": result(6, nccl.reduce, 6, constants.NCCL_FLOAT32, constants.NCCL_SUM, 1),
-            "broadcast": result(6, nccl.broadcast, 6, constants.NCCL_FLOAT32, 2),
-            "gather": result(6, nccl.allGather, 2, constants.NCCL_FLOAT32),
-            "scatter": result(2, nccl.reduceScatter, 2, constants.NCCL_FLOAT32, constants.NCCL_SUM),
-            "empty": result(2, nccl.allReduce, 0, constants.NCCL_FLOAT32, constants.NCCL_SUM),
-        }
-        target = cupy.asarray(np.full(size, -1, np.float32))
-        constants.groupStart()
-        for peer in range(size):
-            nccl.send(given.data.ptr + 4 * peer, 1, constants.NCCL_FLOAT32, peer, stream.ptr)
-            nccl.recv(target.data.ptr + 4 * peer, 1, constants.NCCL_FLOAT32, peer, stream.ptr)
-        nccl.allReduce(given.data.ptr, given.data.ptr, 6, constants.NCCL_FLOAT32, constants.NCCL_SUM, stream.ptr)
-        constants.groupEnd()
-        found["exchange"], found["in place"] = target.get().tolist(), given.get().tolist()
-        return found
-
-    results = ranks(3).run(work)
-    total = [30 + 3 * i for i in range(6)]
-    for rank, found in enumerate(results):
-        assert found["sum"] == found["in place"] == total
-        assert found["avg"] == [10 + i for i in range(6)]
-        assert found["max"] == [20 + i for i in range(6)]
-        assert found["reduce"] == (total if rank == 1 else [-1] * 6)
-        assert found["broadcast"] == [20 + i for i in range(6)]
-        assert found["gather"] == [0, 1, 10, 11, 20, 21]
-        assert found["scatter"] == total[2 * rank : 2 * rank + 2]
-        assert found["empty"] == [-1, -1]
-        assert found["exchange"] == [rank, 10 + rank, 20 + rank]
-
-
 @pytest.mark.parametrize("name", ["FLOAT16", "BFLOAT16"])
 def test_sixteen_bit_floats_are_summed_in_32_bits(ranks, name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -606,47 +513,6 @@ def test_abort_releases_the_stream(ranks):
                 nccl.check_async_error()
             return is_waiting and nccl.comm == 0 and error.value.status == 4
         return True
-
-    assert ranks(2).run(work) == [True, True]
-
-
-def test_faults_on_request(ranks, monkeypatch, capfd):
-    monkeypatch.setenv("SIMULATED_NCCL_FAIL", "allReduce:2@0")
-    monkeypatch.setenv("SIMULATED_NCCL_ASYNC", "broadcast:1@1")
-
-    def work(cupy: ModuleType, nccl: Any, stream: Any) -> list[int]:
-        array, constants, statuses = cupy.empty(4, np.float32), cupy.cuda.nccl, []
-        for number in range(2):
-            if number == 1 and nccl.rank_id() == 1:
-                break
-            try:
-                nccl.allReduce(array.data.ptr, array.data.ptr, 4, constants.NCCL_FLOAT, 0, stream.ptr)
-                statuses.append(0)
-            except constants.NcclError as error:
-                statuses.append(error.status)
-        nccl.broadcast(array.data.ptr, array.data.ptr, 4, constants.NCCL_FLOAT, 0, stream.ptr)
-        stream.synchronize()
-        if nccl.rank_id() == 1:
-            statuses.append(_asynchronous_error(cupy, nccl))
-        return statuses
-
-    assert ranks(2).run(work) == [[0, 2], [0, 6]]
-
-
-@pytest.mark.gate
-def test_a_hanging_rank_is_waited_for(ranks, monkeypatch):
-    monkeypatch.setenv("SIMULATED_NCCL_HANG", "allReduce:1@1")
-    both = threading.Barrier(2, timeout=DEADLINE)
-
-    def work(cupy: ModuleType, nccl: Any, stream: Any) -> bool:
-        array = cupy.empty(4, np.float32)
-        nccl.allReduce(array.data.ptr, array.data.ptr, 4, cupy.cuda.nccl.NCCL_FLOAT, 0, stream.ptr)
-        both.wait()
-        is_waiting = not stream.done
-        both.wait()
-        nccl.abort()
-        stream.synchronize()
-        return is_waiting
 
     assert ranks(2).run(work) == [True, True]
 
@@ -755,12 +621,6 @@ def processes(tmp_path: Path, text: str, **environ: str) -> list[subprocess.Pope
     started[1].stdin.write(started[0].stdout.readline())
     started[1].stdin.flush()
     return started
-
-
-def test_ranks_are_processes(tmp_path):
-    for process in processes(tmp_path, PROGRAM + END):
-        output, error = process.communicate(timeout=DEADLINE)
-        assert (process.returncode, output) == (0, ""), error
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["shared memory", "network"])

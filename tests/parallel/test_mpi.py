@@ -1,4 +1,4 @@
-"""The MPI backend's own life: what it needs, and that every process ends, with its story, when the job has failed."""
+"""The MPI backend's own life: what it needs, and that every process ends, with its report, when the job has failed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_joining_and_leaving_several_times_beside_a_script_that_uses_mpi(mpi):
     mpi.run_alone("mpi_life", "well")
 
 
-def test_a_script_that_fails_tells_its_story(mpi):
+def test_a_script_that_fails_shows_its_error(mpi):
     assert "ValueError: the error of rank 1" in run(mpi, "script fails").stderr
 
 

@@ -39,7 +39,7 @@ class Launcher:
         raise AssertionError(f"{text!r} was never printed; {self.process.communicate()[1]}")
 
     def ports(self) -> set[int]:
-        """The ports at which it or what it has started listens."""
+        """The ports where it, or what it has started, listens."""
         family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
         found = [item for process in family for item in process.net_connections("inet")]
         return {item.laddr.port for item in found if item.status == psutil.CONN_LISTEN}
@@ -111,7 +111,7 @@ def test_too_few_ports_are_refused_with_the_range_and_the_remedy(two):
 
 
 def _free_range(count: int, lowest: int = 20000) -> int:
-    """Return the first of so many ports in a row that are free, below those that the system gives away."""
+    """Return the first of `count` ports in a row that are free, below the ones that the system gives away."""
     for first in range(lowest + os.getpid() % 7000, lowest + 8000, count):
         try:
             for port in range(first, first + count):

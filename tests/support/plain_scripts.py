@@ -21,7 +21,6 @@ from plain_script_cases import CASES, Case
 
 SCRIPTS = Path(__file__).parents[1] / "frameworks" / "auto" / "scripts"
 DEADLINE = 900.0  # seconds; far more than any script takes, so that a busy machine fails no test
-_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 _QUIET = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
@@ -74,12 +73,6 @@ class Comparison:
         text = re.sub(r"^\[\d+\] ", "", self.auto.errors, flags=re.MULTILINE)  # the launcher's prefix
         found = re.search(r"^distrun --auto: refused: (.*(?:\n  .*)*)", text, re.MULTILINE)
         return " ".join(found[1].split()) if found else ""
-
-    def deviating_lines(self, limit: float = 0.05) -> list[str]:
-        """Return the pairs of printed lines whose words are the same and whose fractions are not."""
-        assert self.single is not None
-        pairs = zip(self.single.lines, self.auto.lines, strict=False)
-        return [f"{plain}  |  {ours}" for plain, ours in pairs if _deviate(plain, ours, limit)]
 
     def problems(self) -> list[str]:
         """Return what is not as it should be, a sentence each."""
@@ -134,13 +127,6 @@ def _run(case: Case, launcher: Sequence[str]) -> Run:
     return Run(done.returncode, done.stdout, done.stderr, sizes)
 
 
-def _deviate(plain: str, ours: str, limit: float) -> bool:
-    if _NUMBER.sub("#", plain) != _NUMBER.sub("#", ours):
-        return True
-    pairs = zip(_NUMBER.findall(plain), _NUMBER.findall(ours), strict=True)
-    return any(abs(float(a) - float(b)) > limit * abs(float(a)) + 1e-3 for a, b in pairs)
-
-
 def _row(comparison: Comparison) -> str:
     """Return a row of the table of docs/auto-tried.md."""
     case = comparison.case
@@ -156,7 +142,6 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs="*", metavar="NAME")
     parser.add_argument("--np", type=int, default=2)
-    parser.add_argument("--lines", action="store_true", help="print lines whose numbers deviate, too")
     options = parser.parse_args()
     chosen = [case for case in CASES if not options.words or any(word in case.script for word in options.words)]
     failed = False
@@ -169,8 +154,6 @@ def main() -> int:
             print(_row(comparison), flush=True)
         for problem in problems:
             print(f"{case.script}: {problem}", file=sys.stderr, flush=True)
-        if options.lines and comparison.single is not None:
-            print(*comparison.deviating_lines()[:8], comparison.auto.errors[-3000:], sep="\n", file=sys.stderr)
         failed = failed or bool(problems)
     return 1 if failed else 0
 

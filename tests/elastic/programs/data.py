@@ -44,7 +44,7 @@ def made(kind: str) -> object:
 
 @elastic.run
 def train(state: elastic.ObjectState) -> None:
-    """Add up all numbers, those of each step times its place."""
+    """Add up all numbers, each times the place of its step."""
     tell("start", step=state.step, weights=state.weight.tobytes().hex())
     for state.epoch in itertools.count(state.epoch):  # noqa: B020  # the iterator is made once
         if is_there("end"):

@@ -10,7 +10,7 @@ import distrun
 
 
 def is_there(name: str) -> bool:
-    """Whether a rank sees a file, of which all hear alike; this ends when a rank dies."""
+    """Whether any rank sees a file: all ranks get the same answer. This ends when a rank dies."""
     return bool(distrun.allreduce(np.array([float(Path(name).exists())]), name=name).any())
 
 

@@ -1,4 +1,4 @@
-"""Train with compressed gradients, and tell of each step what this rank has to make up for:
+"""Train with compressed gradients, and tell this rank's residuals after each step:
 `graph_residuals.py FACE FORM [commits]`."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMMITS = sys.argv[3:] == ["commits"]
 
 
 def owed() -> list[float]:
-    """Return the sizes of what is still to be made up for, by gradient."""
+    """Return the sizes of the residuals, by gradient."""
     found = [places for _, places in sorted(residuals.residuals().items())]
     return [float(np.abs(places[place].lost).sum()) for places in found for place in sorted(places)]
 

@@ -1,4 +1,4 @@
-"""Steps with compressed gradients, of each of which is told what the rank has to make up for."""
+"""Steps with compressed gradients; after each the rank prints its residuals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def train(state: Any, step: Callable[[Any], Sequence[Any]], owed: Callable[[], l
     Args:
         state: it has the attribute `step`.
         step: takes a step, and returns the weights, which must be the same on all ranks.
-        owed: returns the sizes of what is still to be made up for, by gradient.
+        owed: returns the sizes of the residuals, by gradient.
         commits: whether to commit every fourth step, instead of making each a boundary.
     """
     _tell(begun=state.step, owed=owed())

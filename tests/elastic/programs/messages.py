@@ -1,4 +1,4 @@
-"""A rank that exchanges messages with its neighbours, and nothing else, from generation to generation."""
+"""A rank that exchanges messages with the ranks next to it, and nothing else, from generation to generation."""
 
 from __future__ import annotations
 

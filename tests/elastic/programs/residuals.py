@@ -15,7 +15,7 @@ from distrun.torch import elastic
 
 
 def owed() -> list[float]:
-    """Return the sizes of what is still to be made up for, by parameter."""
+    """Return the sizes of the residuals, by parameter."""
     residuals = optimizer._reducer.residuals()
     return [float(residuals[each].lost.abs().sum()) if each in residuals else 0.0 for each in model.parameters()]
 

@@ -18,7 +18,7 @@ from distrun.runtime.world import world
 
 WAY, STEPS = sys.argv[1], int(sys.argv[2])
 HOLD = int(sys.argv[3]) if len(sys.argv) > 3 else None
-"""After so many steps the ranks wait for others to come, until a file `go` is there."""
+"""After that many steps the ranks wait for others to come, until a file `go` is there."""
 BATCH = 12
 torch.set_num_threads(1)
 
@@ -50,7 +50,7 @@ def digest(*models: torch.nn.Module) -> str:
 
 
 def mean_loss(model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the loss of one rank such that the average over the ranks is that of the whole batch."""
+    """Return the loss of one rank such that the average over the ranks is the loss of the whole batch."""
     return ((model(inputs) - targets) ** 2).sum() * dt.size() / BATCH
 
 

@@ -1,4 +1,4 @@
-"""Losses taken apart, and how the losses of parts make up that of their batch."""
+"""Losses taken apart, and how the losses of parts make up the loss of their batch."""
 
 from __future__ import annotations
 

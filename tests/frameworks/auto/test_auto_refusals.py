@@ -65,13 +65,9 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def refusals():
     pytest.importorskip("torch")
-    ended = run("--auto", "-np", "2", sys.executable, str(PROGRAM))
+    ended = run("--auto", "-np", "2", sys.executable, str(PROGRAM), *REASONS)
     assert ended.returncode == 0, ended.stderr
     return dict(re.findall(r"^\[0\] (\w+): (.*)$", ended.stdout, re.MULTILINE))
-
-
-def test_every_script_of_the_table_was_tried(refusals):
-    assert refusals.keys() == REASONS.keys()
 
 
 @pytest.mark.parametrize("name", REASONS)

@@ -25,12 +25,6 @@ def test_digits_are_learned(run_script, arguments):
     assert printed.count("Test set:") == 2
 
 
-@pytest.mark.parametrize("option", ["--fp16-allreduce", "--use-adasum"])
-def test_the_speed_of_training_is_measured(run_script, option):
-    printed = run_script("torch", "torch_synthetic_benchmark", option)
-    assert "Total img/sec on 2 CPU(s): " in printed
-
-
 @pytest.mark.gate
 def test_a_training_that_was_interrupted_ends_where_one_that_was_not_does(run_script, tmp_path):
     formats = [["--checkpoint-format", str(tmp_path / f"{name}-{{epoch}}.tar")] for name in ("whole", "parts")]

@@ -1,4 +1,4 @@
-"""The backend "distrun" finds its ranks whoever has started them, and `--torch-backend` puts it in gloo's place."""
+"""The backend "distrun" finds its ranks under any launcher, and `--torch-backend` puts it in gloo's place."""
 
 from __future__ import annotations
 

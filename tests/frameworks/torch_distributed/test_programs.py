@@ -1,25 +1,49 @@
-"""Programs of torch's own parallelisms train on distrun as they do on gloo: the same losses and weights."""
+"""Programs on the backend "distrun": what torch computes alone, or what they do on gloo; see their first lines."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from session.tiers import one_in_gate
 
 pytest.importorskip("torch")
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate(2, 1, 4, (1, 2)), ids=str)
+def test_every_collective_does_what_torch_does_on_everybodys_tensors(job, size):
+    job("collectives", size)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("size", one_in_gate((1, 2), 2), ids=str)
+def test_all_that_torch_offers_between_two_ranks(job, size):
+    assert job("point_to_point", size).count("done") == (size if isinstance(size, int) else sum(size))
+
+
+@pytest.mark.gate
+def test_errors_tell_who_what_and_where_and_groups_go_on(job):
+    job("failures", 2)
+
+
+@pytest.mark.gate
+def test_a_rank_that_waits_for_a_dead_one_gets_an_error(run_ranks):
+    ended = run_ranks(["--grace", "60", sys.executable, str(PROGRAMS / "death.py")], 2, os.environ)
+    assert ended.returncode != 0
+    assert "rank 1" in ended.stderr
+    assert "told" in ended.stdout
+
+
 @pytest.fixture
-def compare(run_warm: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
-    """Runs variants of `programs/<program>.py`, or all of them, on `size` ranks, and returns what they printed."""
-
-    def run(program: str, size: int, *names: str) -> str:
-        return run_warm("torch", size, PROGRAMS / f"{program}.py", str(tmp_path), *names)
-
-    return run
+def compare(job: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
+    """Runs variants of a program on gloo and on distrun, or all of them, on `size` ranks; returns what they printed."""
+    return lambda program, size, *names: job(program, size, str(tmp_path), *names)
 
 
 @pytest.mark.gate

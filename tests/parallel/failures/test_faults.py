@@ -34,18 +34,22 @@ def test_a_killed_rank_is_named_with_its_signal(ranks, scenario, victim):
         assert re.search(said, rank.stdout.text), rank.stdout.text
 
 
-@pytest.mark.parametrize(("victim", "how"), [gate(1, "exit"), (0, "returns")])
-def test_a_rank_that_ends_while_others_wait_has_left(ranks, victim, how):
-    everybody = ready(ranks("faults", "waiting", str(victim)))
+@pytest.mark.parametrize(
+    ("layout", "victim", "how"),
+    [
+        *(gate({"size": 2}, 1, "exit"), gate({"hosts": (2, 2)}, 3, "returns")),
+        *(({"size": 2}, 0, "returns"), ({"hosts": (1, 1, 1)}, 2, "exit"), ({"hosts": (1, 1)}, 0, "exit")),
+    ],
+)
+def test_a_rank_that_ends_while_others_wait_has_left(ranks, layout, victim, how):
+    everybody = ready(ranks("faults", "waiting", str(victim), **layout))
     everybody[victim].tell(how)
     assert everybody[victim].end() == (3 if how == "exit" else 0)
-    other = everybody[1 - victim]
-    assert other.end() == 0
-    assert re.search(
-        rf"first: JobAbortedError: allreduce 'first': rank {victim} .*has left: "
-        r"it called shutdown\(\) or its script ended",
-        other.stdout.text,
-    )
+    for place, rank in enumerate(everybody):
+        if place != victim:
+            assert rank.end() == 0
+            left = rf"rank {victim} .*has left: it called shutdown\(\) or its script ended"
+            assert re.search(f"first: JobAbortedError: .*{left}", rank.stdout.text), rank.stdout.text
 
 
 @pytest.mark.gate

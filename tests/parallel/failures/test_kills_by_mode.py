@@ -11,16 +11,23 @@ from without_launcher.unlaunched_ranks import await_relay, check_a_kill, listeni
 GATE = pytest.mark.gate
 
 
-def test_a_killed_rank_is_named_where_reductions_are_quantised(ranks):
-    check_a_kill(ranks, "working", (2, 2), 3, DISTRUN_WIRE_DTYPE="int4")
+RELAYED = {"DISTRUN_FAN_OUT": "1"}
+"""Leaders of hosts pass messages on."""
 
 
 @pytest.mark.parametrize(
-    ("scenario", "victim", "wire"),
-    [pytest.param("waiting", 3, "", marks=GATE), ("waiting", 0, ""), ("working", 1, "int8"), ("working", 2, "")],
+    ("scenario", "hosts", "victim", "environ"),
+    [
+        pytest.param("waiting", (1, 2, 1), 3, RELAYED, marks=GATE),
+        *(("waiting", (1, 2, 1), 0, RELAYED), ("working", (1, 2, 1), 2, RELAYED)),
+        ("working", (1, 2, 1), 1, {**RELAYED, "DISTRUN_WIRE_DTYPE": "int8"}),
+        ("working", (2, 2), 3, {"DISTRUN_WIRE_DTYPE": "int4"}),
+        *(("working", (1, 1, 1), 2, {"DISTRUN_ALGORITHM": name}) for name in ("direct", "ring", "tree")),
+        ("working", (1, 1, 1), 2, {"DISTRUN_ALGORITHM": "halving-doubling"}),
+    ],
 )
-def test_a_killed_rank_is_named_where_leaders_pass_messages_on(ranks, scenario, victim, wire):
-    check_a_kill(ranks, scenario, (1, 2, 1), victim, DISTRUN_FAN_OUT="1", DISTRUN_WIRE_DTYPE=wire)
+def test_a_killed_rank_is_named_in_each_mode(ranks, scenario, hosts, victim, environ):
+    check_a_kill(ranks, scenario, hosts, victim, **environ)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,9 @@ import signal
 
 import pytest
 from session.tiers import one_in_gate
+from without_launcher.unlaunched_ranks import ready
 
 ONE_HOST, TWO_HOSTS = {"size": 2}, {"hosts": (1, 1)}
-
-
-def ready(ranks):
-    for rank in ranks:
-        rank.stdout.wait_for("ready\n")
-    return ranks
 
 
 def kill(rank) -> None:

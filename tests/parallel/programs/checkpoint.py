@@ -20,7 +20,7 @@ RANK, SIZE = distrun.rank(), distrun.size()
 
 
 def state(step: int) -> dict[str, object]:
-    """Return the state after so many steps; its tensors are of all sizes."""
+    """Return the state after `step` steps; its tensors are of all sizes."""
     sizes = [0, 1, 3, 1000, 70_000, 600_000, 1_500_000]
     tensors = {f"t{size}": np.arange(size, dtype=np.float32) + step for size in sizes}
     return {"tensors": tensors, "many": [np.full(50, step + i) for i in range(40)], "epoch": step, "rank": RANK}

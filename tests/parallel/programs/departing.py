@@ -1,4 +1,4 @@
-"""Ranks 1 and 2 share a host. Rank 1 has its result, and is gone, before that of rank 2 is sent."""
+"""Ranks 1 and 2 share a host. Rank 1 has its result, and is gone, before the result of rank 2 is sent."""
 
 import os
 import select

@@ -67,7 +67,7 @@ disagree(lambda: distrun.allreduce(ones[:2] if me == 0 else ones, "known", distr
 assert distrun.allreduce(ones, "known", distrun.Sum).tolist() == [size] * 4
 if size > 2:
     disagree(
-        lambda: distrun.allreduce(np.ones(me + 1), "three camps"), "[1]", "[2]", "[3]", "rank 0 ", "rank 1 ", "rank 2 "
+        lambda: distrun.allreduce(np.ones(me + 1), "three ways"), "[1]", "[2]", "[3]", "rank 0 ", "rank 1 ", "rank 2 "
     )
 
 # Asynchronously, among others that are fine.

@@ -96,7 +96,7 @@ class Tensor:
     values: str = "any"  # or small: numbers of which sums and products stay exact, or special: with infinities and NaN
 
     def on(self, rank: int, rows: int | None = None) -> np.ndarray[Any, Any]:
-        """The tensor as `rank` has it, in its layout; `rows`: with so many in dimension 0."""
+        """The tensor as `rank` has it, in its layout; with `rows` in dimension 0, if given."""
         values = self.plain(rank, rows)
         return lay_out(values, self.layouts[rank % len(self.layouts)])
 

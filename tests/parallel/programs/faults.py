@@ -39,7 +39,7 @@ def let_an_hour_pass(*_: object) -> None:
     """Move the clock of this rank: timeouts of minutes are over when the test sends SIGUSR1."""
     waking_clock._stopped -= 3600.0
     local_group = world.engine().local_group
-    for bell in (local_group.bell, local_group.service_bells[local_group.own]):  # whoever sleeps is to look again
+    for bell in (local_group.bell, local_group.service_bells[local_group.own]):  # a rank that sleeps is to look again
         bell.force()
 
 
@@ -54,7 +54,7 @@ peer_process.ending = partial(peer_process.ending, timeout=60.0)  # the test col
 signal.signal(signal.SIGUSR1, let_an_hour_pass)
 distrun.barrier(name="ready")
 say("ready")
-if scenario == "waiting":  # for a rank that does nothing until it is told to, if it lives that long
+if scenario == "waiting":  # for a rank that does nothing until stdin says so, if it lives that long
     if me == victim:
         if sys.stdin.readline() == "exit\n":
             sys.exit(3)

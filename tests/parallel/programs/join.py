@@ -11,7 +11,7 @@ rank, size = distrun.rank(), distrun.size()
 
 
 def uneven(process_set=distrun.global_process_set):
-    """Rank r has r + 1 batches: an average is that of the ranks which have one."""
+    """Rank r has r + 1 batches: an average is over the ranks that have one."""
     for step in range(rank + 1):
         having = [r for r in process_set.ranks if r >= step]
         result = distrun.allreduce(np.full(5, rank, np.float64), process_set=process_set)

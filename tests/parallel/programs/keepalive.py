@@ -1,4 +1,4 @@
-"""Each connection to another host gives it up after DISTRUN_KEEPALIVE seconds of silence, by the kernel's options."""
+"""A connection gives another host up after DISTRUN_KEEPALIVE seconds without an answer, by the kernel's options."""
 
 import os
 import socket

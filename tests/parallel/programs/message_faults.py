@@ -81,7 +81,7 @@ elif scenario == "acquainted":
         attempt("send", lambda: send(victim, large))
     else:
         attempt("any", lambda: messages.receive(small.data, others, "g", 2))
-elif scenario == "third":  # whoever is waited for lives
+elif scenario == "third":  # the rank that is waited for lives
     say("ready")
     if me == victim:
         sys.stdin.readline()

@@ -103,7 +103,7 @@ for _ in range(3):
         check(distrun.allreduce(np.ones(shape, dtype), "same", distrun.Sum), np.full(shape, size, dtype))
     check(distrun.broadcast(np.full(3, me), 1, "same"), np.full(3, 1))
 
-# More than the cache numbers: the rest is spelled out each time.
+# More than the cache numbers: the rest is sent whole each time.
 for _ in range(2):
     for place in range(30):
         check(distrun.allreduce(np.full(2, place), f"many.{place}", distrun.Max), np.full(2, place))

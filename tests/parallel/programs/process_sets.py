@@ -1,119 +1,54 @@
 """Process sets: overlapping ones, in any order, on every collective, against numpy; and everything that is refused."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
+from operations import Results, cases, start
+from reference import hosts
 from refusals import refuse
 
 import distrun
 from distrun.runtime.process_sets.process_sets import get_process_set_ids_and_ranks
-from examples import SameEverywhere, Tensor, collect, tensors
-
-OPS = {distrun.Sum: np.add, distrun.Min: np.minimum, distrun.Max: np.maximum, distrun.Product: np.multiply}
-DTYPES = ["int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+from examples import collect
 
 distrun.init()
 rank, size = distrun.rank(), distrun.size()
-
-
-@dataclass(frozen=True)
-class Case:
-    tensor: Tensor
-    where: int
-    kind: str
-    op: object
-    root: int
-
-
-@st.composite
-def cases(draw):
-    return Case(
-        draw(tensors(min_dims=1, values=("small",), dtypes=DTYPES)),
-        draw(st.integers(0, 100)),
-        draw(st.sampled_from(["allreduce", "grouped", "allgather", "broadcast", "alltoall", "reducescatter"])),
-        draw(st.sampled_from(list(OPS))),
-        draw(st.integers(0, 100)),
-    )
-
-
-def submit(case, process_set, name):
-    given, root = case.tensor.on(rank), process_set.ranks[case.root % process_set.size()]
-    if case.kind == "allreduce":
-        return distrun.allreduce_async(given, name, case.op, process_set=process_set)
-    if case.kind == "grouped":
-        return distrun.grouped_allreduce_async([given, given[:1]], name, case.op, process_set=process_set)
-    if case.kind == "allgather":
-        return distrun.allgather_async(given, name, process_set)
-    if case.kind == "broadcast":
-        return distrun.broadcast_async(given, root, name, process_set)
-    if case.kind == "alltoall":
-        splits = [0] * process_set.size()
-        splits[case.root % process_set.size()] = len(given)
-        return distrun.alltoall_async(given, splits, name, process_set)
-    return distrun.reducescatter_async(given, name, distrun.Sum, process_set=process_set)
-
-
-def check(case, process_set, result):
-    values = [case.tensor.plain(other) for other in process_set.ranks]
-    place = process_set.rank()
-    if case.kind in ("allreduce", "grouped"):
-        total = combined(values, OPS[case.op])
-        results = [result] if case.kind == "allreduce" else result
-        for found, expected in zip(results, [total, total[:1]], strict=False):
-            equal(found, expected)
-    elif case.kind == "allgather":
-        assert (result == np.concatenate(values)).all()
-    elif case.kind == "broadcast":
-        assert (result == values[case.root % len(values)]).all()
-    elif case.kind == "alltoall":
-        rows, counts = result
-        is_target = case.root % len(values) == place
-        assert counts.tolist() == [len(values[0]) if is_target else 0] * len(values)
-        assert (rows == (np.concatenate(values) if is_target else values[0][:0])).all()
-    else:
-        total = combined(values, np.add)
-        shares = [len(total) // len(values) + (other < len(total) % len(values)) for other in range(len(values))]
-        equal(result, total[sum(shares[:place]) : sum(shares[: place + 1])])
-
-
-def combined(values, ufunc):
-    total = values[0] if values[0].dtype.kind in "iu" else values[0].astype(np.float64)
-    for value in values[1:]:
-        total = ufunc(total, value)
-    return total
-
-
-def equal(found, expected):
-    """Up to rounding, which is that of the element type, several times."""
-    if expected.dtype.kind in "iu":
-        assert (found == expected).all(), (found, expected)
-    else:
-        tolerance = 0.05 if found.itemsize == 2 else 1e-5
-        assert np.allclose(found.astype(np.float64), expected, rtol=tolerance, atol=tolerance), (found, expected)
+hosts()
+KINDS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 
 
 def everything(sets):
     """Every rank submits what is its own in an order of its own, and waits in another."""
-    everywhere = SameEverywhere()
-    drawn = collect(cases(), 120)
-    for start in range(0, len(drawn), 12):
+    everywhere = Results()
+    drawn = collect(st.tuples(st.integers(0, 100), cases(KINDS) | cases(("allreduce",), is_group=True)), 120)
+    for first in range(0, len(drawn), 12):
         mine = []
-        for number, case in enumerate(drawn[start : start + 12]):
-            process_set = sets[case.where % len(sets)]
+        for number, (where, case) in enumerate(drawn[first : first + 12]):
+            process_set = sets[where % len(sets)]
             if process_set.included():
-                mine.append((case, process_set, f"case.{start + number}"))
-        order = random.Random(f"{rank} {start}")
+                mine.append((case, process_set, first + number))
+        order = random.Random(f"{rank} {first}")
         order.shuffle(mine)
-        handles = [(case, process_set, submit(case, process_set, name)) for case, process_set, name in mine]
-        order.shuffle(handles)
-        for case, process_set, handle in handles:
+        waits = [
+            (number, case, among, start(asynchronous(case), f"case.{number}", among)) for case, among, number in mine
+        ]
+        order.shuffle(waits)
+        results = {}
+        for finish, case, among, number in waits:
             try:
-                check(case, process_set, handle.wait())
+                results[number] = case, finish(), among
             except AssertionError as error:
-                raise AssertionError(f"{case} among {process_set.ranks}: {error}") from error
+                raise AssertionError(f"{case} among {among.ranks}: {error}") from error
+        for number in sorted(results):
+            everywhere.add(*results[number])
     everywhere.check()
+
+
+def asynchronous(case):
+    """Return a case whose call returns a handle."""
+    return replace(case, form=case.form if "async" in case.form else {"new": "async"}.get(case.form, "async in place"))
 
 
 def see_membership(process_set):

@@ -36,7 +36,7 @@ def reduce(
 ) -> Array:
     """The ranks' arrays combined, in rank order; half precision in float32.
 
-    Where hosts have several ranks, those of each are combined first, and then the results, which are as wide as the
+    Where hosts have several ranks, each host's are combined first, and then the results, which are as wide as the
     arrays.
     """
     layout = hosts() if process_set is None else hosts_of(process_set)

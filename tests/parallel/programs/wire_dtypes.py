@@ -1,6 +1,6 @@
 """Allreduces between hosts in the job's wire dtype: within its bounds, and the same bits on all ranks of a set.
 
-The bounds hold whichever way an array takes: each host's share is rounded once on its way to whoever adds it up, and
+The bounds hold whichever way an array takes: each host's share is rounded once on its way to where it is added up, and
 the sum once on its way back.
 """
 

@@ -269,7 +269,7 @@ def _from_interface(a: Any) -> ndarray:
 
 
 class _Capsule:
-    """An object with a DLPack capsule, from which numpy imports."""
+    """An object with a DLPack capsule that numpy imports from."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule

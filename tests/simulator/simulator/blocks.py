@@ -30,7 +30,7 @@ class Block:
     """One allocation; `stream` is the one in whose order it may be used again, None for page-locked host memory."""
 
     def __init__(self, nbytes: int, stream: Stream | None, again: Block | None = None) -> None:
-        """Take new memory, full of 0xFF, or that of a freed block."""
+        """Take new memory, full of 0xFF, or a freed block's."""
         self.room = (-(-nbytes // ALIGNMENT) + 1) * ALIGNMENT  # with a gap to what is next
         self._raw = raw = np.full(self.room + ALIGNMENT, FILLING, np.uint8) if again is None else again._raw
         offset = -raw.ctypes.data % ALIGNMENT

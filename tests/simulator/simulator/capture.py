@@ -84,7 +84,7 @@ class Graph:
         self._stream = stream
 
     def launch(self, stream: Any = None) -> None:
-        """Queue all of it in order on a stream (an object with `ptr`, or a handle), by default that of the capture."""
+        """Queue all of it in order on a stream (an object with `ptr`, or a handle), by default the capture's."""
         target = self._stream if stream is None else streams.stream_of(getattr(stream, "ptr", stream))
         for operation in self.operations:
             target.queue(Operation(operation.name, operation.make, operation.reads, operation.writes, operation.others))

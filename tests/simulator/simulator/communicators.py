@@ -110,7 +110,7 @@ _thread = _Thread()
 
 
 def group_start() -> None:
-    """Hold back calls of this thread from now on."""
+    """Hold back this thread's calls that follow."""
     _thread.depth += 1
 
 

@@ -20,7 +20,7 @@ from simulator import reductions
 
 ID_BYTES = 128
 INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 4, 5, 6
-_SHARING = 23000  # the version from which on ranks may share a GPU
+_SHARING = 23000  # the first version where ranks may share a GPU
 
 
 class Link:

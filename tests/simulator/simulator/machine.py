@@ -87,7 +87,7 @@ def forget() -> None:
 
 
 def break_device(status: int, device: int = 0) -> None:
-    """Let a device fail: from now on every call reports this error, as after an illegal access; 0 repairs it."""
+    """Let a device fail: every later call reports this error, as after an illegal access; 0 repairs it."""
     with changed:
         _sticky.pop(device, None)
         if status:

@@ -33,7 +33,7 @@ from simulator.recorder import violate
 if TYPE_CHECKING:
     from simulator.capture import Capture
 
-_REUSE = "the work of whom freed memory belonged to"
+_REUSE = "the work of the owner of freed memory"
 _LEGACY = (0, 1)  # both mean the legacy default stream
 _handles = itertools.count(0x5EAD0000, 0x100)
 _random = random.Random(f"{os.environ.get('SIMULATED_GPU_SEED', '0')} {os.environ.get('DISTRUN_RANK', '0')}")
@@ -168,7 +168,7 @@ class Stream:
         return record
 
     def wait(self, record: Record) -> None:
-        """Let what is queued from now on come after a record."""
+        """Let what is queued after this come after a record."""
         with changed:
             if record.capture is not None or self.capture is not None:
                 from simulator.capture import join

@@ -70,37 +70,12 @@ def classes():
 
 
 @case
-def sums():
-    model = regression(optimizer=keras.optimizers.SGD(0.002), loss=keras.losses.MeanSquaredError(reduction="sum"))
-    return model, model.fit(X, Y, batch_size=12, epochs=2).history
-
-
-@case
-def own_sum():
-    def loss(y_true, y_pred):
-        return keras.ops.sum(keras.ops.square(y_true - y_pred))
-
-    model = regression(optimizer=keras.optimizers.SGD(0.002), loss=loss)
-    return model, model.fit(X, Y, batch_size=12, epochs=2).history
-
-
-@case
 def curves():
     inputs = layers.Input((5,))
     model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(inputs))
     model.compile("adam", "binary_crossentropy", metrics=[keras.metrics.AUC(), keras.metrics.Precision(), "accuracy"])
     target = (X[:, :1] > 0).astype("float32")
     return model, model.fit(X, target, batch_size=12, epochs=3).history
-
-
-@case
-def normalized():
-    model = keras.Sequential(
-        [layers.Input((5,)), layers.Dense(8), layers.BatchNormalization(), layers.Activation("relu"), layers.Dense(1)]
-    )
-    model.compile(keras.optimizers.SGD(0.05), "mse")
-    history = model.fit(X, Y, batch_size=12, epochs=2, validation_data=(X, Y))
-    return model, history.history
 
 
 @case
@@ -226,19 +201,6 @@ def added_loss():
     model = keras.Sequential([layers.Input((5,)), hidden, Penalty(), layers.Dense(1)])
     model.compile(keras.optimizers.SGD(0.05), "mse")
     return model, model.fit(X, Y, batch_size=12, epochs=2).history
-
-
-@case
-def clipped():
-    optimizer = keras.optimizers.AdamW(0.02, global_clipnorm=0.5, use_ema=True)
-    model = regression(optimizer=optimizer)
-    return model, model.fit(X, Y, batch_size=12, epochs=2).history
-
-
-@case
-def accumulated():
-    model = regression(optimizer=keras.optimizers.Adam(0.01, gradient_accumulation_steps=2))
-    return model, model.fit(X, Y, batch_size=12, epochs=3).history
 
 
 @case

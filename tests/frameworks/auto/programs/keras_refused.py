@@ -1,4 +1,4 @@
-"""Trainings that cannot be distributed as they stand: those of the arguments, each of which is caught when refused."""
+"""Trainings that cannot be distributed as they stand; the arguments name them. Each refusal is caught and printed."""
 
 import os
 import sys

@@ -1,8 +1,9 @@
-"""Trainings that --auto refuses, one after the other: each is caught, and its reason is printed."""
+"""Trainings that --auto refuses; the arguments name them. Each refusal is caught, and its reason is printed."""
 
 import itertools
 import os
 import random
+import sys
 
 import numpy as np
 import torch
@@ -35,91 +36,142 @@ class Unlike(Sampler):
         return iter(random.SystemRandom().sample(range(48), 48))
 
 
-def train(loader, loss_of=lambda net, x, y: F.cross_entropy(net(x), y), evaluates=False):
+def mean_loss(net, x, y):
+    return F.cross_entropy(net(x), y)
+
+
+def train(loss_of=mean_loss, loader=None, change=lambda net, optimizer: None):
+    """Train a small net, in which `change` has changed something before."""
     net = nn.Linear(6, 3)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    if evaluates:
-        net.eval()
-    for x, y in loader:
+    change(net, optimizer)
+    for x, y in DataLoader(PAIRS, batch_size=8) if loader is None else loader:
         optimizer.zero_grad()
         loss_of(net, x, y).backward()
         optimizer.step()
 
 
-def second_half_of_the_batch():
-    train(DataLoader(PAIRS, 8), lambda net, x, y: F.cross_entropy(net(x[len(x) // 2 :]), y[len(x) // 2 :]))
+# Losses ---------------------------------------------------------------------------------------------------------------
 
 
-def decides_by_the_loss_of_a_part():
-    def loss_of(net, x, y):
-        scores = net(x)
-        factor = 1 if F.cross_entropy(scores.detach(), y).item() > 0.5 else 2
-        return factor * F.cross_entropy(scores, y)
-
-    train(DataLoader(PAIRS, 8), loss_of)
+def decides_by_the_loss_of_a_part(net, x, y):
+    scores = net(x)
+    factor = 1 if F.cross_entropy(scores.detach(), y).item() > 0.5 else 2
+    return factor * F.cross_entropy(scores, y)
 
 
-def decides_by_a_count_of_a_part():
-    def loss_of(net, x, y):
-        return F.cross_entropy(net(x), y) * (1 if (y == 1).sum() > 2 else 2)
-
-    train(DataLoader(PAIRS, 8), loss_of)
-
-
-def counts_on_whole_batches():
-    train(DataLoader(PAIRS, 8), lambda net, x, y: F.cross_entropy(net(x).view(8, -1), y))
+def backward_of_every_three_samples(net, x, y):
+    pairs = zip(x.split(3), y.split(3), strict=True)
+    *firsts, last = [F.cross_entropy(net(some), of, reduction="sum") for some, of in pairs]
+    for each in firsts:
+        each.backward()
+    return last
 
 
-def backward_of_every_three_samples():
-    def loss_of(net, x, y):
-        pairs = zip(x.split(3), y.split(3), strict=True)
-        *firsts, last = [F.cross_entropy(net(some), of, reduction="sum") for some, of in pairs]
-        for each in firsts:
-            each.backward()
-        return last
-
-    train(DataLoader(PAIRS, 8), loss_of)
+def normalised_weights(net, x, y):
+    weights = torch.tensor([1.0, 2.0, 5.0])[y]
+    return (weights / weights.sum() * F.cross_entropy(net(x), y, reduction="none")).sum()
 
 
-def iterable():
-    train(DataLoader(Stream(), batch_size=8))
+def weights_of_the_batch(net, x, y):
+    positive = (y == 2).float()
+    weight = (len(y) - positive.sum()) / positive.sum().clamp(min=1)
+    return F.binary_cross_entropy_with_logits(net(x)[:, 0], positive, pos_weight=weight)
+
+
+def second_derivatives_of_weights(net, x, y):
+    mean = F.cross_entropy(net(x), y)
+    return mean + torch.autograd.grad(mean, net.weight, create_graph=True)[0].norm()
+
+
+def statistics_in_the_second_loss(net, x, y):
+    """A loss like the first one, with a second `backward()` in the same batch."""
+    F.cross_entropy(net(x), y).backward()
+    return F.cross_entropy(net(x - x.mean(0)), y)
+
+
+class Summed(torch.autograd.Function):
+    """A sum of squares whose data the graph does not show."""
+
+    @staticmethod
+    def forward(context, x, weight):
+        context.save_for_backward(x, weight)
+        return (x @ weight.T).pow(2).sum()
+
+    @staticmethod
+    def backward(context, gradient):
+        x, weight = context.saved_tensors
+        return None, 2 * gradient * (x @ weight.T).T @ x
+
+
+class Vector:
+    def __init__(self, losses):
+        self.losses = losses
+
+    def backward(self):
+        self.losses.backward(torch.rand_like(self.losses))
+
+
+SCALE = nn.Parameter(torch.ones(()))
+LOSSES = {
+    "second_half_of_the_batch": lambda net, x, y: F.cross_entropy(net(x[len(x) // 2 :]), y[len(x) // 2 :]),
+    "decides_by_a_count_of_a_part": lambda net, x, y: F.cross_entropy(net(x), y) * (1 if (y == 1).sum() > 2 else 2),
+    "contrasts_samples": lambda net, x, y: (net(x) @ net(x).T).logsumexp(1).mean(),
+    "root_of_a_mean": lambda net, x, y: F.cross_entropy(net(x), y).sqrt(),
+    "normalised_inputs": lambda net, x, y: F.cross_entropy(net((x - x.mean(0)) / x.std(0)), y),
+    "scaled_inputs": lambda net, x, y: F.cross_entropy(net(x / x.max()), y),
+    "vector": lambda net, x, y: Vector(F.cross_entropy(net(x), y, reduction="none")),
+    "hardest_samples": lambda net, x, y: F.cross_entropy(net(x), y, reduction="none").topk(len(y) // 2).values.mean(),
+    "loss_within_a_function": lambda net, x, y: Summed.apply(x, net.weight),
+    "learned_weight_of_a_mixture": lambda net, x, y: (F.cross_entropy(net(x), y) + net(x).pow(2).sum()) * SCALE,
+}
+LOSSES |= {
+    each.__name__: each
+    for each in (
+        *(decides_by_the_loss_of_a_part, backward_of_every_three_samples, normalised_weights, weights_of_the_batch),
+        *(second_derivatives_of_weights, statistics_in_the_second_loss),
+    )
+}
+
+# Batches --------------------------------------------------------------------------------------------------------------
 
 
 def own_batch_sampler():
     class Mine(BatchSampler):
         pass
 
-    train(DataLoader(PAIRS, batch_sampler=Mine(RandomSampler(PAIRS), 8, False)))
-
-
-def no_batches():
-    train(DataLoader([(torch.ones(4, 6), torch.ones(4, dtype=torch.long))] * 3, batch_size=None))
-
-
-def unlike_samples():
-    train(DataLoader(PAIRS, batch_size=8, sampler=Unlike()))
+    return DataLoader(PAIRS, batch_sampler=Mine(RandomSampler(PAIRS), 8, False))
 
 
 def unlike_data():
     rng = np.random.default_rng()
     x = torch.from_numpy(rng.normal(size=(48, 6)).astype(np.float32))
-    train(DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=8, shuffle=True))
+    return DataLoader(TensorDataset(x, (x.sum(1) > 0).long()), batch_size=8, shuffle=True)
 
 
-def small_batches():
-    train(DataLoader(PAIRS, batch_size=2))
+LOADERS = {
+    "iterable": lambda: DataLoader(Stream(), batch_size=8),
+    "own_batch_sampler": own_batch_sampler,
+    "no_batches": lambda: DataLoader([(torch.ones(4, 6), torch.ones(4, dtype=torch.long))] * 3, batch_size=None),
+    "unlike_samples": lambda: DataLoader(PAIRS, batch_size=8, sampler=Unlike()),
+    "unlike_data": unlike_data,
+    "small_batches": lambda: DataLoader(PAIRS, batch_size=2),
+    "sliced_by_hand": lambda: [PAIRS[first : first + 8] for first in range(0, 48, 8)],
+    "cycled": lambda: itertools.islice(itertools.cycle(DataLoader(PAIRS, batch_size=8)), 9),
+}
 
+# What is changed before -----------------------------------------------------------------------------------------------
 
-def sliced_by_hand():
-    train([PAIRS[first : first + 8] for first in range(0, 48, 8)])
+CHANGES = {
+    "trains_in_evaluation_mode": lambda net, _: net.eval(),
+    "clamped_by_a_hook": lambda net, _: net.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1)),
+    "clamped_when_accumulated": lambda net, _: net.weight.register_post_accumulate_grad_hook(
+        lambda weight: weight.grad.clamp_(-1, 1)
+    ),
+    "steps_in_backward": lambda net, sgd: net.weight.register_post_accumulate_grad_hook(lambda weight: sgd.step()),
+}
 
-
-def cycled():
-    train(itertools.islice(itertools.cycle(DataLoader(PAIRS, batch_size=8)), 9))
-
-
-def trains_in_evaluation_mode():
-    train(DataLoader(PAIRS, batch_size=8), evaluates=True)
+# Other loops ----------------------------------------------------------------------------------------------------------
 
 
 def evaluates_without_saying_so():
@@ -145,68 +197,12 @@ def no_optimizer():
             parameter.data -= 0.1 * parameter.grad
 
 
-def contrasts_samples():
-    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: (net(x) @ net(x).T).logsumexp(1).mean())
-
-
-def root_of_a_mean():
-    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net(x), y).sqrt())
-
-
-def normalised_inputs():
-    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net((x - x.mean(0)) / x.std(0)), y))
-
-
-def normalised_weights():
-    def loss_of(net, x, y):
-        weights = torch.tensor([1.0, 2.0, 5.0])[y]
-        return (weights / weights.sum() * F.cross_entropy(net(x), y, reduction="none")).sum()
-
-    train(DataLoader(PAIRS, batch_size=8), loss_of)
-
-
-def weights_of_the_batch():
-    def loss_of(net, x, y):
-        positive = (y == 2).float()
-        weight = (len(y) - positive.sum()) / positive.sum().clamp(min=1)
-        return F.binary_cross_entropy_with_logits(net(x)[:, 0], positive, pos_weight=weight)
-
-    train(DataLoader(PAIRS, batch_size=8), loss_of)
-
-
-def scaled_inputs():
-    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: F.cross_entropy(net(x / x.max()), y))
-
-
-def statistics_in_the_second_loss():
-    """A loss like the first one, with a second `backward()` in the same batch."""
-    net = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    for x, y in DataLoader(PAIRS, batch_size=8):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        F.cross_entropy(net(x - x.mean(0)), y).backward()
-        optimizer.step()
-
-
 def new_loss_in_the_middle():
     counts = itertools.count()
     train(
-        DataLoader(ConcatDataset([PAIRS] * 3), batch_size=8),
         lambda net, x, y: F.cross_entropy(net(x), y) + (net(x).mean().abs() if next(counts) == 16 else 0),
+        DataLoader(ConcatDataset([PAIRS] * 3), batch_size=8),
     )
-
-
-def vector():
-    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: _OfVector(F.cross_entropy(net(x), y, reduction="none")))
-
-
-class _OfVector:
-    def __init__(self, losses):
-        self.losses = losses
-
-    def backward(self):
-        self.losses.backward(torch.rand_like(self.losses))
 
 
 def noise_on_the_weights():
@@ -220,46 +216,12 @@ def noise_on_the_weights():
         net.bias.data.add_(torch.randn(3))
 
 
-def train_with(change, loss_of=lambda net, x, y: F.cross_entropy(net(x), y)):
-    """Train a net that something is changed in before."""
-    net = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    change(net, optimizer)
-    for x, y in DataLoader(PAIRS, batch_size=8):
-        optimizer.zero_grad()
-        loss_of(net, x, y).backward()
-        optimizer.step()
-
-
 def running_statistics_of_the_part():
-    def change(net, _):
-        net.register_buffer("mean", torch.zeros(6))
-
     def loss(net, x, y):
         net.mean.lerp_(x.mean(0), 0.1)
         return F.cross_entropy(net(x), y)
 
-    train_with(change, loss)
-
-
-def clamped_by_a_hook():
-    train_with(lambda net, _: net.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1)))
-
-
-def clamped_when_accumulated():
-    train_with(lambda net, _: net.weight.register_post_accumulate_grad_hook(lambda weight: weight.grad.clamp_(-1, 1)))
-
-
-def steps_in_backward():
-    train_with(lambda net, sgd: net.weight.register_post_accumulate_grad_hook(lambda weight: sgd.step()))
-
-
-def second_derivatives_of_weights():
-    def loss(net, x, y):
-        mean = F.cross_entropy(net(x), y)
-        return mean + torch.autograd.grad(mean, net.weight, create_graph=True)[0].norm()
-
-    train_with(lambda *_: None, loss)
+    train(loss, change=lambda net, _: net.register_buffer("mean", torch.zeros(6)))
 
 
 def process_group():
@@ -277,40 +239,6 @@ def counted_after_the_first_batch():
         optimizer.step()
 
 
-def hardest_samples():
-    train(
-        DataLoader(PAIRS, batch_size=8),
-        lambda net, x, y: F.cross_entropy(net(x), y, reduction="none").topk(len(y) // 2).values.mean(),
-    )
-
-
-class Summed(torch.autograd.Function):
-    """A sum of squares whose data the graph does not show."""
-
-    @staticmethod
-    def forward(context, x, weight):
-        context.save_for_backward(x, weight)
-        return (x @ weight.T).pow(2).sum()
-
-    @staticmethod
-    def backward(context, gradient):
-        x, weight = context.saved_tensors
-        return None, 2 * gradient * (x @ weight.T).T @ x
-
-
-def loss_within_a_function():
-    train(DataLoader(PAIRS, batch_size=8), lambda net, x, y: Summed.apply(x, net.weight))
-
-
-def learned_weight_of_a_mixture():
-    scale = nn.Parameter(torch.ones(()))
-
-    def loss(net, x, y):
-        return (F.cross_entropy(net(x), y) + net(x).pow(2).sum()) * scale
-
-    train(DataLoader(PAIRS, batch_size=8), loss)
-
-
 def second_loader_from_the_middle():
     others = None
 
@@ -323,7 +251,7 @@ def second_loader_from_the_middle():
         return net(next(others)[0]).pow(2).sum() + net(x).abs().sum()
 
     steps = itertools.count()
-    train(DataLoader(ConcatDataset([PAIRS] * 4), batch_size=8), loss)
+    train(loss, DataLoader(ConcatDataset([PAIRS] * 4), batch_size=8))
 
 
 def skips_a_batch_on_one_rank():
@@ -336,51 +264,17 @@ def skips_a_batch_on_one_rank():
             optimizer.step()
 
 
-CASES = [
-    sliced_by_hand,
-    iterable,
-    own_batch_sampler,
-    no_batches,
-    unlike_samples,
-    unlike_data,
-    small_batches,
-    cycled,
-    trains_in_evaluation_mode,
-    evaluates_without_saying_so,
-    shared_parameters,
-    no_optimizer,
-    contrasts_samples,
-    root_of_a_mean,
-    normalised_inputs,
-    normalised_weights,
-    weights_of_the_batch,
-    scaled_inputs,
-    statistics_in_the_second_loss,
-    new_loss_in_the_middle,
-    vector,
-    noise_on_the_weights,
-    running_statistics_of_the_part,
-    clamped_by_a_hook,
-    clamped_when_accumulated,
-    steps_in_backward,
-    second_derivatives_of_weights,
-    process_group,
-    counted_after_the_first_batch,
-    hardest_samples,
-    loss_within_a_function,
-    learned_weight_of_a_mixture,
-    second_loader_from_the_middle,
-    second_half_of_the_batch,
-    decides_by_the_loss_of_a_part,
-    decides_by_a_count_of_a_part,
-    backward_of_every_three_samples,
-    skips_a_batch_on_one_rank,
-]
-
-for case in CASES:
+for name in sys.argv[1:]:
     try:
-        case()
+        if name in LOSSES:
+            train(LOSSES[name])
+        elif name in LOADERS:
+            train(loader=LOADERS[name]())
+        elif name in CHANGES:
+            train(change=CHANGES[name])
+        else:
+            globals()[name]()
     except SystemExit as refusal:
-        print(f"{case.__name__}: {refusal.code}: {refusal.reason}", flush=True)
+        print(f"{name}: {refusal.code}: {refusal.reason}", flush=True)
     else:
-        print(f"{case.__name__}: not refused", flush=True)
+        print(f"{name}: not refused", flush=True)

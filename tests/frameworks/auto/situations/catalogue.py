@@ -6,9 +6,10 @@ A file is a list of sections and blocks:
     #: NAME | TRUTH | WHY | OPTIONS
     lines of Python
 
-A section holds until the next one. Its preamble is a block of `preambles.py.txt` in the same folder, a whole script
-with places for the lines of a block: `@before`, `@body` and `@after`, of which the lines take the indentation. What
-stands before a line `---` goes to the first, what stands behind a line `+++` to the last. Options are, with their
+A section holds until the next one. Its preamble is a block of `preambles.py.txt` in the same folder, between the blocks
+`head` and `end` if there are any: a whole script with places for the lines of a block, `@before`, `@body` and `@after`,
+whose indentation the lines take. What stands before a line `---` goes to the first, what stands behind a line `+++` to
+the last. Options are, with their
 defaults, `seed=5 n=96 batch=16`, which become the constants SEED, N and BATCH of the script; `tolerance=1e-4`, by how
 much weights may differ, relative to the largest of their tensor; and in the folder `keras` also `backend=tensorflow`.
 
@@ -87,6 +88,8 @@ def _moved(loop: re.Match[str]) -> str:
 
 def _of_folder(folder: Path) -> Iterator[Situation]:
     preambles = {words[0]: text for _, words, text in _blocks(folder / "preambles.py.txt")}
+    head, end = preambles.pop("head", ""), preambles.pop("end", "")
+    preambles = {name: head + text + end for name, text in preambles.items()}
     for path in sorted(folder.glob("*.py.txt")):
         if path.name != "preambles.py.txt":
             for section, words, text in _blocks(path):
@@ -97,7 +100,7 @@ def _of_folder(folder: Path) -> Iterator[Situation]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[list[str], list[str], str]]:
-    """Yield the words of the section, those of the head, and the lines of each block of a file."""
+    """Yield the words of the section, the words of the head, and the lines of each block of a file."""
     section: list[str] = []
     for piece in re.split(r"^(?=#[:=] )", path.read_text(), flags=re.MULTILINE):
         head, _, text = piece.partition("\n")

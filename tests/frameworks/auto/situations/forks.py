@@ -47,10 +47,10 @@ class Outcome:
 
     size: int
     status: int | None
-    """That of the first process which failed, else 0; None: it had not ended at the deadline."""
+    """The status of the first process that failed, else 0; None: it had not ended at the deadline."""
     output: str
     errors: str
-    """The standard error of all processes, that of the first which failed last."""
+    """The standard error of all processes; the first one that failed comes last."""
     seconds: float
     """Processor time of all processes."""
 
@@ -87,7 +87,7 @@ def _rehearse() -> None:
 
 
 def run(script: str, size: int) -> Outcome:
-    """Run a script on so many ranks, or plainly if that is 1, in a folder of its own."""
+    """Run a script on `size` ranks, or plainly if that is 1, in a folder of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     folder = Path(tempfile.mkdtemp(prefix="situation-"))  # a TemporaryDirectory would be removed when a fork ends
     try:

@@ -27,7 +27,7 @@ def records(folder: Path, pattern: str, *options: str) -> dict[str, dict]:
 
 
 def check(group: str, folder: Path) -> None:
-    """Run a group; no situation may be wrong, crash or hang but those of `known_faults.txt`, which all must."""
+    """Run a group; no situation may be wrong, crash or hang but the ones in `known_faults.txt`, which all must."""
     found = {}
     for name, record in records(folder, f"^{group}/").items():
         faults = [each for each in record["judged"].values() if each not in ("ok", "refused")]

@@ -122,7 +122,7 @@ def key(situation: Situation, sizes: Sequence[int]) -> str:
 
 
 def table(records: Sequence[dict[str, Any]], sizes: Sequence[int]) -> Iterator[str]:
-    """Yield the lines of a table of Markdown, and of those of the sums."""
+    """Yield the lines of a table of Markdown, and of the tables of the sums."""
     heads = [f"on {size}" for size in sizes]
     yield f"| {' | '.join(['kind', 'situation', 'truth', *heads, 'judged', 'detail'])} |"
     yield "| --- " * (5 + len(sizes)) + "|"

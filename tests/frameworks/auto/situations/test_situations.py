@@ -14,7 +14,12 @@ from records import check, groups, records
 SAME = (
     "own_generator_for_loader noise_by_index decision_by_loss_of_shape_one plateau_by_validation weighted_mean "
     "cross_entropy_sum vae_without_noise wgan_gp sign_of_samples_gradient hook_clips_samples_gradient clip_norm "
-    "centres_that_are_learned features_by_numpy lookahead collate_pads_to_longest batches_of_numpy"
+    "centres_that_are_learned features_by_numpy lookahead collate_pads_to_longest batches_of_numpy sum_over_len "
+    "mse_mean_97 mean_plus_norm_of_weights annealed_weight batch_norm_layer_98 gan_two_backwards groups_added_later "
+    "adam lbfgs worker_processes least_and_largest_that_all_parts_reach own_optimizer_draws_noise another_sum_is_read "
+    "order_by_python_numbers_by_numpy penalty_of_a_mean_loss grad_of_each_output_beside hooks_that_look grad_scaler "
+    "weights_of_rows_that_come_late loader_begins_again_in_the_others_epoch evaluation_every_two_steps "
+    "cross_entropy_ignore_one_of_weights accumulate_four_clipped"
 )
 REFUSED = (
     "decision_by_labels early_stopping_by_accuracy_counted end_by_samples_seen divisor_n_minus_one "

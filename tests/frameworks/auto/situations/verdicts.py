@@ -34,9 +34,9 @@ def verdict(truth: str, plain: dict[str, Any], ranks: dict[str, Any], tolerance:
     """Return what a script on several ranks has come to.
 
     Args:
-        truth: that of the situation; `random` compares figures only.
+        truth: the situation's; `random` compares figures only.
         plain: the fields of the `forks.Outcome` of one process.
-        ranks: those of several.
+        ranks: the same fields of several ranks.
         tolerance: by how much weights may differ, relative to the largest of their tensor.
     """
     expected = result_of(plain["output"])

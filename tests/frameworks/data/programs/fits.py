@@ -20,7 +20,7 @@ MINE = Division(distrun.rank(), distrun.size(), BATCH, shuffle=True, seed=3)
 
 
 class Trace(keras.metrics.Metric):
-    """The sum of the targets, those of step k counted k times: other batches or another order give another value."""
+    """The sum of the targets, in which step k counts k times: other batches or another order give another value."""
 
     def __init__(self):
         super().__init__(name="trace")

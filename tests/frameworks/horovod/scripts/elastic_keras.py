@@ -2,7 +2,7 @@
 
 The first argument is the module to import as hvd, the second the batches of a commit. With a third, a step is made
 before the training, and whenever it is reset, as in Horovod's example for Keras. DIE names places,
-`generation:rank:epoch:batch`, at which a rank kills itself; the epochs are those of the training, not of a `fit`.
+`generation:rank:epoch:batch`, where a rank kills itself; the epochs count over the training, not over a `fit`.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Horovod's documentation of elastic training with TensorFlow 1, but for the model, which has two parts that take
 turns, and the deaths of ranks.
 
-DIE names places, `generation:rank:batch:part`, at which a rank kills itself before its part of a step.
+DIE names places, `generation:rank:batch:part`, where a rank kills itself before its part of a step.
 """
 
 import json

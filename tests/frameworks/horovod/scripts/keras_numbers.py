@@ -69,7 +69,7 @@ for warmup in (1, 2):
     rises = [(epoch + (batch + 1) / STEPS) * (SIZE - 1) / warmup + 1 for epoch, batch in MOMENTS]
     assert np.allclose(seen, [RATE * min(rise / SIZE, 1) for rise in rises]), (warmup, seen)
 
-# Momentum is corrected in the step at which the rate changes: it is multiplied by what the rate is multiplied by.
+# Momentum is corrected in the step where the rate changes: it is multiplied by what the rate is multiplied by.
 for multiplier in (0.5, 3.0):
     _, _, found = fit(
         hvd.callbacks.LearningRateScheduleCallback(0.01, multiplier, steps_per_epoch=STEPS), rate=0.01, momentum=0.9

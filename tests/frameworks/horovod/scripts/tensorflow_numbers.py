@@ -3,6 +3,7 @@
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
+from horovods_formulas import adasum
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -41,7 +42,7 @@ for dtype in (tf.int32, tf.int64, tf.float16, tf.float32, tf.float64):
                 assert same(hvd.allreduce(tf.constant(arrays[RANK]), op=op, **scaled), expected), (dtype, op, factors)
                 assert same(hvd.grouped_allreduce([tf.constant(arrays[RANK])] * 2, op=op, **scaled)[1], expected)
 
-# Of what is divided unevenly the first ranks get one more; its gradient is that of Sum times the ranks.
+# Of what is divided unevenly the first ranks get one more; its gradient is Sum's times the ranks.
 for length in (SIZE, 2 * SIZE + 1, 3 * SIZE - 1):
     starts = [length // SIZE * rank + min(rank, length % SIZE) for rank in range(SIZE + 1)]
     arrays = [theirs(rank, shape=(length, 2)) for rank in range(SIZE)]
@@ -60,27 +61,13 @@ received, splits = hvd.alltoall(tf.repeat(tf.range(SIZE) + 10 * RANK, RANK + 1),
 assert splits.numpy().tolist() == [rank + 1 for rank in range(SIZE)]
 assert received.numpy().tolist() == [RANK + 10 * rank for rank in range(SIZE) for _ in range(rank + 1)]
 
-
-# Adasum of two, from the left of a tree of powers of two to its top. Horovod gives short gradients weight 1.
-def pair(a, b):
-    product, squares = (a * b).sum(), ((a * a).sum(), (b * b).sum())
-    weights = [1 - product / square * 0.5 if square >= 1e-8 else 1 for square in squares]
-    return weights[0] * a + weights[1] * b
-
-
-def adasum(arrays):
-    while len(arrays) > 1:
-        arrays = [pair(a, b) for a, b in zip(arrays[::2], arrays[1::2], strict=True)]
-    return arrays[0]
-
-
 if SIZE & (SIZE - 1) == 0:
     for length in (1.0, 1e-6):
         arrays = [np.random.default_rng(rank).normal(size=(2, 3)) * length for rank in range(SIZE)]
         assert np.allclose(hvd.allreduce(tf.constant(arrays[RANK]), op=hvd.Adasum) / length, adasum(arrays) / length)
 
 
-# Slices: those of all ranks in a row; of Average the values are divided by the ranks.
+# Slices: all ranks' in a row; of Average the values are divided by the ranks.
 def slices(rank):
     return tf.IndexedSlices(tf.ones((3, 2)) * (rank + 1.0), tf.constant([0, rank + 1, 0]), tf.constant([SIZE + 2, 2]))
 
@@ -132,9 +119,9 @@ for is_average in (False, True):
     assert same(variable, np.array([1 - 0.5 * total], "f")), is_average
 
 # Compressors: floating-point tensors in half precision; nothing is rounded within a host.
-narrow, context = hvd.Compression.fp16.compress(tf.constant([0.1, 3.3]))
-assert same(narrow, np.array([0.1, 3.3], np.float16))
-assert same(hvd.Compression.fp16.decompress(narrow, context), np.array([0.1, 3.3], np.float16).astype("f"))
+half, context = hvd.Compression.fp16.compress(tf.constant([0.1, 3.3]))
+assert same(half, np.array([0.1, 3.3], np.float16))
+assert same(hvd.Compression.fp16.decompress(half, context), np.array([0.1, 3.3], np.float16).astype("f"))
 found = hvd.allreduce(tf.constant([0.1, 3.3]) * (RANK + 1.0), compression=hvd.Compression.fp16, op=hvd.Sum)
 assert same(found, np.array([0.1, 3.3], "f") * np.float32(sum(range(1, SIZE + 1))))
 

@@ -2,6 +2,7 @@
 
 import horovod.torch as hvd
 import torch
+from horovods_formulas import adasum
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -58,7 +59,7 @@ for op in OPS:
     result = hvd.allreduce(theirs(RANK, torch.float64), op=op, process_set=mine)
     assert same(result, reduced(op, torch.float64, [theirs(rank, torch.float64) for rank in ranks])), op
 
-# Rows: those of all ranks in a row; those for a rank; of what is divided unevenly the first ranks get one more.
+# Rows: all ranks' in a row; the rows for a rank; of what is divided unevenly the first ranks get one more.
 rows = [torch.arange(2.0 * (rank + 1)).reshape(-1, 2) + 10 * rank for rank in range(SIZE)]
 assert torch.equal(hvd.allgather(rows[RANK]), torch.cat(rows))
 assert all(torch.equal(each, torch.cat(rows)) for each in hvd.grouped_allgather([rows[RANK], rows[RANK].clone()]))
@@ -79,19 +80,6 @@ for length in (SIZE, SIZE + 1, 2 * SIZE + 1, 3 * SIZE - 1):
         both = hvd.grouped_reducescatter([whole[RANK], whole[RANK] * 2], op=op, **scaled)
         assert same(both[0], expected), length
         assert same(both[1], expected * 2), length
-
-
-# Adasum of two, from the left of a tree of powers of two to its top. Horovod gives short gradients weight 1.
-def pair(a, b):
-    product, squares = a @ b, (a @ a, b @ b)
-    weights = [1 - product / square * 0.5 if square >= 1e-8 else 1 for square in squares]
-    return weights[0] * a + weights[1] * b
-
-
-def adasum(vectors):
-    while len(vectors) > 1:
-        vectors = [pair(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
-    return vectors[0]
 
 
 def vector(rank, seed):

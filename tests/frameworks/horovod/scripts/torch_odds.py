@@ -47,29 +47,6 @@ except ValueError:
 else:
     raise AssertionError("average and op together are a ValueError")
 
-received, splits = hvd.alltoall(torch.arange(3) + 10 * hvd.rank(), splits=torch.tensor([1, 2], dtype=torch.int32))
-assert splits.tolist() == [hvd.rank() + 1] * 2
-assert received.tolist() == ([0, 10] if hvd.rank() == 0 else [1, 2, 11, 12])
-assert hvd.reducescatter(torch.arange(3.0), op=hvd.Sum).tolist() == ([0.0, 2.0] if hvd.rank() == 0 else [4.0])
-
-for op, gradient in ((hvd.Sum, 2.0), (hvd.Average, 1.0)):
-    tensor = torch.ones(4, requires_grad=True)
-    hvd.reducescatter(tensor, op=op).sum().backward()
-    assert torch.equal(tensor.grad, torch.full((4,), gradient))
-
-# Process sets, and data of unequal lengths
-evens, odds = hvd.add_process_set([0]), hvd.add_process_set(hvd.ProcessSet([1]))
-mine = evens if hvd.rank() == 0 else odds
-assert (evens.included(), odds.included()) == (hvd.rank() == 0, hvd.rank() == 1)
-assert (mine.size(), mine.rank()) == (1, 0)
-assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=mine).item() == 1
-assert hvd.remove_process_set(evens)
-assert not hvd.remove_process_set(hvd.global_process_set)
-for step in range(2 + hvd.rank()):
-    total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="uneven")
-    assert total.item() == (2 if step < 2 else 1)
-assert hvd.join(-1) == 1
-
 # A failure is HorovodInternalError, and the job goes on
 try:
     hvd.allreduce(torch.ones(2 + hvd.rank()), name="mismatch")

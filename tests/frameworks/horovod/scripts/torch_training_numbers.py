@@ -5,6 +5,7 @@ import warnings
 
 import horovod.torch as hvd
 import torch
+from horovods_formulas import adasum
 
 warnings.filterwarnings("ignore", message="Sparse")
 hvd.init()
@@ -107,12 +108,6 @@ assert close(alone[0].detach(), 1 - RATE * factor(RANK))
 
 
 # By Adasum the steps of the ranks are combined, each parameter's by itself, short ones with weight 1.
-def pair(a, b):
-    product, squares = (a * b).sum(), ((a * a).sum(), (b * b).sum())
-    weights = [1 - product / square * 0.5 if square >= 1e-8 else 1 for square in squares]
-    return weights[0] * a + weights[1] * b
-
-
 if SIZE & (SIZE - 1) == 0:
     for rate in (RATE, 1e-8):
         for make in (
@@ -128,9 +123,7 @@ if SIZE & (SIZE - 1) == 0:
                     parameter.grad = (factor(rank, 0) + factor(rank, 1)) * (place + 1) * is_used
                     make([parameter]).step()
                     steps.append(parameter.detach() - 1)
-                while len(steps) > 1:
-                    steps = [pair(a, b) for a, b in zip(steps[::2], steps[1::2], strict=True)]
-                assert close((value - 1) / rate, steps[0] / rate, 1e-6), (rate, place)
+                assert close((value - 1) / rate, adasum(steps) / rate, 1e-6), (rate, place)
 
 # Sparse gradients: the rows of all ranks; those that several have are added up, and Average divides by the ranks.
 for op in (hvd.Average, hvd.Sum):
@@ -150,9 +143,9 @@ for op in (hvd.Average, hvd.Sum):
 # Compression: cast, reduced, cast back. On one host nothing is rounded. Between hosts each host's share is rounded once
 # and the sum, which is formed in float32, once more at most; Horovod's sum is formed in half precision, too.
 given = [torch.linspace(0.1, 3.3, 33, dtype=torch.float32) * (rank + 1) for rank in range(SIZE)]
-narrow, context = hvd.Compression.fp16.compress(given[RANK])
-assert torch.equal(narrow, given[RANK].half())
-assert torch.equal(hvd.Compression.fp16.decompress(narrow, context), given[RANK].half().float())
+half, context = hvd.Compression.fp16.compress(given[RANK])
+assert torch.equal(half, given[RANK].half())
+assert torch.equal(hvd.Compression.fp16.decompress(half, context), given[RANK].half().float())
 assert hvd.Compression.fp16.compress(torch.arange(3))[0].dtype == torch.int64
 for op, divisor in ((hvd.Sum, 1), (hvd.Average, SIZE)):
     found = hvd.allreduce(given[RANK], compression=hvd.Compression.fp16, op=op)

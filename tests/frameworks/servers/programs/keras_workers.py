@@ -36,7 +36,7 @@ def fit(model, x, y, batch, epochs=1):
 
 
 def check_synchronous(name, make):
-    """The workers' batches are the halves of those of one process."""
+    """The workers' batches are the halves of one process's batches."""
     model, alone = network(distrun.rank()), network(0)  # the parameters of rank 0 count
     optimizer = distrun.AsyncOptimizer(make(), staleness=0)
     model.compile(optimizer, "mse")

@@ -48,7 +48,7 @@ def batches(step, shape, high=None):
 
 
 def train(model, optimizer, steps, own, scheduler=None):
-    """Train on our own batches, or on those of all workers as one process would."""
+    """Train on this worker's batches, or on the batches of all workers as one process would."""
     for step in steps:
         optimizer.zero_grad()
         every = batches(step, (4, 6))

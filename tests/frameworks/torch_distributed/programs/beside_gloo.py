@@ -1,4 +1,4 @@
-"""Trains and communicates on gloo and on distrun in one world, whoever has started it, and compares what comes out.
+"""Trains and communicates on gloo and on distrun in one world, under any launcher, and compares what comes out.
 
 beside_gloo.py GROUP      GROUP: the arguments of init_process_group, as JSON; it must make a group on distrun
 """

@@ -5,7 +5,7 @@ import functools
 import torch
 import torch.distributed as dist
 from expecting import raises
-from layouts import IS_COMPACT, WAYS, check, finish, layouts, run_checks, same
+from layouts import WAYS, check, finish, layouts, run_checks, same
 
 REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -334,30 +334,11 @@ def futures_and_works(at):
 
     work = dist.all_reduce(tensors[at.rank], group=at.group, async_op=True)
     same(work.get_future().then(again).wait(), at.size * sum(at.tensors((2,))))
-    # Whoever gathers into copies finds the results in place when the work is done.
+    # A rank that gathers into copies finds the results in place when the work is done.
     received = [torch.zeros(2).double() for _ in at.ranks]
     work = dist.all_gather(received, torch.full((2,), float(at.rank)).double(), at.group, async_op=True)
     work.get_future().wait()
     assert [one[0].item() for one in received] == [float(rank) for rank in range(at.size)]
-
-
-@check
-def functional_collectives(at):
-    if at.group is None or IS_COMPACT:
-        return
-    import torch.distributed._functional_collectives as functional
-
-    own = at.tensors((2 * at.size, 3))[at.rank]
-    total = sum(at.tensors((2 * at.size, 3)))
-    same(functional.all_reduce(own, "sum", at.group).clone(), total)
-    same(functional.all_gather_tensor(own, 0, at.group).clone(), torch.cat(at.tensors((2 * at.size, 3))))
-    same(functional.reduce_scatter_tensor(own, "sum", 0, at.group).clone(), total[2 * at.rank : 2 * at.rank + 2])
-    same(functional.broadcast(own, 0, at.group).clone(), at.tensors((2 * at.size, 3))[0])
-    swapped = functional.all_to_all_single(own, None, None, at.group).clone()
-    same(swapped, torch.cat([each[2 * at.rank : 2 * at.rank + 2] for each in at.tensors((2 * at.size, 3))]))
-    first, second = functional.all_reduce_coalesced([own, own + 1], "max", at.group)
-    same(first.clone(), torch.stack(at.tensors((2 * at.size, 3))).amax(0))
-    same(second.clone(), first + 1)
 
 
 @check

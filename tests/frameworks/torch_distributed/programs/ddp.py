@@ -84,7 +84,7 @@ class Unlucky(torch.autograd.Function):
 
 
 def after_a_backward_that_failed():
-    """Some buckets are on their way when a backward fails; whoever waits for their futures gets them all the same."""
+    """Some buckets are on their way when a backward fails. A wait for their futures gets them all the same."""
     layers = mlp()
     futures = []
 

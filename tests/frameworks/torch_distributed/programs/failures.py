@@ -93,7 +93,7 @@ def operations_that_take_too_long():
 def callbacks_that_wait():
     """They keep no other future waiting, and are told of a rank that does not come in time."""
     slow = dist.new_group([0, 1], timeout=timedelta(seconds=1))
-    other = dist.new_group([0, 1])  # whose operations may come before or after those of the main thread
+    other = dist.new_group([0, 1])  # whose operations may come before or after the main thread's
     first, second, third, late = [torch.ones(3) for _ in range(4)]
     if RANK == 0:
         asked = threading.Event()
@@ -131,7 +131,7 @@ def callbacks_that_wait():
 
 
 def waits_in_cpp():
-    """They end with the group's timeout: the wait of a functional collective, and those of DDP's reducer in a join."""
+    """They end with the group's timeout: the wait of a functional collective, and of DDP's reducer in a join."""
     slow, slow_too = [dist.new_group([0, 1]) for _ in range(2)]
     model = DistributedDataParallel(torch.nn.Linear(2, 2), process_group=slow)
     for group in (slow, slow_too):

@@ -92,7 +92,7 @@ def overloads():
 
 
 def several_tensors():
-    """Several tensors of a rank: those of an allreduce are added up, an allgather gathers each."""
+    """Several tensors of a rank: an allreduce adds them up, an allgather gathers each."""
     group = dist.group.WORLD
     summed, largest, given = [own(), own(1)], [own(), own(1)], [own(), own(1)]
     group.allreduce(summed).wait()
@@ -132,7 +132,7 @@ def wrong_arguments():
 
 
 def operators():
-    """torch's operators, by which some of C++ calls a group."""
+    """torch's operators. Some of C++ calls a group by them."""
     group, functional, raw = dist.group.WORLD, torch.ops._c10d_functional, torch.ops.c10d
     boxed, name = group.boxed(), group.group_name
     results = []

@@ -53,7 +53,7 @@ def tensor_of(rank: int, shape: Sequence[int], dtype: torch.dtype, seed: int) ->
 
 
 def layouts() -> Iterator[Group]:
-    """Every group of this rank: the world, that again, all pairs of neighbours, each rank alone, and all in reverse."""
+    """Every group of this rank: the world, that again, each rank with the next, each rank alone, and all in reverse."""
     size = dist.get_world_size()
     everybody = list(range(size))
     yield Group(None, everybody)

@@ -1,4 +1,4 @@
-"""Runs another program of this folder with tensors in host memory that play those of a simulated GPU.
+"""Runs another program of this folder with tensors in host memory that play the tensors of a simulated GPU.
 
 on_simulated_gpus.py PROGRAM [ARGUMENT ...]
 

@@ -55,12 +55,3 @@ class Device:
             runtime.deviceSynchronize()
         finally:
             runtime.setDevice(before)
-
-    @property
-    def pci_bus_id(self) -> str:
-        return runtime.deviceGetPCIBusId(self.id)
-
-    @property
-    def mem_info(self) -> tuple[int, int]:
-        with self:
-            return runtime.memGetInfo()

@@ -47,10 +47,6 @@ class NcclError(RuntimeError):
         return type(self), (self.status,)
 
 
-def get_build_version() -> int:
-    return 22707
-
-
 def get_version() -> int:
     return communicators.version()
 
@@ -143,9 +139,6 @@ class NcclCommunicator:
 
     def broadcast(self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int) -> None:
         self._call("broadcast", stream, sendbuff, recvbuff, count, datatype, 0, root)
-
-    def bcast(self, buff: int, count: int, datatype: int, root: int, stream: int) -> None:
-        self._call("broadcast", stream, buff, buff, count, datatype, 0, root)
 
     def reduceScatter(self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int) -> None:
         self._call("reduceScatter", stream, sendbuf, recvbuf, recvcount, datatype, op)

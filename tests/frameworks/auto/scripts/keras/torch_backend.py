@@ -1,4 +1,4 @@
-"""Train a Keras model on the PyTorch backend, with a PyDataset and gradients accumulated by the optimizer."""
+"""Train a Keras model on the PyTorch backend, with gradients that the optimizer accumulates."""
 
 import os
 
