@@ -73,9 +73,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("torch/vision/tied_autoencoder", "tied weights, noise drawn in the loop, `torch.save(model)`"),
     Case(
-        "torch/vision/contrastive",
-        "SimCLR: a loss of the whole batch",
-        refused="samples are compared with each other",
+        "torch/vision/contrastive", "SimCLR: a loss of the whole batch", refused="samples are compared with each other"
     ),
     Case(
         "torch/sequences/text_classification",
@@ -164,11 +162,7 @@ CASES: tuple[Case, ...] = (
         warned=r"train_metrics.py:\d+: running_loss / len\(train_set\)",
         tolerance=_EXACT,
     ),
-    Case(
-        "torch/techniques/sloppy_evaluation",
-        "evaluation without `eval()` and `no_grad()`",
-        refused="evaluation",
-    ),
+    Case("torch/techniques/sloppy_evaluation", "evaluation without `eval()` and `no_grad()`", refused="evaluation"),
     Case(
         "torch/techniques/cross_validation",
         "k-fold with SubsetRandomSampler, a last batch of two, F1 of collected predictions",
@@ -199,11 +193,7 @@ CASES: tuple[Case, ...] = (
     Case("torch/refused/reinforce", "PyTorch's REINFORCE", refused="DataLoader"),
     Case("torch/refused/actor_critic", "PyTorch's actor and critic", refused="DataLoader"),
     Case("torch/refused/stream", "an IterableDataset", refused="IterableDataset"),
-    Case(
-        "torch/refused/buckets",
-        "a batch sampler of one's own",
-        refused="batch_?sampler|batch sampler",
-    ),
+    Case("torch/refused/buckets", "a batch sampler of one's own", refused="batch_?sampler|batch sampler"),
     Case("torch/refused/ddp", "DistributedDataParallel", refused="distribut"),
     Case("torch/refused/shared_optimizers", "two optimizers that share parameters", refused="share|optimizers"),
     Case("keras/mnist_convnet", "Keras's first example: arrays, `validation_split`, dropout", tolerance=0.03),

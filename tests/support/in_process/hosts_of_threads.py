@@ -276,13 +276,7 @@ def check_allreduce(
     arrays = [values(dtype, count, seed, rank, kind) for rank in range(job.size)]
 
     def work(backend):
-        how = reduction.Reduction(
-            reduction.ELEMENT_TYPES[name_of(dtype_of(dtype))],
-            op,
-            job.size,
-            *factors,
-            wire=wire,
-        )
+        how = reduction.Reduction(reduction.ELEMENT_TYPES[name_of(dtype_of(dtype))], op, job.size, *factors, wire=wire)
         given = stored(arrays[backend.rank])
         room = backend.empty if "shared" in form else np.empty
         source = room(given.size, given.dtype)

@@ -84,11 +84,7 @@ def test_an_impossible_value_is_told_by_horovods_name():
 
 
 def test_what_changes_nothing_is_told_with_the_reason_in_horovods_mode_only():
-    environ = {
-        "HOROVOD_CYCLE_TIME": "1",
-        "HOROVOD_NUM_NCCL_STREAMS": "2",
-        "HOROVOD_FUSION_TRESHOLD": "5",
-    }
+    environ = {"HOROVOD_CYCLE_TIME": "1", "HOROVOD_NUM_NCCL_STREAMS": "2", "HOROVOD_FUSION_TRESHOLD": "5"}
     silent = [
         "FUSION_THRESHOLD",
         "RANK",

@@ -46,12 +46,7 @@ def test_a_line_is_too_long_from_121_characters_unless_it_is_one_word(prose):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "x = (\n    1  # why\n)\n",
-        "x = f(\n    1, 2\n)  # why\n",
-        "if (\n    x  # why\n):\n    pass\n",
-    ],
+    "source", ["x = (\n    1  # why\n)\n", "x = f(\n    1, 2\n)  # why\n", "if (\n    x  # why\n):\n    pass\n"]
 )
 def test_a_statement_that_only_a_comment_breaks_is_found(prose, source):
     assert [line for line, _ in prose.broken_statements(source)] == [1]

@@ -127,10 +127,7 @@ def test_tf_config_has_a_port_of_its_host_for_each_rank():
 def test_tf_config_on_one_host_needs_no_network_and_the_users_own_stands():
     _, parts = complete("here", tf_config=True)
     config = json.loads(parts["here"].ranks[1].environ["TF_CONFIG"])
-    assert config == {
-        "cluster": {"worker": ["127.0.0.1:71", "127.0.0.1:72"]},
-        "task": {"type": "worker", "index": 1},
-    }
+    assert config == {"cluster": {"worker": ["127.0.0.1:71", "127.0.0.1:72"]}, "task": {"type": "worker", "index": 1}}
     _, parts = complete("here", tf_config=True, exports=("TF_CONFIG=mine",))
     assert parts["here"].environ["TF_CONFIG"] == "mine"
     assert "TF_CONFIG" not in parts["here"].ranks[0].environ

@@ -49,10 +49,7 @@ def test_the_description_shows_everything_but_the_key():
         environ=st.dictionaries(TEXT, TEXT),
         ranks=st.lists(
             st.builds(
-                RankPlan,
-                *[st.integers(0, 1 << 20)] * 5,
-                environ=st.dictionaries(TEXT, TEXT),
-                stdin=st.booleans(),
+                RankPlan, *[st.integers(0, 1 << 20)] * 5, environ=st.dictionaries(TEXT, TEXT), stdin=st.booleans()
             )
         ),
     )

@@ -159,11 +159,7 @@ def test_tuning_reaches_the_ranks():
     assert plan(np=2, scalars=True).agents[0].environ["DISTRUN_SCALARS"] == "10"
     environ = plan(np=2, autotune=True, autotune_log="f", autotune_wire_dtypes=("bfloat16",)).agents[0].environ
     own = {name: value for name, value in environ.items() if name.startswith("DISTRUN_AUTOTUNE")}
-    assert own == {
-        "DISTRUN_AUTOTUNE": "1",
-        "DISTRUN_AUTOTUNE_LOG": "f",
-        "DISTRUN_AUTOTUNE_WIRE_DTYPES": "bfloat16",
-    }
+    assert own == {"DISTRUN_AUTOTUNE": "1", "DISTRUN_AUTOTUNE_LOG": "f", "DISTRUN_AUTOTUNE_WIRE_DTYPES": "bfloat16"}
     assert not [name for name in plan(np=2).agents[0].environ if name.startswith("DISTRUN_AUTOTUNE")]
 
 

@@ -29,13 +29,7 @@ def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, c
 
 
 REAL = [
-    *(
-        choice.ONE_STEP_LIMIT,
-        choice.ONE_STEP_LIMIT // 2,
-        choice.ONE_STEP_LIMIT_OF_TWO,
-        base.CHUNK,
-        2 * base.CHUNK,
-    ),
+    *(choice.ONE_STEP_LIMIT, choice.ONE_STEP_LIMIT // 2, choice.ONE_STEP_LIMIT_OF_TWO, base.CHUNK, 2 * base.CHUNK),
     *(3 * base.CHUNK, 5 * base.CHUNK),
 ]
 

@@ -47,11 +47,7 @@ def test_connections_that_are_closed_say_nothing(three):
             "large packets are lost on the way (an MTU black hole); run 'distrun doctor -H host0,host1'",
             False,
         ),
-        (
-            [STUCK, LOSING],
-            "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'",
-            False,
-        ),
+        ([STUCK, LOSING], "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'", False),
         ([STUCK, QUIET], "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'", False),
         ([SOUND, UNREAD], "it is stopped or busy, and the network is not the cause", True),
         ([QUIET], "", False),

@@ -151,11 +151,7 @@ ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
         (None, "directory", "ls -ld /some/place"),
         (None, "login", "true"),
         (replace(ROUTE, jump=Route("j", "j")), "tcp", "ssh -W 10.0.0.7:2222 j"),
-        (
-            replace(ROUTE, jump=Route("j", "j")),
-            "host key",
-            "ssh j ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -",
-        ),
+        (replace(ROUTE, jump=Route("j", "j")), "host key", "ssh j ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -"),
         (replace(ROUTE, proxy_command="nc a 1"), "tcp", "nc a 1"),
         (ROUTE, "no such step", ""),
     ],

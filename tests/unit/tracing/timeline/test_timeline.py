@@ -89,10 +89,7 @@ def test_communication_has_a_row_of_its_own(file):
         "select name, sum(dur) / 40, max(bytes), min(operation) from slice where rank = 0 and row = 'communication' "
         "group by 1"
     ).fetchall()
-    assert rows == [
-        ("moving", 2000, 4096, "allreduce 'a'"),
-        ("waiting for rank 1", 20000, None, "allreduce 'a'"),
-    ]
+    assert rows == [("moving", 2000, 4096, "allreduce 'a'"), ("waiting for rank 1", 20000, None, "allreduce 'a'")]
 
 
 def test_operations_have_rows_where_they_are_asked_for(file):

@@ -26,20 +26,10 @@ def text(mpi, options=THERE, **changes):
 def test_open_mpi_5():
     assert text(MpiImplementation.OPENMPI_5, ssh=["-p", "22"], network="eth1", output_dir="/out") == [
         *("mpirun", "-np", "3", "--host", "a:2,b:1", "--map-by", "slot", "--bind-to", "none", "--wdir", "/w d"),
-        *(
-            "--output",
-            "dir=/out",
-            "--allow-run-as-root",
-            "--mca",
-            "btl_tcp_if_include",
-            "eth1",
-        ),
+        *("--output", "dir=/out", "--allow-run-as-root", "--mca", "btl_tcp_if_include", "eth1"),
         *("--prtemca", "plm_ssh_args", "-p 22", "-x", "FOO", "-x", "PATH", "--more", "x y", "python", "a b.py"),
     ]
-    assert text(
-        MpiImplementation.OPENMPI_5,
-        HERE,
-    ) == [
+    assert text(MpiImplementation.OPENMPI_5, HERE) == [
         *("mpirun", "-np", "4", "--host", "localhost:4", "--map-by", "slot", "--bind-to", "none", "--wdir", "/work"),
         *("--output", "tag", "python", "train.py"),
     ]
@@ -56,7 +46,7 @@ def test_open_mpi_4():
 def test_open_mpi_notices_that_a_host_is_gone_before_the_ranks_do():
     words = text(MpiImplementation.OPENMPI_5, keepalive=15.0)
     assert [words[index + 1 : index + 3] for index, word in enumerate(words) if word == "--prtemca"] == [
-        *(["oob_tcp_keepalive_time", "1"], ["oob_tcp_keepalive_intvl", "1"], ["oob_tcp_keepalive_probes", "10"]),
+        *(["oob_tcp_keepalive_time", "1"], ["oob_tcp_keepalive_intvl", "1"], ["oob_tcp_keepalive_probes", "10"])
     ]
     assert "oob_tcp_keepalive_time" in text(MpiImplementation.OPENMPI_4, keepalive=15.0)
     assert "oob_tcp_keepalive_time" not in text(MpiImplementation.OPENMPI_5, HERE, keepalive=15.0)
@@ -68,7 +58,7 @@ def test_mpich():
         *("-genvlist", "FOO,PATH", "-bind-to", "none", "--more", "x y", "python", "a b.py"),
     ]
     assert text(MpiImplementation.MPICH, HERE) == [
-        *("mpirun", "-n", "4", "-wdir", "/work", "-prepend-rank", "-bind-to", "none", "python", "train.py"),
+        *("mpirun", "-n", "4", "-wdir", "/work", "-prepend-rank", "-bind-to", "none", "python", "train.py")
     ]
 
 
@@ -79,7 +69,7 @@ def test_intel_mpi():
         *("-host", "a", "-n", "2", "python", "a b.py", ":", "-host", "b", "-n", "1", "python", "a b.py"),
     ]
     assert text(MpiImplementation.INTEL, HERE, tags=False) == [
-        *("mpirun", "-wdir", "/work", "-genv", "I_MPI_PIN", "off", "-n", "4", "python", "train.py"),
+        *("mpirun", "-wdir", "/work", "-genv", "I_MPI_PIN", "off", "-n", "4", "python", "train.py")
     ]
 
 
