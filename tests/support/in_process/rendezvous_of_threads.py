@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import dial
 from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 
@@ -68,6 +70,20 @@ def close(meetings: Sequence[Rendezvous]) -> None:
     """Close what ranks have made."""
     for rendezvous in meetings:
         rendezvous.close()
+
+
+def check_reachable(meetings: Sequence[Rendezvous], rank: int) -> None:
+    """Check that a rank reaches every other one where its table says."""
+    for peer, member in enumerate(meetings[rank].members):
+        introduction = {"rank": rank, "purpose": "data"}
+        arguments = ([(member.address, member.port)], KEY, introduction, time.monotonic() + DEADLINE)
+        thread = threading.Thread(target=lambda arguments=arguments: dial(*arguments).socket.close())
+        thread.start()
+        answer = meetings[peer].listener.receive(DEADLINE)
+        thread.join(DEADLINE)
+        assert answer is not None
+        answer[0].close()
+        assert answer[1] == introduction
 
 
 def errors(ranks: Sequence[RankThread]) -> list[str]:

@@ -67,21 +67,16 @@ CASES = [  # of CUDA_VISIBLE_DEVICES on a machine with two GPUs
 
 
 @pytest.mark.parametrize(("visible", "count"), CASES)
-def test_gpus_are_counted_as_cuda_would_enumerate_them(machine_with, visible, count):
+def test_gpus_are_counted_as_cuda_would_enumerate_them_and_each_has_a_rank(machine_with, monkeypatch, visible, count):
     machine_with(2, 2)
-    assert visible_gpus({} if visible is None else {gpus.VISIBLE: visible}) == count
-
-
-@pytest.mark.parametrize(("visible", "count"), CASES)
-def test_the_launcher_starts_as_many_ranks_as_the_runtime_has_gpus_for(machine_with, monkeypatch, visible, count):
-    machine_with(2, 2)
+    environ = {} if visible is None else {gpus.VISIBLE: visible}
+    assert visible_gpus(environ) == count
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    if visible is not None:
-        monkeypatch.setenv(gpus.VISIBLE, visible)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(machine, "count_cores", lambda: 3)
     ranks = machine.default_slots()
     assert ranks == (count or 3)
-    environ = {} if visible is None else {gpus.VISIBLE: visible}
     bound = [devices.bind(Topology(rank, ranks, rank, ranks, 0, 1, "alpha"), environ) for rank in range(ranks)]
     if count:
         assert bound == [Cuda(rank) for rank in range(count)]

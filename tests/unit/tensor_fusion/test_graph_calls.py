@@ -50,7 +50,3 @@ def test_without_a_threshold_there_is_one_call():
         None,
     ]
     assert plan_calls(items) == [GraphCall(alone=(1, 2, 4), joined=((0, 3),))]
-
-
-def test_nothing_needs_no_call():
-    assert plan_calls([]) == []

@@ -28,10 +28,6 @@ def test_impossible_settings_are_refused(options, message):
         OuterSettings(**options)
 
 
-def test_the_defaults_are_possible():
-    assert OuterSettings() == OuterSettings(50, 0.7, 0.9, "int4", True, 4, 0)
-
-
 def test_ranks_with_other_settings_are_named_with_what_differs():
     usual = OuterSettings()
     check_equal([usual] * 3)

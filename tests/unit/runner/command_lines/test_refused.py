@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -203,14 +202,6 @@ def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
     status, sentence = refused("--wdir", str(tmp_path), "./train.py")
     assert status == 126
     assert "did you mean 'python ./train.py'?" in sentence
-
-
-def test_an_address_for_metrics_that_another_program_has_is_refused(refused):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        status, sentence = refused("-np", "1", "--metrics", f":{port}", "true")
-    assert status == 2
-    assert f"--metrics cannot listen at 127.0.0.1:{port}: Address already in use" in sentence
 
 
 @pytest.mark.parametrize(

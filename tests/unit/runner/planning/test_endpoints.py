@@ -133,11 +133,6 @@ def test_tf_config_on_one_host_needs_no_network_and_the_users_own_stands():
     assert "TF_CONFIG" not in parts["here"].ranks[0].environ
 
 
-def test_jax_is_told_the_same_place():
-    _, parts = complete("a", "b")
-    assert told(parts, "JAX_COORDINATOR_ADDRESS") == ("10.1.0.2:82",)
-
-
 def test_servers_are_found_where_they_are_and_then_where_they_may_move_to():
     own = {"servers": 2, "server_hosts": (Host("b"),)}
     answers = {**SERVING, "here": replace(SERVING["here"], servers=())}

@@ -16,7 +16,6 @@ from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.monitor import GpuMonitor
-from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define, Execute
 from distrun.runtime.negotiation.messages import pack_decision
 from distrun.runtime.negotiation.negotiator import Negotiator
@@ -69,8 +68,8 @@ class FakeSleeper:
 class FakeLocalGroup:
     """The local group of rank 1 of 2, the other of which is not there."""
 
-    def __init__(self, own: int = 1) -> None:
-        self.own = own
+    def __init__(self) -> None:
+        self.own = 1
         self.ranks = (0, 1)
         self.spare_cores = 0
         self.timeouts = FOREVER
@@ -80,7 +79,7 @@ class FakeLocalGroup:
         self.watched_since = 0.0
         self.bells = [FakeBell(), FakeBell()]
         self.service_bells = [FakeBell(), FakeBell()]
-        self.bell = self.bells[own]
+        self.bell = self.bells[self.own]
         self.announced: list[tuple[int, str]] = []
         self.history: deque[Event] = deque()
         """The events that happen while a thread waits for the peers, one at a time."""
@@ -190,27 +189,24 @@ class FakeBackend:
 
 
 class Rank:
-    """An engine and all that surrounds it. `rank` 1 is a follower, rank 0 the coordinator."""
+    """The engine of rank 1 of 2, a follower, and all that surrounds it."""
 
-    def __init__(self, rank: int = 1) -> None:
+    def __init__(self) -> None:
         self.now = 100.0
-        self.group = FakeLocalGroup(rank)
+        self.group = FakeLocalGroup()
         self.control = FakeControlPlane()
         self.backend = FakeBackend()
         self.operations = PendingOperations(1 << 20)
         self.pauses: deque[Event] = deque()
-        controller = Controller({0: range(2)}) if rank == 0 else None
         clock = lambda: self.now  # noqa: E731
-        negotiator = Negotiator(
-            rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, {}, clock
-        )
+        negotiator = Negotiator(1, 2, self.control, self.operations, None, None, FOREVER, "<{}>".format, {}, clock)
         unreported = UnreportedError()
         groups = Groups(self.backend)
         monitor = GpuMonitor(None, groups, unreported_error=unreported)
         self.engine = ProgressEngine(
             self.group,
             groups,
-            Membership(groups, controller),
+            Membership(groups, None),
             self.operations,
             negotiator,
             monitor,
@@ -264,23 +260,17 @@ class Rank:
 
 
 @pytest.fixture
-def make_rank() -> Iterator[Callable[..., Rank]]:
-    """Makes ranks, and ends their threads."""
+def make_rank() -> Iterator[Callable[[], Rank]]:
+    """Makes followers, and ends their threads."""
     made: list[Rank] = []
-
-    def make(rank: int = 1) -> Rank:
-        made.append(Rank(rank))
-        return made[-1]
-
-    yield make
+    yield lambda: made.append(Rank()) or made[-1]
     for rank in made:
         if rank.is_started and not rank.group.is_closed:
             rank.engine.shutdown()
 
 
 @pytest.fixture
-def rank(make_rank: Callable[..., Rank]) -> Rank:
-    """A follower: rank 1 of 2."""
+def rank(make_rank: Callable[[], Rank]) -> Rank:
     return make_rank()
 
 

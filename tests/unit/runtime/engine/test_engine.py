@@ -565,19 +565,6 @@ def test_a_thread_that_waits_hears_that_the_progress_thread_has_died(rank, in_th
 # The coordinator ------------------------------------------------------------------------------------------------------
 
 
-def test_a_coordinator_tells_all_decisions_before_it_executes_the_first(make_rank):
-    rank = make_rank(0)
-    handles = [rank.engine.submit(rank.handle(name)) for name in ("a", "b")]
-    for handle in handles:
-        rank.control.inbox.append((1, messages.FULL_REQUEST + handle.request.encode("train.py:1")))
-    told = []
-    rank.backend.during += [lambda: told.extend(message[:1] for _, message in rank.control.sent)]
-    for handle in handles:
-        handle.wait()
-    assert told == [messages.DEFINE, messages.DEFINE]
-    assert rank.backend.executed == ["allreduce 'a'", "allreduce 'b'"]
-
-
 # A generation that is over -------------------------------------------------------------------------------------------
 
 

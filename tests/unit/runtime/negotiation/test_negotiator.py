@@ -265,22 +265,6 @@ def test_payloads_that_are_not_all_there_are_dropped_and_the_operation_is_execut
         assert rank.decided() == [[handle]]
 
 
-def test_two_payloads_that_cross_need_no_decision():
-    coordinator, other = (Rank(rank, hosts=True, offers=True) for rank in (0, 1))
-    for rank in (coordinator, other):
-        rank.learn(rank.submit("a"))
-    handles = [rank.submit("a", value) for rank, value in ((coordinator, 1.0), (other, 2.0))]
-    coordinator.negotiator.progress()
-    other.negotiator.progress()
-    ((_, down),), ((_, up),) = coordinator.sent(), other.sent()
-    coordinator.hear(1, up)
-    other.hear(0, down)
-    for rank, handle in zip((coordinator, other), handles, strict=True):
-        assert rank.sent() == []
-        assert rank.finished() == [handle]
-        assert handle.outputs[0].tolist() == [3.0, 3.0]
-
-
 def test_a_rank_that_is_ahead_may_send_the_next_payload_before_the_first_was_looked_at():
     rank = Rank(1, hosts=True, offers=True)
     rank.learn(rank.submit("a"))

@@ -197,15 +197,6 @@ def test_waiting_for_an_answer_does_not_delay_giving_up(reports):
     assert len(reports) == 1
 
 
-def test_only_what_has_waited_long_enough_is_given_up():
-    one = Coordinator(warning=0.0, timeout=20.0)
-    one.controller.submit(0, A, "", 0.0)
-    one.controller.submit(0, B, "", 15.0)
-    one.watch.look(20.0)
-    assert [failed.key for failed in one.controller.decisions()] == [(0, "a")]
-    assert one.controller.oldest == 15.0
-
-
 def test_a_reminder_tells_the_coordinator_since_when_a_rank_has_waited():
     one = Coordinator(warning=10.0, timeout=20.0)
     one.controller.submit(1, A, "", 50.0)  # rank 0 was busy and has heard of it only now
@@ -284,12 +275,6 @@ def test_a_coordinator_that_never_answers_is_given_up_after_its_grace():
     one = Follower(warning=60.0, timeout=20.0)
     with pytest.raises(StallError, match=r"^<0>, which coordinates the job, has not answered for 25 s$"):
         one.sleep_until(0.0, 20.0 + COORDINATOR_GRACE + 1)
-
-
-def test_a_look_before_anything_was_awaited_does_nothing():
-    one = Follower()
-    one.watch.look(1e9)
-    assert one.reminders == []
 
 
 # The network ----------------------------------------------------------------------------------------------------------

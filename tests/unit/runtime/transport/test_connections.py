@@ -220,20 +220,6 @@ def test_the_end_of_an_idle_stream_is_no_loss():
     other.connections.close()
 
 
-def test_what_was_sent_before_the_end_still_arrives():
-    one, other = both(Stream)
-    one.it.send(array(5000, 1).data)
-    one.connections.close()
-    room = np.zeros(5000, np.uint8)
-    other.connections.progress()
-    receipt = other.it.receive(room.data)
-    turn_until(lambda: not receipt.left, other)
-    assert room.tobytes() == array(5000, 1).tobytes()
-    other.connections.progress()
-    assert other.reasons == []
-    other.connections.close()
-
-
 def test_what_was_sent_before_a_hang_up_still_arrives():
     sent = array(50_000, 1)
     ours, theirs = both(Stream)

@@ -300,21 +300,6 @@ def test_a_peer_that_has_left_before_the_decision_ends_the_wait_after_a_moment(g
     assert sum(group.slept) == pytest.approx(REASON_TIMEOUT)
 
 
-def test_a_stop_while_it_looks_is_not_waited_for(make_group, monkeypatch):
-    group = make_group(timeouts=Timeouts(0.0, 3.0))
-    time = [100.0]
-    monkeypatch.setattr(waking_clock, "_stopped", 0.0)
-    monkeypatch.setattr(waking_clock.time, "monotonic", lambda: time[0])
-    monkeypatch.setattr(group, "_clock", waking_clock.now)
-    group.history += [lambda: None, lambda: None]
-
-    def stopped_at_the_second_look():
-        time[0] += 100.0 if len(group.slept) == 1 else 0.0
-        return len(group.slept) == 2
-
-    assert group.wait(stopped_at_the_second_look, what)
-
-
 def test_a_stop_at_any_moment_of_a_wait_is_not_waited_for(make_group, monkeypatch):
     """The process is stopped before the n-th reading of the real time, whatever is read there and wherever."""
     for place in range(2, 30):

@@ -6,18 +6,17 @@ import os
 import resource
 import secrets
 import socket
-import threading
 import time
 
 import pytest
-from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, close, errors
+from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, check_reachable, close, errors
 from in_process.thread_clock import await_that
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections import listener
 from distrun.host.connections.dialer import dial
 from distrun.runtime.transport.rendezvous import across_hosts, client, server
-from distrun.runtime.transport.rendezvous.protocol import Member, RendezvousEndpoint, parse_endpoints
+from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint, parse_endpoints
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 
@@ -99,18 +98,8 @@ def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(endpoint):
 
 
 def test_each_rank_can_be_reached_where_the_table_says(endpoint):
-    ranks = [Rank(rank, 4, endpoint) for rank in range(4)]
-    meetings = [rank.end() for rank in ranks]
-    for rank, member in enumerate(meetings[2].members):
-        introduction = {"rank": 2, "purpose": "data"}
-        target, deadline = [(member.address, member.port)], time.monotonic() + DEADLINE
-        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: dial(t, KEY, i, d).socket.close())
-        thread.start()
-        answer = meetings[rank].listener.receive(DEADLINE)
-        thread.join(DEADLINE)
-        assert answer is not None
-        answer[0].close()
-        assert answer[1] == introduction
+    meetings = [rank.end() for rank in [Rank(rank, 4, endpoint) for rank in range(4)]]
+    check_reachable(meetings, 2)
     close(meetings)
 
 
@@ -166,24 +155,13 @@ def test_the_network_decides_where_ranks_listen(endpoint):
 # Intruders ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["hang", "garbage", "http", "wrong key", "no key", "trickle"])
-def test_intruders_delay_no_rank(endpoint, kind, monkeypatch):
-    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # whoever waited for one would wait too long
-    done = threading.Event()
+def test_two_hundred_that_connect_and_hang_delay_no_rank(endpoint, monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # waiting for one would take too long
     leader = Rank(0, 4, endpoint)
-    intruders = [threading.Thread(target=intrude, args=(endpoint, kind, done)) for _ in range(5)]
-    hanging = [connect_and_hang(endpoint) for _ in range(200 if kind == "hang" else 1)]
-    for intruder in intruders:
-        intruder.start()
-    ranks = [leader, *[Rank(rank, 4, endpoint) for rank in (1, 2, 3)]]
-    meetings = [rank.end() for rank in ranks]
-    done.set()
-    close(meetings)
+    hanging = [connect_and_hang(endpoint) for _ in range(200)]
+    close([rank.end() for rank in [leader, *[Rank(rank, 4, endpoint) for rank in (1, 2, 3)]]])
     for connection in hanging:
         connection.close()
-    for intruder in intruders:
-        intruder.join(DEADLINE)
-        assert not intruder.is_alive()
 
 
 def connect_and_hang(endpoint: RendezvousEndpoint) -> socket.socket:
@@ -194,26 +172,6 @@ def connect_and_hang(endpoint: RendezvousEndpoint) -> socket.socket:
             return socket.create_connection(endpoint.addresses[0], DEADLINE)
         except ConnectionRefusedError:
             assert time.monotonic() < deadline, "nobody listens"
-
-
-def intrude(endpoint: RendezvousEndpoint, kind: str, done: threading.Event) -> None:
-    """Be a nuisance until it is over."""
-    if kind in ("wrong key", "no key"):
-        while not done.is_set():
-            with pytest.raises(BootstrapError):
-                dial(endpoint.addresses, KEY[::-1] if kind == "wrong key" else b"", {}, time.monotonic() + 0.2)
-        return
-    with connect_and_hang(endpoint) as connection:
-        try:
-            if kind == "garbage":
-                connection.sendall(secrets.token_bytes(100_000))
-            elif kind == "http":
-                connection.sendall(b"GET / HTTP/1.1\r\nHost: rank0\r\n\r\n")
-            while not done.wait(0.02):
-                if kind == "trickle":
-                    connection.send(b"\0")
-        except ConnectionError:
-            pass  # the server has ended the connection
 
 
 def test_clients_without_the_key_are_mentioned_when_a_rank_is_missing(endpoint, clock):
@@ -378,9 +336,7 @@ def test_endpoints_are_parsed(text, addresses):
     assert parse_endpoints(text) == addresses
 
 
-@pytest.mark.parametrize(
-    "text", ["", "alpha", "alpha:", ":1", "alpha:x", "alpha:0", "alpha:65536", "fd00::1:2", "[]:1", "a:1,"]
-)
+@pytest.mark.parametrize("text", ["", "alpha", "a:1,", "a:1,fd00::1:2"])
 def test_parse_refuses(text):
     with pytest.raises(UsageError, match=r"is not an address and a port from 1 to 65535"):
         parse_endpoints(text)
@@ -398,7 +354,3 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == before[1]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-def test_a_member_shows_who_it_is():
-    assert str(Member(3, "id", "beta", 7, HERE, 1)) == "rank 3 (process 7 on host beta)"

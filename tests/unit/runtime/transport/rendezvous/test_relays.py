@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
-from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, close, errors
+from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, check_reachable, close, errors
 from in_process.thread_clock import await_that
 
 from distrun.host.connections import listener
@@ -165,16 +164,7 @@ def test_all_ranks_get_the_table_and_rank_0_has_two_connections_with_each_other_
 
 def test_each_rank_can_be_reached_where_the_table_says(job):
     meetings = [rank.end() for rank in job.ranks(*range(8))]
-    for rank, member in enumerate(meetings[7].members):
-        introduction = {"rank": 7, "purpose": "data"}
-        target, deadline = [(member.address, member.port)], time.monotonic() + DEADLINE
-        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: dial(t, KEY, i, d).socket.close())
-        thread.start()
-        answer = meetings[rank].listener.receive(DEADLINE)
-        thread.join(DEADLINE)
-        assert answer is not None
-        answer[0].close()
-        assert answer[1] == introduction
+    check_reachable(meetings, 7)
     close(meetings)
 
 

@@ -37,29 +37,12 @@ def test_an_empty_box_has_no_message(segment):
     assert not reader
 
 
-def test_messages_come_in_order(segment):
-    writer, reader = ends(segment)
-    messages = [b"x" * length for length in range(30)]
-    assert all(writer.put(message) for message in messages)
-    assert [reader.get() for _ in messages] == messages
-
-
 def test_a_message_that_would_never_fit_is_not_taken(segment):
     writer, reader = ends(segment)
     with pytest.raises(AssertionError, match=str(LARGEST + 1)):
         writer.put(bytes(LARGEST + 1))
     assert not reader
     assert writer.put(bytes(LARGEST))
-
-
-def test_a_full_ring_takes_nothing_until_something_is_read(segment):
-    writer, reader = ends(segment)
-    large = bytes(LARGEST - 8)  # with its length, exactly a quarter of the ring
-    assert [writer.put(large) for _ in range(5)] == [True, True, True, True, False]
-    assert not writer.put(b"")
-    assert reader.get() == large
-    assert writer.put(large)
-    assert not writer.put(b"")
 
 
 def test_rings_of_a_segment_do_not_touch_each_other(segment):

@@ -139,15 +139,6 @@ def test_memory_is_returned_when_the_last_view_of_it_is_gone_and_used_again():
     assert made.offset_of(again) == address
 
 
-def test_neighbouring_pieces_become_one_again_in_whatever_order_they_are_returned():
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [2, 0, 3, 1]):
-        heap = Heap(segment())
-        pieces = {index: heap.empty(HEAP // 4, BYTE) for index in range(4)}
-        for index in order:
-            del pieces[index]
-        assert heap.empty(HEAP, BYTE).size == HEAP
-
-
 def test_an_array_outlives_its_heap_and_its_segment():
     array = Heap(segment()).empty(1000, BYTE)
     array[:] = 7
