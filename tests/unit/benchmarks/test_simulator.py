@@ -1,7 +1,5 @@
 """The simulator of the control plane: time passes as its parameters say."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Horovod's mode: its variables, and the package that stands for ours."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """Settings are read and checked in one place, documented in one place, and a misspelt one is told."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A topology can only hold numbers that fit together, and prints value and total side by side."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

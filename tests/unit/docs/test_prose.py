@@ -1,7 +1,5 @@
 """scripts/prose finds headless docstrings, long lines and statements that a comment has broken, and nothing else."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from importlib.machinery import SourceFileLoader

@@ -1,7 +1,5 @@
 """Losses of gradients that graphs reduce, by PowerSGD in a world of one rank: whose they are, and when they count."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

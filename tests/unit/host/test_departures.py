@@ -1,7 +1,5 @@
 """A rank that has ended before it joined the others, as an agent tells it and ranks learn it."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The GPUs of a process follow from files and one variable, for the launcher and the ranks alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.contract.topology import Topology

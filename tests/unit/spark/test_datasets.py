@@ -1,7 +1,5 @@
 """Row groups of Parquet files, dealt out to ranks and cut into batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

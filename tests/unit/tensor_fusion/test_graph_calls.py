@@ -1,8 +1,6 @@
 """Which gradients go into which call: every one exactly once, small ones together, in the order in which they will be
 there."""
 
-from __future__ import annotations
-
 from hypothesis import given, strategies as st
 
 from distrun.tensor_fusion.buckets import GradientInfo

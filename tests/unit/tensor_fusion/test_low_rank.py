@@ -1,7 +1,5 @@
 """PowerSGD's approximation: exact for matrices of a low rank, and what it loses of others is made up for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,8 +1,6 @@
 """Clusters that tell each container which of the job's hosts it is: their variables, as documented, in and a place
 out."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """TCP_INFO of real connections, and when it means that the other host is gone."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """The options by which the kernel notices that a host is gone, and that one is back."""
 
-from __future__ import annotations
-
 import math
 import socket
 

@@ -1,7 +1,5 @@
 """Impossible settings are refused, with the value and what is allowed."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

@@ -1,7 +1,5 @@
 """Histories of pushes on one server, and servers that die at every place of an update."""
 
-from __future__ import annotations
-
 import os
 import threading
 

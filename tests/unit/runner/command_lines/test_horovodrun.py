@@ -1,7 +1,5 @@
 """Command lines of horovodrun, and its configuration files, become ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

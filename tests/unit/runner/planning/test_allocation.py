@@ -1,7 +1,5 @@
 """Host lists of batch schedulers."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Endpoints that ranks are told when all hosts have answered."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

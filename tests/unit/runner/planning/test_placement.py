@@ -1,7 +1,5 @@
 """Every host gets the ranks that the user's words give it."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

@@ -1,7 +1,5 @@
 """Requests become plans: which rank runs where, with which environment."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Flags and ~/.ssh/config become routes."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("paramiko")

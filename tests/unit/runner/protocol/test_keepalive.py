@@ -1,7 +1,5 @@
 """Two ends that notice each other's silence."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runner.protocol import keepalive

@@ -1,7 +1,5 @@
 """The first program on another host, which is sent as text and imports nothing of distrun."""
 
-from __future__ import annotations
-
 from distrun.runner.protocol import frames, handshake
 from distrun.runner.shipping import first_stage
 

@@ -1,7 +1,5 @@
 """The values of --ship, --ship-limit and --bootstrap."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

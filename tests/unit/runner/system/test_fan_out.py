@@ -1,7 +1,5 @@
 """Calling a function for many items at once."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """Every algorithm between hosts equals numpy, for any number of hosts, and all ranks hold the same bits."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

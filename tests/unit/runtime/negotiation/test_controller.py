@@ -28,6 +28,16 @@ def controller(size: int = 2, **options: int) -> Controller:
     return Controller({0: range(size)}, **options)
 
 
+def submit(made: Controller, known: Request, *ranks: int, now: float = 0.0) -> None:
+    for rank in ranks:
+        made.submit(rank, known, "", now)
+
+
+def submit_ids(made: Controller, cache_ids: list[int], *ranks: int, now: float = 0.0) -> None:
+    for rank in ranks:
+        made.submit_ids(rank, cache_ids, now)
+
+
 def taught(size: int, *requests: Request) -> Controller:
     """A controller that knows these requests by the cache ids 0, 1, ..."""
     made = controller(size)
@@ -50,9 +60,8 @@ def answered(made: Controller, *sites: str) -> list[Decision]:
 
 def test_an_operation_is_ready_when_the_last_rank_has_submitted_it():
     made = controller(3)
-    for rank in (2, 0):
-        made.submit(rank, A, "", 0.0)
-        assert made.decisions() == []
+    submit(made, A, 2, 0)
+    assert made.decisions() == []
     made.submit(1, A, "", 0.0)
     assert made.decisions() == [Define(0, A)]
     assert made.decisions() == []
@@ -81,8 +90,7 @@ def test_requests_beyond_the_capacity_are_executed_without_a_cache_id():
     made = controller(2, capacity=1)
     for _ in range(2):
         for known in (A, B):
-            for rank in range(2):
-                made.submit(rank, known, "", 0.0)
+            submit(made, known, 0, 1)
     assert made.decisions() == [Define(0, A), Define(-1, B), Execute([0]), Define(-1, B)]
 
 
@@ -227,23 +235,20 @@ def test_a_rank_that_says_how_long_it_has_waited_moves_the_beginning_back():
 
 def test_giving_up_fails_those_that_wait_and_tells_the_late_comer_who_is_awaited_no_longer():
     made = controller(3)
-    made.submit(0, A, "", 0.0)
-    made.submit(2, A, "", 0.0)
+    submit(made, A, 0, 2)
     made.submit(0, B, "", 8.0)
     made.give_up(10.0, 10.0, {"allreduce 'a'": "too late"})
     assert made.decisions() == [Fail((0, "a"), "too late", (0, 2), is_stall=True)]
     made.submit(1, A, "", 11.0)
     assert made.decisions() == [Fail((0, "a"), "too late", (1,), is_stall=True)]
     assert [stall.title for stall in made.stalls(100.0, 0.0)] == ["allreduce 'b'"]
-    for rank in range(3):
-        made.submit(rank, A, "", 12.0)
+    submit(made, A, 0, 1, 2, now=12.0)
     assert made.decisions() == [Define(0, A)]
 
 
 def test_what_is_tried_again_before_the_late_comer_came_is_a_new_operation():
     made = taught(3, A)
-    made.submit_ids(0, [0], 0.0)
-    made.submit_ids(2, [0], 0.0)
+    submit_ids(made, [0], 0, 2)
     made.give_up(1.0, 1.0, {})
     (failed,) = made.decisions()
     assert failed.text == "allreduce 'a': not all ranks submitted it in time"
@@ -410,8 +415,7 @@ JOIN = Request("join", "join()", "uint8", ())
 
 def test_ranks_that_have_joined_are_waited_for_no_more_and_the_others_are_told_how_many_take_part():
     made = taught(3, A, B)
-    made.submit_ids(0, [0], 0.0)
-    made.submit_ids(1, [0], 0.0)
+    submit_ids(made, [0], 0, 1)
     made.submit(2, JOIN, "", 0.0)
     assert made.decisions() == [Execute([0], taking_part=2)]
     made.submit(0, JOIN, "", 0.0)
@@ -421,8 +425,7 @@ def test_ranks_that_have_joined_are_waited_for_no_more_and_the_others_are_told_h
     assert made.decisions() == [Define(2, C, taking_part=1)]
     made.submit(1, JOIN, "", 0.0)
     assert made.decisions() == [AllJoined(0, last=1, unnamed=0)]
-    for rank in range(3):
-        made.submit_ids(rank, [0], 0.0)
+    submit_ids(made, [0], 0, 1, 2)
     assert made.decisions() == [Execute([0])]
 
 
@@ -442,8 +445,7 @@ def test_unnamed_operations_go_on_at_the_same_place_when_all_have_joined():
     assert made.decisions() == [Execute([0, 1, 0], taking_part=1)]
     made.submit(0, JOIN, "", 0.0)
     assert made.decisions() == [AllJoined(0, last=0, unnamed=5)]
-    for rank in range(2):
-        made.submit_ids(rank, [1], 0.0)
+    submit_ids(made, [1], 0, 1)
     assert made.decisions() == [Execute([1])]
 
 
@@ -452,8 +454,7 @@ def test_a_process_set_is_joined_by_itself():
     inner = request("a", process_set=1)
     made.submit(1, JOIN._replace(process_set=1), "", 0.0)
     made.submit(2, inner, "", 0.0)
-    for rank in range(3):
-        made.submit(rank, A, "", 0.0)
+    submit(made, A, 0, 1, 2)
     assert made.decisions() == [Define(0, inner, taking_part=1), Define(1, A)]
     made.submit(2, JOIN._replace(process_set=1), "", 0.0)
     assert made.decisions() == [AllJoined(1, last=2, unnamed=0)]
@@ -470,8 +471,7 @@ def test_a_process_set_is_joined_by_itself():
 def test_operations_that_have_no_meaning_without_a_rank_fail_with_a_sentence(changes, text):
     made = controller(3)
     made.submit(1, JOIN, "", 0.0)
-    for rank in (0, 2):
-        made.submit(rank, A._replace(**changes), "", 0.0)
+    submit(made, A._replace(**changes), 0, 2)
     (failed,) = made.decisions()
     assert isinstance(failed, Fail)
     assert text in failed.text
@@ -483,8 +483,7 @@ def test_ranks_that_have_joined_count_with_zeros_in_horovods_mode(monkeypatch):
     made = controller(3)
     made.submit(1, JOIN, "", 0.0)
     scaled = A._replace(op=Max, prescale=0.5)
-    for rank in (0, 2):
-        made.submit(rank, scaled, "", 0.0)
+    submit(made, scaled, 0, 2)
     assert made.decisions() == [Define(0, scaled, taking_part=3)]
     (elements,) = stand_in(scaled).inputs
     assert not elements.any()
@@ -494,11 +493,9 @@ def test_a_rank_that_joins_is_not_told_of_what_was_given_up_before():
     made = controller()
     made.submit(0, A, "", 0.0)
     made.give_up(9.0, 5.0, {})
-    made.submit(1, JOIN, "", 9.0)
-    made.submit(0, JOIN, "", 9.0)
+    submit(made, JOIN, 1, 0, now=9.0)
     made.decisions()
-    for rank in range(2):
-        made.submit(rank, A, "", 10.0)
+    submit(made, A, 0, 1, now=10.0)
     assert made.decisions() == [Define(0, A)]
 
 
@@ -509,8 +506,7 @@ def test_process_sets_come_and_go_and_each_keeps_its_own_order_of_streams():
     made = taught(3, A)
     inner = request("a", process_set=1)
     made.add_process_set(1, [0, 2])
-    for rank in (0, 2):
-        made.submit(rank, inner, "", 0.0)
+    submit(made, inner, 0, 2)
     assert made.decisions() == [Define(1, inner)]
     made.submit_ids(0, [1, 0, 1], 0.0)
     made.submit_ids(2, [0, 1, 1], 0.0)
@@ -518,8 +514,7 @@ def test_process_sets_come_and_go_and_each_keeps_its_own_order_of_streams():
     assert made.decisions() == [Execute([1, 1], process_set=1), Execute([0])]
     assert made.members(1) == (0, 2)
     made.remove_process_set(1)
-    for rank in range(3):
-        made.submit_ids(rank, [0], 0.0)
+    submit_ids(made, [0], 0, 1, 2)
     assert made.decisions() == [Execute([0])]
 
 

@@ -37,8 +37,7 @@ def test_two_offers_that_cross_need_no_decision():
     ranks = two_ranks()
     handles = [rank.submit("a", count=LARGE) for rank in ranks]
     for rank in ranks:
-        rank.negotiator.progress()
-        assert rank.sent() == [(1 - rank.rank, offer(0))]
+        assert rank.posted() == [(1 - rank.rank, offer(0))]
     for rank, handle in zip(ranks, handles, strict=True):
         rank.hear(1 - rank.rank, offer(0))
         assert rank.decided() == [[handle]]
@@ -49,11 +48,9 @@ def test_two_offers_that_cross_need_no_decision():
 def test_nothing_is_offered_while_something_else_is_under_way():
     _, other = two_ranks()
     other.submit("unknown")
-    other.negotiator.progress()
-    other.sent()
+    other.posted()
     other.submit("a", count=LARGE)
-    other.negotiator.progress()
-    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
+    assert other.posted() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
 
 
 def test_what_may_be_given_up_is_not_offered():
@@ -82,8 +79,7 @@ def test_the_shortcut_is_for_an_operation_alone():
     coordinator, other = two_ranks()
     first = other.submit("unknown")
     assert not other.negotiator.cross(first)  # it has no cache id
-    other.negotiator.progress()
-    other.sent()
+    other.posted()
     assert not other.negotiator.cross(other.submit("a", count=LARGE))
     assert other.sent() == []
     handle = coordinator.submit("a", count=LARGE)

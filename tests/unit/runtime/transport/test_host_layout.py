@@ -1,7 +1,5 @@
 """The layout of hosts: ranks that share a host, and ranks that communicate between hosts."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runtime.transport.host_layout import HostLayout

@@ -1,7 +1,5 @@
 """The health of the connections between ranks of different hosts."""
 
-from __future__ import annotations
-
 import pytest
 from in_process.connected_ranks import MEMBERS, pair_of_sockets, three_networks, turn_until
 

@@ -1,7 +1,5 @@
 """Messages from ranks of other hosts, and the detection of their end."""
 
-from __future__ import annotations
-
 import select
 import socket
 import struct

@@ -1,7 +1,5 @@
 """How often the ranks were started again, from the variables of whoever started them."""
 
-from __future__ import annotations
-
 import pytest
 
 import distrun

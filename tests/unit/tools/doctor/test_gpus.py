@@ -1,7 +1,5 @@
 """GPUs as the doctor sees them, on machines made of a few files and a driver of a few lines."""
 
-from __future__ import annotations
-
 import pytest
 from machines.gpu_machine import Driver, missing, two_gpus, write
 

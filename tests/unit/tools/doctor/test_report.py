@@ -1,7 +1,5 @@
 """The report: its verdict, its JSON, its text and its tables; who is measured with whom; the commands by hand."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The doctor's judgement of what was found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

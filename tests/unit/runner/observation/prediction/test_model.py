@@ -1,7 +1,5 @@
 """The model: what it can never say, and what it says where the answer is known."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Profiles: they survive JSON, are found in timelines and reports, and what cannot be is told by name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """The command lines of each mpirun, and how one is known."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """TF_CONFIG for every rank."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Which ranks come together at their host before they meet rank 0, and that there is a control tree then."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

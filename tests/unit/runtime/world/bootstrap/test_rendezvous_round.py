@@ -1,7 +1,5 @@
 """The keys of a meeting, by which ranks of another one are strangers."""
 
-from __future__ import annotations
-
 from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
 from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound, endpoint_of_round
 

@@ -1,7 +1,5 @@
 """Every environment reads the same kind of topology out of its own variables. Whole clusters stand in the fixtures."""
 
-from __future__ import annotations
-
 import os
 import socket
 

@@ -1,7 +1,5 @@
 """Where the ranks of several hosts meet, as each environment tells it."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

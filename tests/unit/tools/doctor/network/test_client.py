@@ -1,7 +1,5 @@
 """Measuring between two ends on this machine, and strangers who come in between."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
