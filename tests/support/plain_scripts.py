@@ -60,7 +60,6 @@ class Comparison:
     @property
     def figures(self) -> list[tuple[float, float]]:
         """The figures of the single process, and those of all ranks."""
-        assert self.single is not None
         return [(self.single.figure(pattern), self.auto.figure(pattern)) for pattern in self.case.figures]
 
     @property
@@ -77,7 +76,6 @@ class Comparison:
 
     def deviating_lines(self, limit: float = 0.05) -> list[str]:
         """Return the pairs of printed lines whose words are the same and whose fractions are not."""
-        assert self.single is not None
         pairs = zip(self.single.lines, self.auto.lines, strict=False)
         return [f"{plain}  |  {ours}" for plain, ours in pairs if _deviate(plain, ours, limit)]
 
@@ -85,7 +83,6 @@ class Comparison:
         """Return what is not as it should be, a sentence each."""
         if self.case.refused is not None:
             return self._problems_of_refusal()
-        assert self.single is not None
         if self.single.status or self.auto.status:
             errors = (self.auto if self.auto.status else self.single).errors
             return [f"it ended with status {self.auto.status}, alone with {self.single.status}: {errors[-3000:]}"]

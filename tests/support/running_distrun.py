@@ -86,8 +86,6 @@ class Distrun:
             preexec_fn=before_exec,
             env={**os.environ, "TMPDIR": str(tmp), "TEST_OF_DISTRUN": self._marker, **environ},
         )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.started = time.monotonic()
         if collect:
             self.stdout = Stream(self.process.stdout)

@@ -44,7 +44,6 @@ class RankThread(threading.Thread):
         assert not self.is_alive(), "it still waits"
         if self.error is not None:
             raise self.error
-        assert self._rendezvous is not None
         return self._rendezvous
 
     def is_in(self, *functions: str) -> bool:
@@ -81,7 +80,6 @@ def check_reachable(meetings: Sequence[Rendezvous], rank: int) -> None:
         thread.start()
         answer = meetings[peer].listener.receive(DEADLINE)
         thread.join(DEADLINE)
-        assert answer is not None
         answer[0].close()
         assert answer[1] == introduction
 

@@ -50,7 +50,6 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.popen.stdout is not None
         for line in self.popen.stdout:
             with self._changed:
                 self.lines.append(line.decode(errors="replace").rstrip("\n"))
@@ -92,7 +91,6 @@ class Process:
         self.popen.kill()
         self.popen.wait()
         self._reader.join(DEADLINE)
-        assert self.popen.stdout is not None
         self.popen.stdout.close()
         self.control.close()
 

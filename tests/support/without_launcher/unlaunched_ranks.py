@@ -75,8 +75,6 @@ class Rank:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.stdout = Stream(self.process.stdout)
         self.stderr = Stream(self.process.stderr)
 
@@ -86,7 +84,6 @@ class Rank:
 
     def tell(self, text: str) -> None:
         """Write a line to the rank's stdin."""
-        assert self.process.stdin is not None
         self.process.stdin.write(text.encode() + b"\n")
         self.process.stdin.flush()
 
@@ -111,7 +108,6 @@ class Rank:
     def end(self) -> int:
         """Wait for the end; the exit status."""
         status = self.process.wait(DEADLINE)
-        assert self.process.stdin is not None
         self.process.stdin.close()
         self.stdout.close()
         self.stderr.close()

@@ -35,7 +35,7 @@ def test_two_hosts_take_the_latency_and_the_time_of_their_bytes():
 
 @pytest.mark.parametrize("name", ["direct", "ring", "halving-doubling"])
 @pytest.mark.parametrize("hosts", [2, 4, 8])
-def test_hosts_send_the_least_bytes(name: str, hosts: int):
+def test_hosts_send_the_least_bytes(name, hosts):
     traces = allreduce.traces_of(name, hosts, 1 << 20, 1)
     assert {trace.nbytes for trace in traces.values()} == {2 * (hosts - 1) * (1 << 20) // hosts}
 
@@ -52,7 +52,7 @@ def test_partners_and_messages_of_algorithms():
 
 
 @pytest.mark.parametrize("name", [WHOLE, "direct", "ring", "halving-doubling"])
-def test_one_host_stands_for_all_where_they_do_the_same(name: str):
+def test_one_host_stands_for_all_where_they_do_the_same(name):
     machine = Machine(cores=1, wake=2e-5, latency=2e-5, rate=1e9, system_call=5e-6)
     elements = 1 << 18
     traces = {own: allreduce.trace(name, 8, elements, 4, own) for own in range(8)}

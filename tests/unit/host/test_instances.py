@@ -28,14 +28,14 @@ def switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_it_finds_the_objects_of_a_class_and_of_those_below_and_no_others() -> None:
+def test_it_finds_the_objects_of_a_class_and_of_those_below_and_no_others():
     kept = [Thing(), Below(), object(), Thing, [Thing()]]
     assert set(map(id, instances_of(Thing))) == {id(kept[0]), id(kept[1]), id(kept[4][0])}
     assert [type(one) for one in instances_of(Below)] == [Below]
     assert instances_of(type("Never", (), {})) == []
 
 
-def test_a_tuple_that_another_thread_is_making_is_left_alone(switching: None) -> None:
+def test_a_tuple_that_another_thread_is_making_is_left_alone(switching):
     kept, failed, done = Thing(), [], threading.Event()
 
     def make() -> None:

@@ -79,7 +79,6 @@ def test_a_dialled_connection_is_encrypted_with_tls_1_3_and_both_can_talk():
     thread.start()
     answer = listener.receive(DEADLINE)
     thread.join(DEADLINE)
-    assert answer is not None
     ours, introduction = answer
     with ours, found["peer"].socket as theirs:
         assert introduction == {"name": "a"}
@@ -104,7 +103,7 @@ def test_two_sides_that_want_different_things_do_not_connect_and_say_why(served,
     listener = Listener([listen(HERE)], KEY, is_encrypted=served)
     come, end = listener._begin, threading.Event()
     came: list[str] = []
-    listener._begin = lambda connection, address: (came.append(address), come(connection, address))  # type: ignore
+    listener._begin = lambda connection, address: (came.append(address), come(connection, address))
     ours, theirs = socket.socketpair()
 
     def serve() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -256,7 +255,7 @@ def test_a_dry_run_shows_the_first_ranks_and_the_limits_of_an_elastic_job(shown)
     assert "elastic: 2 ranks, from 1 to 2 later on; 10 failures within 3600 s; 1 spare per host" in text
 
 
-def test_a_program_with_the_name_of_a_command_of_ours_can_be_started(shown, tmp_path: Path, monkeypatch):
+def test_a_program_with_the_name_of_a_command_of_ours_can_be_started(shown, tmp_path, monkeypatch):
     program = tmp_path / "doctor"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

@@ -176,7 +176,6 @@ def test_an_operation_is_given_up_at_the_timeout_after_a_report(reports):
     assert one.controller.decisions() == []
     one.watch.look(120.0)
     (failed,) = one.controller.decisions()
-    assert isinstance(failed, Fail)
     assert failed.is_stall
     assert failed.ranks == (1,)
     assert failed.text == (

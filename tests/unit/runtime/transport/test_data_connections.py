@@ -57,7 +57,7 @@ class Job:
         listener = Listener([listen("127.0.0.1")], KEY)
         rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener, is_encrypted=False)
         layout, local_group = HostLayout.of("abc", rank), self.local_groups[rank]
-        made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)  # type: ignore[arg-type]
+        made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)
         listener.close()
         return made
 
@@ -168,14 +168,14 @@ def test_an_address_that_is_not_ours_any_more_is_a_sentence(networks):
     job = Job(networks)
     job.connections[0]._addresses = ["192.0.2.1"]
     with pytest.raises(BootstrapError, match=r"^rank 0 cannot listen at 192\.0\.2\.1 for ranks of other hosts: "):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port])
 
 
 def test_who_waits_for_a_connection_hears_that_the_job_has_failed(networks):
     job = Job(networks)
     job.local_groups[0].lost = "rank 2 was killed"
     with pytest.raises(BootstrapError, match=r"^the ranks of the hosts cannot connect with each other: rank 2 was k"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])
 
 
 def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
@@ -183,19 +183,19 @@ def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
     job = Job(networks)
     job.local_groups[2].stop_reason = "distrun.shutdown() was called"
     with pytest.raises(BootstrapError, match=r"cannot connect with each other: distrun\.shutdown\(\) was called$"):
-        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
+        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])
 
 
 def test_a_peer_that_does_not_come_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 0 waited in vain for a connection from rank 1 .*a firewall may"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])
 
 
 def test_a_peer_that_cannot_be_reached_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "):
-        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
+        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])
 
 
 def test_rails_take_the_networks_in_turn_that_both_hosts_have():

@@ -185,7 +185,7 @@ def test_a_peer_that_comes_and_leaves_between_the_look_at_its_state_and_the_last
         group.leave(2)
         return found
 
-    group._trouble = then_it_comes  # type: ignore[method-assign]
+    group._trouble = then_it_comes
     assert [list(words) for words in group.exchange([20], "x")] == [[10], [20], [30]]
     assert group.slept == []
 

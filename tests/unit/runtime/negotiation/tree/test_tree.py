@@ -94,7 +94,6 @@ def test_who_is_missing_is_told_whatever_leaders_hold(job_of, fan_out):
     job.settle(6)
     assert inquiry.answer is None or fan_out == 0  # it has been woken, and passes on what it holds
     job.settle()
-    assert inquiry.answer is not None
     assert inquiry.answer.endswith("not by <4>, <6>")
     assert inquiry.answer.startswith("submitted by ranks 0-3, 5, 7-9 (at conftest.py")
     job.ranks[5].ask(handles[5], "is given up: {who}")
@@ -119,7 +118,6 @@ def test_a_survey_without_all_answers_ends(job_of):
     assert inquiry.answer is None
     job.now += 1.1
     job.settle(8)
-    assert inquiry.answer is not None
     assert inquiry.answer.endswith("not by <8>, <9>")  # what 9 has said lies with its leader
 
 

@@ -69,7 +69,6 @@ def test_each_leader_has_connections_with_its_parent_and_its_children(endpoint, 
     else:
         for rank, rendezvous in zip(ranks, meetings, strict=True):
             tree = rank.tree
-            assert tree is not None
             assert rank.early == {}
             neighbours = {*tree.children, *(() if tree.parent is None else (tree.parent,))}
             assert rendezvous.control.keys() == rendezvous.alarms.keys() == neighbours

@@ -405,7 +405,6 @@ def relayed_by_hand(job: Job) -> tuple[Rank, socket.socket]:
     other = job.rank(3)
     client = listener.receive(DEADLINE)
     listener.close()
-    assert client is not None
     connection = client[0]
     with socket.create_server((HERE, 0)) as opened:
         socket.send_fds(connection, [b"!"], [opened.fileno()])
