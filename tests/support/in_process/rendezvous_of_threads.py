@@ -6,7 +6,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -65,20 +65,34 @@ def endpoint(no_descriptors_left: None) -> Iterator[RendezvousEndpoint]:
         yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
 
 
-def close(meetings: Sequence[Rendezvous]) -> None:
+@pytest.fixture
+def join(no_descriptors_left: None) -> Iterator[Callable[[Sequence[RankThread]], list[Rendezvous]]]:
+    """Return a function that waits for ranks; what they have made is closed at the end of the test."""
+    made: list[Rendezvous] = []
+
+    def end(ranks: Sequence[RankThread]) -> list[Rendezvous]:
+        joined = [rank.end() for rank in ranks]
+        made.extend(joined)
+        return joined
+
+    yield end
+    close(made)
+
+
+def close(joined: Sequence[Rendezvous]) -> None:
     """Close what ranks have made."""
-    for rendezvous in meetings:
+    for rendezvous in joined:
         rendezvous.close()
 
 
-def check_reachable(meetings: Sequence[Rendezvous], rank: int) -> None:
+def check_reachable(joined: Sequence[Rendezvous], rank: int) -> None:
     """Check that a rank reaches every other one where its table says."""
-    for peer, member in enumerate(meetings[rank].members):
+    for peer, member in enumerate(joined[rank].members):
         introduction = {"rank": rank, "purpose": "data"}
         arguments = ([(member.address, member.port)], KEY, introduction, time.monotonic() + DEADLINE)
         thread = threading.Thread(target=lambda arguments=arguments: dial(*arguments).socket.close())
         thread.start()
-        answer = meetings[peer].listener.receive(DEADLINE)
+        answer = joined[peer].listener.receive(DEADLINE)
         thread.join(DEADLINE)
         answer[0].close()
         assert answer[1] == introduction

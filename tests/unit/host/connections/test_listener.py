@@ -96,6 +96,19 @@ def meet(desk: Listener, clients: list[Client], timeout: float = DEADLINE) -> di
     return introductions
 
 
+def answered(desk: Listener, call: Callable[[], object]) -> tuple[socket.socket, dict[str, Any]]:
+    """Receive the client that a call, made in a thread, is."""
+    thread = threading.Thread(target=call)
+    thread.start()
+    answer = desk.receive(DEADLINE)
+    thread.join(DEADLINE)
+    return answer
+
+
+def call(desk: Listener, facts: Any = None, *more: Any) -> PeerConnection:
+    return dial(desk.endpoints, KEY, facts or {}, time.monotonic() + DEADLINE, *more)
+
+
 def test_a_client_comes_with_an_introduction_and_both_can_talk(desk):
     client = Client(desk.endpoints, name="a", nested={"list": [1, 2]})
     answer = desk.receive(DEADLINE)
@@ -118,30 +131,20 @@ def test_a_client_comes_with_an_introduction_and_both_can_talk(desk):
 
 def test_what_follows_an_introduction_at_once_is_left_in_the_connection(desk):
     def call_and_talk() -> None:
-        with dial(desk.endpoints, KEY, {}, time.monotonic() + DEADLINE).socket as connection:
+        with call(desk).socket as connection:
             connection.sendall(b"by the way")
 
-    thread = threading.Thread(target=call_and_talk)
-    thread.start()
-    answer = desk.receive(DEADLINE)
-    thread.join(DEADLINE)
-    with answer[0] as connection:
+    with answered(desk, call_and_talk)[0] as connection:
         assert connection.recv(100) == b"by the way"
 
 
 def test_an_introduction_may_depend_on_the_connection(desk):
-    thread = threading.Thread(
-        target=lambda: dial(desk.endpoints, KEY, facts, time.monotonic() + DEADLINE).socket.close()
-    )
-
     def facts(connection: socket.socket) -> dict[str, Any]:
         return {"from": list(connection.getsockname())}
 
-    thread.start()
-    answer = desk.receive(DEADLINE)
-    thread.join(DEADLINE)
-    with answer[0] as connection:
-        assert answer[1]["from"] == list(connection.getpeername())
+    connection, introduction = answered(desk, lambda: call(desk, facts).socket.close())
+    with connection:
+        assert introduction["from"] == list(connection.getpeername())
 
 
 def test_receive_gives_up_in_time_and_at_once(desk, monkeypatch):
@@ -477,14 +480,7 @@ def test_dialing_ends_when_something_comes_on_another_connection():
 
 
 def test_a_connection_can_come_from_a_chosen_address(desk):
-    endpoints = desk.endpoints
-    thread = threading.Thread(
-        target=lambda: dial(endpoints, KEY, {}, time.monotonic() + DEADLINE, "127.0.0.9").socket.close()
-    )
-    thread.start()
-    answer = desk.receive(DEADLINE)
-    thread.join(DEADLINE)
-    with answer[0] as connection:
+    with answered(desk, lambda: call(desk, {}, "127.0.0.9").socket.close())[0] as connection:
         assert connection.getpeername()[0] == "127.0.0.9"
 
 

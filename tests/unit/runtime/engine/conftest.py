@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from histories.negotiating_rank import FakeControlPlane
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.backends.groups import Groups
@@ -118,40 +119,12 @@ class FakeLocalGroup:
         self.is_closed = True
 
 
-class FakeControlPlane:
-    """Messages that the test writes and reads."""
-
-    is_stuck = False
-    is_sending = False
-    speaks_for_host = False
+class ControlPlane(FakeControlPlane):
+    """Messages that the test writes and reads, and alarms."""
 
     def __init__(self) -> None:
-        self.is_across_hosts = False
-        self.inbox: deque[tuple[int, bytes]] = deque()
-        self.sent: list[tuple[int, bytes]] = []
+        super().__init__(is_across_hosts=False)
         self.alarms: deque[bool] = deque()
-        self.alarmed: list[int] = []
-        self.lost: str | None = None
-
-    def waiting(self) -> bool:
-        return bool(self.inbox)
-
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        while self.inbox:
-            yield self.inbox.popleft()
-
-    survey = None
-
-    def send_all(self, ranks, message: bytes) -> None:
-        for rank in ranks:
-            if rank != 0:
-                self.send(rank, message)
-
-    def send(self, rank: int, message: bytes) -> None:
-        self.sent.append((rank, message))
-
-    def alarm(self, rank: int) -> None:
-        self.alarmed.append(rank)
 
     def hear_alarms(self) -> bool:
         return bool(self.alarms) and self.alarms.popleft()
@@ -194,7 +167,7 @@ class Rank:
     def __init__(self) -> None:
         self.now = 100.0
         self.group = FakeLocalGroup()
-        self.control = FakeControlPlane()
+        self.control = ControlPlane()
         self.backend = FakeBackend()
         self.operations = PendingOperations(1 << 20)
         self.pauses: deque[Event] = deque()

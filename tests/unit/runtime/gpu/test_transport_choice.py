@@ -41,18 +41,32 @@ def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
 APART = [a_gpu("0000:01:00.0"), a_gpu("0000:02:00.0"), a_gpu("0000:01:00.0", "node2")]
 
 
-def test_gpus_of_their_own_go_through_nccl():
-    assert choose(APART) == TransportChoice(NCCL, False)
+NO_NCCL = {"version": 0, "missing": "it was eaten"}
+OLD = "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or newer"
 
 
-def test_shared_gpus_go_through_an_nccl_that_can():
-    assert choose([a_gpu(may_share=True, version=23000)] * 2) == TransportChoice(NCCL, True)
+@pytest.mark.parametrize(
+    ("infos", "chosen"),
+    [
+        (APART, TransportChoice(NCCL, False)),
+        ([a_gpu(may_share=True, version=23000)] * 2, TransportChoice(NCCL, True)),
+        ([a_gpu(may_share=True, version=22907)] * 2, TransportChoice(STAGED, True, OLD)),
+        (
+            [APART[0], a_gpu("0000:02:00.0", "node3", **NO_NCCL)],
+            TransportChoice(STAGED, False, "rank 1 (on node3) has no NCCL, as it was eaten"),
+        ),
+        ([a_gpu(**NO_NCCL)], TransportChoice(NCCL, False)),
+    ],
+    ids=["apart", "shared", "shared by an old one", "none on a rank", "none, and needed by nobody"],
+)
+def test_gpus_go_through_an_nccl_that_can(infos, chosen):
+    assert choose(infos) == chosen
 
 
-def test_shared_gpus_are_staged_with_an_older_one():
-    chosen = choose([a_gpu(may_share=True, version=22907)] * 2)
-    assert (chosen.kind, chosen.shares_gpus) == (STAGED, True)
-    assert chosen.reason == "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or newer"
+def test_an_nccl_without_averages():
+    chosen = choose([APART[0], a_gpu("0000:02:00.0", version=2804)])
+    assert chosen.kind == STAGED
+    assert "rank 1 (on node1) has NCCL 2.8.4: update it to 2.10.0 or newer" in chosen.reason
 
 
 def test_shared_gpus_are_staged_where_nccl_has_been_told_of_gpus_of_their_own():
@@ -69,17 +83,6 @@ def test_shared_gpus_need_permission():
         choose([APART[0], APART[1], APART[1]])
 
 
-def test_no_nccl():
-    chosen = choose([APART[0], a_gpu("0000:02:00.0", "node3", version=0, missing="it was eaten")])
-    assert chosen == TransportChoice(STAGED, False, "rank 1 (on node3) has no NCCL, as it was eaten")
-
-
-def test_an_nccl_without_averages():
-    chosen = choose([APART[0], a_gpu("0000:02:00.0", version=2804)])
-    assert chosen.kind == STAGED
-    assert "rank 1 (on node1) has NCCL 2.8.4: update it to 2.10.0 or newer" in chosen.reason
-
-
 def test_different_versions_are_refused():
     infos = [*APART, *(a_gpu(f"0000:0{place}:00.0", "node3", version=23004) for place in range(6))]
     with pytest.raises(UsageError, match=r"2\.32\.3 on ranks 0, 1, 2, 2\.30\.4 on ranks 3, 4, 5, 6 and 2 more"):
@@ -92,16 +95,12 @@ def test_rank_0_decides_what_is_wanted():
     assert choose(staged[::-1]) == TransportChoice(NCCL, False)
     assert choose([a_gpu(wanted=NCCL), APART[1]]) == TransportChoice(NCCL, False)
     with pytest.raises(UsageError, match=r"DISTRUN_GPU_BACKEND=nccl cannot be: rank 1 \(on node1\) has no NCCL"):
-        choose([a_gpu(wanted=NCCL), a_gpu("0000:02:00.0", version=0, missing="it was eaten")])
-
-
-def test_one_rank_needs_no_nccl():
-    assert choose([a_gpu(version=0, missing="it was eaten")]) == TransportChoice(NCCL, False)
+        choose([a_gpu(wanted=NCCL), a_gpu("0000:02:00.0", **NO_NCCL)])
 
 
 def test_ranks_agree(stand_ins):
     hosts = stand_ins.ThreadRanks(3)
-    infos = [*APART[:2], a_gpu(host="a host with a longer name", version=0, missing="it was eaten")]
+    infos = [*APART[:2], a_gpu(host="a host with a longer name", **NO_NCCL)]
     chosen = hosts.run(lambda rank: agree(infos[rank], stand_ins.HostBackend(hosts, rank), range(3)))
     assert chosen == [choose(infos)] * 3
 
