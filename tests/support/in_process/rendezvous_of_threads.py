@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from in_process.calls import DEADLINE as DEADLINE, started
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
@@ -17,7 +18,6 @@ from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_
 from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 
 KEY = bytes(range(32))
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 HERE = "127.0.0.1"
 
 
@@ -89,13 +89,10 @@ def check_reachable(joined: Sequence[Rendezvous], rank: int) -> None:
     """Check that a rank reaches every other one where its table says."""
     for peer, member in enumerate(joined[rank].members):
         introduction = {"rank": rank, "purpose": "data"}
-        arguments = ([(member.address, member.port)], KEY, introduction, time.monotonic() + DEADLINE)
-        thread = threading.Thread(target=lambda arguments=arguments: dial(*arguments).socket.close())
-        thread.start()
-        answer = joined[peer].listener.receive(DEADLINE)
-        thread.join(DEADLINE)
-        answer[0].close()
-        assert answer[1] == introduction
+        dialed = started(dial, [(member.address, member.port)], KEY, introduction, time.monotonic() + DEADLINE)
+        connection, said = joined[peer].listener.receive(DEADLINE)
+        with connection, dialed.result(DEADLINE).socket:
+            assert said == introduction
 
 
 def errors(ranks: Sequence[RankThread]) -> list[str]:

@@ -24,9 +24,6 @@ def on_the_wire(nbytes: int) -> int:
     return nbytes + PER_PACKET * -(-nbytes // allreduce.PACKET)
 
 
-# Data -----------------------------------------------------------------------------------------------------------------
-
-
 def test_two_hosts_take_the_latency_and_the_time_of_their_bytes():
     assert allreduce.seconds(WHOLE, 2, 4000, 1, IDEAL) == pytest.approx(1 + on_the_wire(4000) / 1e6)
     # Two halves, one after the other.
@@ -80,15 +77,11 @@ def test_a_slow_host_costs_a_tree_less():
     assert tree < 0.7 * direct
 
 
-# Start ----------------------------------------------------------------------------------------------------------------
-
-
 def test_rank_0_takes_its_time_for_each_connection():
     machine = Machine(cores=1, wake=0.0, latency=0.0, rate=1e12, system_call=0.0)
     cost = Cost(connection=0.1, pack=3.0, unpack=4.0)
     by_rank = start(3, 4, machine, cost, is_led=False, limit=100.0)
-    assert by_rank.made == 2 * 11
-    assert by_rank.dropped == 0
+    assert (by_rank.made, by_rank.dropped) == (2 * 11, 0)
     assert by_rank.met == pytest.approx(2 * 11 * 0.1, rel=0.2)
     assert by_rank.told == pytest.approx(by_rank.met + 7, abs=0.01)
     by_host = start(3, 4, machine, cost, is_led=True, limit=100.0)
@@ -115,9 +108,6 @@ def test_the_table_takes_the_link_of_rank_0():
     started = start(2, 4, machine, FREE, is_led=False, limit=10.0)
     assert started.nbytes == len(table(members(2, 4)))
     assert started.told - started.met == pytest.approx(7 * started.nbytes / 1000, rel=0.01)
-
-
-# Failure --------------------------------------------------------------------------------------------------------------
 
 
 def test_all_ranks_hear_of_a_host_that_fails():

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from in_process.calls import DEADLINE, started
 from in_process.thread_clock import await_that, clock as clock
 
 from distrun.errors import BootstrapError, UsageError
@@ -28,7 +29,6 @@ from distrun.host.endpoints import format_endpoint
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
 
 class Client(threading.Thread):
@@ -98,10 +98,9 @@ def meet(desk: Listener, clients: list[Client], timeout: float = DEADLINE) -> di
 
 def answered(desk: Listener, call: Callable[[], object]) -> tuple[socket.socket, dict[str, Any]]:
     """Receive the client that a call, made in a thread, is."""
-    thread = threading.Thread(target=call)
-    thread.start()
+    called = started(call)
     answer = desk.receive(DEADLINE)
-    thread.join(DEADLINE)
+    called.result(DEADLINE)
     return answer
 
 
@@ -324,10 +323,9 @@ def no_more_files() -> Iterator[None]:
     "text", [b"[1]", b"nonsense", b"\xff\xfe", b"[" * 50_000], ids=["list", "text", "bytes", "deep"]
 )
 def test_an_introduction_that_is_no_object_is_dropped(desk, text, monkeypatch):
-    thread = threading.Thread(target=introduce_badly, args=(desk.endpoints, text))
-    thread.start()
+    introduced = started(introduce_badly, desk.endpoints, text)
     meet(desk, [Client(desk.endpoints, name="good")])
-    while thread.is_alive():
+    while not introduced.done():
         assert desk.receive(0.05) is None
     assert desk.refused == 0
 
@@ -374,8 +372,7 @@ def test_all_endpoints_are_tried_and_those_that_do_not_answer_delay_nobody(desk,
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed:
         closed.bind((HERE, 0))
         other = Listener([listen(HERE)], KEY[::-1])
-        serve = threading.Thread(target=lambda: other.receive(0.5))
-        serve.start()
+        serving = started(other.receive, 0.5)
         endpoints = [
             mute.getsockname(),
             closed.getsockname(),
@@ -385,7 +382,7 @@ def test_all_endpoints_are_tried_and_those_that_do_not_answer_delay_nobody(desk,
         ]
         client = Client(endpoints, name="a")
         meet(desk, [client])
-        serve.join()
+        serving.result(DEADLINE)
         other.close()
 
 
@@ -498,10 +495,9 @@ def test_a_handshake_passed_on_by_a_process_in_between_is_refused(desk):
                 sink.sendall(data)
             near.sendall(far.recv(32))
 
-    thread = threading.Thread(target=pass_on)
-    thread.start()
+    passed_on = started(pass_on)
     client = Refused([relay.getsockname()])
-    while thread.is_alive():
+    while not passed_on.done():
         assert desk.receive(0.05) is None
     relay.settimeout(DEADLINE)
     with relay, relay.accept()[0]:  # it comes again when it knows that it was refused

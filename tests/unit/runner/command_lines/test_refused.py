@@ -222,9 +222,6 @@ def test_errors_of_a_call_speak_of_arguments_and_not_of_options(arguments, compl
         run(print, **arguments)
 
 
-# What is shown in the place of a job ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function that returns what a command line prints that ends well."""

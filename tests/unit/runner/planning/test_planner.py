@@ -245,8 +245,6 @@ def test_ranks_of_a_job_without_servers_hear_of_none():
     ]
 
 
-# The plan as text and as JSON -----------------------------------------------------------------------------------------
-
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("\udc80\udcff"))
 
 

@@ -35,9 +35,6 @@ LAYOUTS = [*((1,) * hosts for hosts in range(2, 10)), (2, 1), (1, 2, 3), (2, 2, 
 SOME_LAYOUTS = [(1, 1, 1), (1, 2, 3), (1,) * 7, (1,) * 8]
 
 
-# Reductions -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("algorithm", FORCED)
 @given(cases(), st.sampled_from(LAYOUTS))
 def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, algorithm, case, counts):
@@ -114,9 +111,6 @@ def test_the_order_of_summation_does_not_depend_on_the_place_in_an_array(small_p
     assert len(found) == 1
 
 
-# The other collectives ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("counts", one_in_gate(*LAYOUTS, chosen=LAYOUTS.index((3, 2, 2))), ids=str)
 @pytest.mark.parametrize("algorithm", [AUTO, TREE])
 @pytest.mark.parametrize("is_late", [False, True])
@@ -144,9 +138,6 @@ def test_adasum_of_equal_gradients_is_their_average(small_pieces, algorithm):
     results = on_ranks((1, 2, 1), work, algorithm=algorithm)
     assert len({result.tobytes() for result in results}) == 1
     np.testing.assert_allclose(results[0], np.arange(1.0, 901.0), rtol=1e-5)
-
-
-# The choice -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,8 +246,7 @@ def test_arrays_of_an_arena_keep_what_is_written_until_the_next_operation(operat
         for number, array in enumerate(arrays):
             array[:] = number
         for number, ((count, dtype), array) in enumerate(zip(wanted, arrays, strict=True)):
-            assert array.dtype == dtype
-            assert array.size == count
+            assert (array.dtype, array.size) == (dtype, count)
             assert (array == number).all()
 
 

@@ -180,8 +180,6 @@ def test_what_is_not_finite_is_still_seen_after_quantisation(small_pieces, wire,
     assert np.isfinite(result).sum() >= 2 * SMALL - 3 * 256
 
 
-# The other collectives ------------------------------------------------------------------------------------------------
-
 sizes = st.lists(st.sampled_from([0, 1, 2, 7, 100, 1500]), min_size=6, max_size=6)
 
 

@@ -6,11 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
 from histories.negotiating_rank import FakeControlPlane
+from in_process.calls import DEADLINE, started
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.backends.groups import Groups
@@ -26,7 +28,6 @@ from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.operations.unreported import UnreportedError
 
-DEADLINE = 60.0
 Event = Callable[[], Any]
 
 
@@ -248,24 +249,9 @@ def rank(make_rank: Callable[[], Rank]) -> Rank:
 
 
 @pytest.fixture
-def in_thread() -> Iterator[Callable[[Event], threading.Thread]]:
+def in_thread() -> Iterator[Callable[[Event], Future[Any]]]:
     """Starts threads, and waits for their ends; what one raises fails the test."""
-    started: list[threading.Thread] = []
-    errors: list[BaseException] = []
-
-    def start(work: Event) -> threading.Thread:
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                errors.append(error)
-
-        started.append(threading.Thread(target=run, daemon=True))
-        started[-1].start()
-        return started[-1]
-
-    yield start
-    for thread in started:
-        thread.join(DEADLINE)
-        assert not thread.is_alive(), "a thread waits for ever"
-    assert not errors, errors
+    calls: list[Future[Any]] = []
+    yield lambda work: calls.append(started(work)) or calls[-1]
+    for call in calls:
+        call.result(DEADLINE)

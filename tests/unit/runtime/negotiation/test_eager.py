@@ -30,9 +30,6 @@ def two_ranks(count: int = LARGE) -> tuple[Rank, Rank]:
     return ranks
 
 
-# Offers ---------------------------------------------------------------------------------------------------------------
-
-
 def test_two_offers_that_cross_need_no_decision():
     ranks = two_ranks()
     handles = [rank.submit("a", count=LARGE) for rank in ranks]
@@ -62,9 +59,6 @@ def test_what_may_be_given_up_is_not_offered():
     assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
 
 
-# The shortcut ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
     for rank in two_ranks():
         handle = rank.submit("a", count=LARGE)
@@ -87,8 +81,6 @@ def test_the_shortcut_is_for_an_operation_alone():
     assert not coordinator.negotiator.cross(handle)
     assert coordinator.sent() == []
 
-
-# Any history ----------------------------------------------------------------------------------------------------------
 
 NAMES = "ab"
 steps = st.lists(

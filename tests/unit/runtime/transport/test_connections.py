@@ -32,9 +32,6 @@ def array(count: int, seed: int) -> np.ndarray:
 sizes = st.lists(st.one_of(st.integers(0, 300), st.sampled_from([4095, 65_536, LARGEST, 1_000_003])), max_size=8)
 
 
-# Channels -------------------------------------------------------------------------------------------------------------
-
-
 @given(sizes, sizes, st.sampled_from([0, 4096]))
 def test_messages_of_all_sizes_arrive_whole_and_in_order_in_both_directions(forth, back, buffer):
     one, other = both(Channel, buffer)
@@ -122,8 +119,7 @@ def test_the_end_of_a_connection_is_told_once_after_what_came_before(tail):
     turn_until(lambda: end.reasons, end)
     end.connections.progress()
     end.it.send(b"nobody hears this")
-    assert end.messages == [b"one"]
-    assert end.reasons == ["its connection was closed"]
+    assert (end.messages, end.reasons) == ([b"one"], ["its connection was closed"])
     end.connections.close()
 
 
@@ -148,9 +144,6 @@ def test_last_words_are_messages_though_sending_has_failed_before():
     assert ours.reasons == []
     turn_until(lambda: ours.reasons, ours)
     assert ours.messages == [b"why I leave"]
-
-
-# Streams --------------------------------------------------------------------------------------------------------------
 
 
 @given(sizes, sizes, st.sampled_from([0, 16_384]), st.data())

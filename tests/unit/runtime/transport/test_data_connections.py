@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from in_process.calls import at_once
 from in_process.connected_ranks import MEMBERS, three_networks
 from in_process.hosts_of_threads import reductions_for_threads as reductions_for_threads
 
@@ -78,8 +78,7 @@ class Job:
             local: Any = self.local_groups[rank]
             return self.connections[rank].make(local, peers, peers, partial(self.tell, rank))
 
-        with ThreadPoolExecutor(3) as threads:
-            links = list(threads.map(make, range(3)))
+        links = at_once(make, range(3))
         return {rank: links[rank] for rank in ranks}
 
     def streams(self) -> list[list[int]]:
@@ -105,8 +104,7 @@ def swap(links: dict[int, Any], ranks: Sequence[int]) -> None:
         links[rank].flush("x")
         assert all((array == peer).all() for peer, array in got.items())
 
-    with ThreadPoolExecutor(len(ranks)) as threads:
-        list(threads.map(work, ranks))
+    at_once(work, ranks)
 
 
 def test_sets_share_the_connections_of_those_before_them(networks):
@@ -142,8 +140,7 @@ def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(networ
         rail.broadcast(array[:100], 2, 800, "it")
         return array
 
-    with ThreadPoolExecutor(3) as threads:
-        results = list(threads.map(work, range(3)))
+    results = at_once(work, range(3))
     assert all((array == 3 * (3 * np.arange(50_000) + 3)).all() for array in results)
     assert job.streams() == [[1, 2], [0, 2], [0, 1]]  # so few hosts exchange broadcasts directly
 

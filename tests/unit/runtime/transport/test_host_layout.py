@@ -7,10 +7,7 @@ from distrun.runtime.transport.host_layout import HostLayout
 
 def test_hosts_are_numbered_by_their_lowest_ranks():
     hosts = HostLayout.of(["b", "a", "b", "c"], 2)
-    assert hosts.ranks == ((0, 2), (1,), (3,))
-    assert hosts.count == 3
-    assert hosts.own == 0
-    assert hosts.local_ranks == (0, 2)
+    assert (hosts.ranks, hosts.count, hosts.own, hosts.local_ranks) == (((0, 2), (1,), (3,)), 3, 0, (0, 2))
     assert hosts.position == 1
 
 

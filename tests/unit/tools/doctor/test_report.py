@@ -43,8 +43,7 @@ def test_the_worst_step_is_the_hosts():
     ],
 )
 def test_failures_and_not_warnings_decide_the_exit_status(report, status, summary):
-    assert report.exit_status == status
-    assert report.summary == summary
+    assert (report.exit_status, report.summary) == (status, summary)
     assert report.to_json()["ok"] is (status == 0)
 
 

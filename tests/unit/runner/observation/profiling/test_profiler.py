@@ -78,8 +78,7 @@ def test_where_the_time_of_a_step_goes_and_when_gradients_are_ready():
     assert [batch.ready for batch in profile.gradients] == pytest.approx([0.010, 0.020])
     assert [batch.bytes for batch in profile.gradients] == [4096, 4096]
     assert [batch.seconds for batch in profile.gradients] == pytest.approx([0.003, 0.003])
-    assert profile.wire == "float32"
-    assert profile.link is None
+    assert (profile.wire, profile.link) == ("float32", None)
     assert JobProfile.from_json(profile.to_json(), "here") == profile
 
 

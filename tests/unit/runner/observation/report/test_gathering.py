@@ -118,5 +118,4 @@ def test_a_day_takes_no_more_memory_than_minutes():
     assert {moment.steps for moment in moments} == {2.0}
     assert moments[0].shares["forward"] == moments[-1].shares["moving"] == 0.5
     (rank,) = gathering.ranks({})
-    assert rank.steps == 2 * 24 * 3600
-    assert rank.step == 0.5
+    assert (rank.steps, rank.step) == (2 * 24 * 3600, 0.5)

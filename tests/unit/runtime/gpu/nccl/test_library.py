@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runtime.gpu.nccl import library as nccl
 from distrun.runtime.gpu.nccl.library import (
@@ -19,7 +20,6 @@ from distrun.runtime.gpu.nccl.library import (
 )
 
 STREAM = 7
-DEADLINE = 60.0  # seconds
 
 
 class Error(RuntimeError):
@@ -179,21 +179,18 @@ def test_an_abort_ends_a_call_that_waits_in_another_thread(communicator, fake, m
     monkeypatch.setattr(nccl, "ABORT_GRACE", 0.01)
     fake.blocking["groupEnd"] = threading.Event()
     fake.failing["groupEnd"] = Error("NCCL_ERROR_INTERNAL_ERROR: internal error")
-    errors: list[NcclError] = []
 
-    def wait() -> None:
-        with pytest.raises(NcclError) as caught, communicator.group():
+    def wait():
+        with communicator.group():
             communicator.send(1, 3, "uint8", 0, STREAM)
-        errors.append(caught.value)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = started(wait)
     assert fake.entered.wait(DEADLINE)
     communicator.abort("rank 1 is gone")
     assert fake.calls[-1] == ("abort",)
     fake.blocking["groupEnd"].set()
-    waiting.join(DEADLINE)
-    assert [str(error) for error in errors] == ["a group of operations was ended in NCCL on rank 2: rank 1 is gone"]
+    with pytest.raises(NcclError, match=r"^a group of operations was ended in NCCL on rank 2: rank 1 is gone$"):
+        waiting.result(DEADLINE)
 
 
 def test_alone_everything_is_a_copy(stand_ins):

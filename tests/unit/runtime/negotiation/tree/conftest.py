@@ -166,6 +166,15 @@ class Job:
                 controller = controller_of(tree, self.sets, 100) if fan_out else Controller(self.sets, 100)
             self.ranks.append(Rank(self, tree.rank, plane, controller, timeouts or Timeouts(0.0, 0.0)))
 
+    def submit(self, *names: str | None) -> int:
+        """Let all ranks submit operations, until nothing is under way; return how many messages leaders have sent."""
+        before = sum(network.sent for network in self.networks.values())
+        for rank in self.ranks:
+            for name in names:
+                rank.submit(name)
+        self.settle()
+        return sum(network.sent for network in self.networks.values()) - before
+
     def settle(self, *but: int) -> None:
         """Let all ranks make progress until nothing is under way; some may be asleep."""
         for _ in range(20 * self.size):

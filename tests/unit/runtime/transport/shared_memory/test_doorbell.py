@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import select
-import threading
 
 import pytest
+from in_process.calls import at_once
 
 from distrun.runtime.transport.shared_memory.doorbell import Doorbell, Sleeper, new_bell_fd
 
@@ -101,10 +101,6 @@ def test_no_ring_is_lost_between_two_threads(bell):
                 sleeper.sleep(0.0)
                 bells[me].disarm()
 
-    threads = [threading.Thread(target=play, args=(me,)) for me in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(play, range(2))
     os.close(bells[1].fd)
     assert late == []

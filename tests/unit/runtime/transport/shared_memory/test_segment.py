@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from in_process.calls import at_once
 
 from distrun.errors import BootstrapError
 from distrun.runtime.transport.shared_memory.segment import (
@@ -117,8 +117,7 @@ def test_arrays_have_the_length_and_type_asked_for_and_are_aligned():
     heap = Heap(segment())
     for dtype in (np.bool_, np.int8, np.float16, np.float64, np.longdouble, np.clongdouble):
         array = heap.empty(17, np.dtype(dtype))
-        assert array.dtype == dtype
-        assert array.shape == (17,)
+        assert (array.dtype, array.shape) == (dtype, (17,))
         assert array.flags.writeable
         assert array.flags.aligned
         assert array.flags.c_contiguous
@@ -197,10 +196,6 @@ def test_several_threads_may_allocate_at_once():
             if len(kept) > 5 and not (kept.pop(turn % 5) == mark).all():
                 wrong.append(f"thread {mark} turn {turn}")
 
-    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(4))
     assert wrong == []
     assert heap.empty(4096 * PAGE, BYTE).size == 4096 * PAGE

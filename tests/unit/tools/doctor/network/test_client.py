@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import authentication, client, packet_sizes, server as serving, transfers
@@ -68,11 +69,10 @@ def test_a_listener_with_another_key_is_not_believed():
                 peer.sendall(b"p" * 32)
                 peer.recv(1)
 
-        thread = threading.Thread(target=pretend)
-        thread.start()
+        pretending = started(pretend)
         with pytest.raises(HostError, match="another program answers"):
             client.measure("127.0.0.1", server.getsockname()[1], KEY)
-        thread.join()
+        pretending.result(DEADLINE)
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, b"\xff" * 100000])
