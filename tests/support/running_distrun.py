@@ -43,7 +43,7 @@ class Stream:
                 self._changed.notify_all()
 
     def wait_for(self, text: bytes, count: int = 1) -> bytes:
-        """Wait until the text has appeared so often; returns all that was written until then."""
+        """Wait until the text has appeared that many times. Return all that was written until then."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.data.count(text) >= count, DEADLINE):
                 raise AssertionError(f"{text!r} did not appear {count} times in {self.data[-2000:]!r}")
@@ -96,14 +96,14 @@ class Distrun:
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(self._story(seconds)) from None
+            raise AssertionError(self._progress(seconds)) from None
         self.seconds = time.monotonic() - self.started
         if hasattr(self, "stdout"):
             self.stdout.close()
         self.stderr.close()
         return status
 
-    def _story(self, seconds: float) -> str:
+    def _progress(self, seconds: float) -> str:
         """Return what is known of a job that does not end.
 
         Its processes are ended; Python's tell what their threads do if PYTHONFAULTHANDLER is set in their environment.
@@ -139,7 +139,8 @@ class Distrun:
         assert self.family() == []
         assert list(self._tmp.iterdir()) == []
         deadline = time.monotonic() + DEADLINE
-        for name in _names():  # other jobs of this machine may be meeting just now, so each name gets time to go
+        # Other jobs of this machine may be at their rendezvous just now, so each name gets time to go.
+        for name in _names():
             while name in _names():
                 assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
                 time.sleep(0.01)

@@ -15,7 +15,7 @@ START = 1_000 * 1_000 * MS
 
 
 class Listener(Protocol):
-    """A model, or a consumer, that is told of a history."""
+    """A model, or a consumer, that takes the events of a history."""
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None: ...
     def sample(self, host: str, sample: Mapping[str, Any]) -> None: ...

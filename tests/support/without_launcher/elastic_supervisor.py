@@ -83,7 +83,7 @@ class Process:
             return facts_in(self.lines)
 
     def await_step(self, generation: int, steps: int = 1) -> None:
-        """Wait until it has told of so many steps in a generation."""
+        """Wait until it has reported that many steps of a generation."""
         self.await_output(lambda lines: sum(_is_step(fact, generation) for fact in facts_in(lines)) >= steps)
 
     def close(self) -> None:

@@ -42,12 +42,12 @@ class Stream:
         return self._data.decode()
 
     def has(self, text: str, seconds: float, times: int = 1) -> bool:
-        """Whether a text has appeared so many times, or does so within some seconds."""
+        """Whether a text has appeared that many times, or does so within some seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._data.count(text.encode()) >= times, seconds)
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Wait until a text has appeared so many times."""
+        """Wait until a text has appeared that many times."""
         assert self.has(text, DEADLINE, times), f"{text!r} did not appear in {self.text[-5000:]!r}"
 
     def wait_for_match(self, pattern: str) -> None:
@@ -179,7 +179,7 @@ def ready(ranks: Sequence[Rank]) -> Sequence[Rank]:
 
 
 def named(rank: int, pid: int, host: int) -> str:
-    """How a rank is named: by its neighbours, who know it better, or by ranks of other hosts."""
+    """How a rank is named: by ranks of its host, which know it better, or by ranks of other hosts."""
     return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
 
 
@@ -227,7 +227,8 @@ def marker() -> Iterator[str]:
         gone, alive = psutil.wait_procs(left, timeout=5.0)
         assert gone or time.monotonic() < deadline, f"processes are left: {[process.cmdline() for process in alive]}"
     leftovers = _names() - before
-    for name in leftovers:  # other jobs of this machine may be meeting just now, so each name gets time to go
+    # Other jobs of this machine may be at their rendezvous just now, so each name gets time to go.
+    for name in leftovers:
         while name in _names():
             assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
 

@@ -1,4 +1,4 @@
-"""Settings are read and checked in one place, documented in one place, and a misspelt one is told."""
+"""Settings are read and checked in one place, documented in one place, and a misspelt one is reported."""
 
 import re
 from dataclasses import fields

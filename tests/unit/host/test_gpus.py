@@ -14,7 +14,7 @@ UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 @pytest.fixture
 def machine_with(tmp_path, monkeypatch):
-    """Make a machine with so many GPUs in /proc and so many in /dev."""
+    """Make a machine with `listed` GPUs in /proc and `nodes` in /dev."""
 
     def make(listed, nodes):
         driver, dev = tmp_path / "proc", tmp_path / "dev"

@@ -44,7 +44,7 @@ def test_groups_are_divided_by_dtype():
     assert plan_grouped_buckets(mixed, [[0, 1, 2]], [0, 1, 2]) == [[1], [0, 2]]
 
 
-def test_equal_groups_are_of_neighbours_and_never_empty():
+def test_equal_groups_are_consecutive_and_never_empty():
     assert equal_groups(7, 3) == [[0, 1, 2], [3, 4], [5, 6]]
     assert equal_groups(2, 5) == [[0], [1]]
 

@@ -53,7 +53,7 @@ class Client(threading.Thread):
 
     def end(self) -> PeerConnection:
         self.join(2 * DEADLINE)
-        assert not self.is_alive(), "it is still calling"
+        assert not self.is_alive(), "it still dials"
         if self.error is not None:
             raise self.error
         return self.peer
@@ -187,7 +187,7 @@ def knock(desk: Listener) -> socket.socket:
     ids=["nothing", "a byte", "http", "zeros", "much", "pickle"],
 )
 def test_an_intruder_that_talks_nonsense_delays_no_rank(desk, junk, monkeypatch):
-    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # whoever waited for it would wait too long
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # waiting for it would take too long
     with knock(desk) as intruder:
         intruder.sendall(junk)
         assert meet(desk, [Client(desk.endpoints, name=index) for index in range(5)]).keys() == set(range(5))
@@ -216,7 +216,7 @@ def test_nothing_beyond_a_wrong_proof_is_read(desk):
 
 
 def test_two_hundred_that_connect_and_hang_delay_nobody(desk, monkeypatch):
-    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # whoever waited for one would wait too long
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # waiting for one would take too long
     intruders = [knock(desk) for _ in range(200)]
     meet(desk, [Client(desk.endpoints, name=index) for index in range(20)])
     for intruder in intruders:
@@ -351,7 +351,7 @@ def test_an_introduction_that_is_too_long_is_refused_on_both_sides(desk):
         client.end()
 
 
-# Calling ------------------------------------------------------------------------------------------------------------
+# Dialing ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_host_that_comes_late_is_found(no_descriptors_left, clock):
@@ -368,7 +368,7 @@ def test_a_host_that_comes_late_is_found(no_descriptors_left, clock):
 
 
 def test_all_endpoints_are_tried_and_those_that_do_not_answer_delay_nobody(desk, monkeypatch):
-    monkeypatch.setattr(target, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # whoever waited for one would wait too long
+    monkeypatch.setattr(target, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # waiting for one would take too long
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed:
         closed.bind((HERE, 0))
         other = Listener([listen(HERE)], KEY[::-1])

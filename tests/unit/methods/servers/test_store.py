@@ -161,7 +161,7 @@ def test_a_server_that_dies_anywhere_in_an_update_loses_nothing_and_applies_noth
     history = [(0, 0, 1), (1, 0, 2)]  # worker, step, seed
 
     def died_after(writes):
-        """Run the history on servers of which the first dies after so many writes; whether it did, and the end."""
+        """Run the history on servers, the first of which dies at a write. Return whether it did, and the end."""
         fd = os.memfd_create("test")
         store = started(fd, layout)
         store._block._words = words = Words(store._block._words, writes)

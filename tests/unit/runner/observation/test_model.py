@@ -1,4 +1,4 @@
-"""The model of a running job, by histories of events: where the time goes, and whom the others wait for."""
+"""The model of a running job, by histories of events: where the time goes, and which rank the others wait for."""
 
 from __future__ import annotations
 

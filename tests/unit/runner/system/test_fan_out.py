@@ -1,4 +1,4 @@
-"""Calling a function for many items at once."""
+"""A function called for many items at once."""
 
 import threading
 

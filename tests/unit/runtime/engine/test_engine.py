@@ -377,7 +377,7 @@ def test_an_operation_that_is_entered_while_the_job_fails_fails_too(rank, in_thr
 
 
 def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_too(rank, in_thread, monkeypatch):
-    """Its submitter sees the failure, does not get the turn, and relies on whoever has it."""
+    """Its submitter sees the failure, does not get the turn, and relies on the thread that has it."""
     handle = rank.handle("a")
     state = rank.engine._state
     abort = rank.engine._failing.abort

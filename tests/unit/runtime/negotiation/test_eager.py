@@ -23,7 +23,7 @@ def offer(cache_id: int) -> bytes:
 
 
 def two_ranks(count: int = LARGE) -> tuple[Rank, Rank]:
-    """A coordinator and another rank that know a request of the name "a", with an array of so many elements."""
+    """A coordinator and another rank that know a request of the name "a", with an array of `count` elements."""
     ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
     for rank in ranks:
         rank.learn(rank.submit("a", count=count))

@@ -50,7 +50,7 @@ def reports() -> list[str]:
     logger.removeHandler(handler)
 
 
-def test_ranks_that_wait_for_each_other_are_told_as_one_story_with_the_remedy(reports):
+def test_ranks_that_wait_for_each_other_are_reported_together_with_the_remedy(reports):
     one = Coordinator()
     one.controller.submit(0, A, "train.py:12", 0.0)
     one.controller.submit(2, A, "train.py:12", 0.0)
@@ -259,7 +259,7 @@ def test_hearing_from_the_coordinator_begins_the_wait_anew():
     assert len(one.reminders) == 1
 
 
-def test_without_patience_set_it_sleeps_for_ever():
+def test_without_timeouts_it_sleeps_for_ever():
     one = Follower(warning=0.0, timeout=0.0)
     assert one.watch.next_look(0.0) == NEVER
 

@@ -194,7 +194,7 @@ def test_a_peer_that_is_ahead_does_not_keep_us_busy():
     one, other = both(Stream)
     one.it.send(array(1000, 1).data)
     other.sleep()
-    other.connections.progress()  # nobody has asked for it yet: from now on it is not looked at
+    other.connections.progress()  # no call has asked for it yet: it is not looked at again
     assert not select.select([other.connections.fd], [], [], 0)[0], "it is looked at again and again"
     room = np.zeros(1000, np.uint8)
     assert other.it.receive(room.data).left == 0

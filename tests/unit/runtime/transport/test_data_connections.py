@@ -1,4 +1,4 @@
-"""Data connections: each two ranks of different hosts have one, whoever needs it first, and nobody waits in vain."""
+"""Data connections: two ranks of different hosts share one, whichever needs it first, and no wait is in vain."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ def test_hosts_are_numbered_by_their_lowest_ranks():
     assert hosts.position == 1
 
 
-def test_there_are_as_many_lanes_as_the_smallest_host_has_ranks():
+def test_there_are_as_many_rails_as_the_smallest_host_has_ranks():
     names = ["a", "a", "a", "b", "b"]
     assert [HostLayout.of(names, rank).has_rail for rank in range(5)] == [True, True, False, True, True]
     assert HostLayout.of(names, 0).rails == 2

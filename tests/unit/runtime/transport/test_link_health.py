@@ -70,7 +70,7 @@ def test_the_worst_connection_is_told_in_the_light_of_the_others(three, monkeypa
         ([STUCK, QUIET], ""),
     ],
 )
-def test_a_connection_that_ended_in_silence_is_explained_by_the_others(three, monkeypatch, conditions, words):
+def test_a_connection_that_timed_out_is_explained_by_the_others(three, monkeypatch, conditions, words):
     zero, _, _ = three
     monkeypatch.setattr(link_health, "_conditions", lambda network, rank: conditions)
     assert link_health.unanswered(zero, 1) == (words and f"{words}; run 'distrun doctor -H host0,host1'")

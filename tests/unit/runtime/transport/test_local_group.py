@@ -370,7 +370,7 @@ def test_the_rank_that_is_lost_is_known_to_any_thread(group):
 
 def test_a_forked_child_touches_nothing_of_its_parents_and_ends_the_wait_it_was_born_in(group):
     """The child of a signal handler goes on in the wait that the handler has interrupted."""
-    shared, fd = group._words, os.dup(group.bell.fd)  # the parent's, from now on
+    shared, fd = group._words, os.dup(group.bell.fd)  # the parent's
     group.history += [group.disown]
     with pytest.raises(JobAbortedError, match=r": this process was forked before it was done$"):
         group.wait(never, what)

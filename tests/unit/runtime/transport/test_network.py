@@ -133,7 +133,7 @@ def test_a_broken_stream_is_a_suspicion_until_somebody_knows_more(three, monkeyp
     assert two.trouble() == "rank 1 (process 101 on host host1) failed: the reason"
 
 
-def test_a_stream_given_up_in_silence_is_trouble_at_once(three, monkeypatch):
+def test_a_stream_that_timed_out_is_trouble_at_once(three, monkeypatch):
     _, _, two = three
     now = 1000.0
     monkeypatch.setattr(network.time, "monotonic", lambda: now)

@@ -1,4 +1,4 @@
-"""How often the ranks were started again, from the variables of whoever started them."""
+"""How often the ranks were started again, from the variables of their launcher."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The report: its verdict, its JSON, its text and its tables; who is measured with whom; the commands by hand."""
+"""The report: its verdict, its JSON, its text and its tables, the pairs that are measured, and the commands by hand."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A timeline shows what ranks do, for whom they wait, and nothing that is not asked for."""
+"""A timeline shows what ranks do, for which rank they wait, and nothing that is not asked for."""
 
 import gzip
 import random

@@ -1,4 +1,4 @@
-"""Profiles: they survive JSON, are found in timelines and reports, and what cannot be is told by name."""
+"""Profiles: they survive JSON, are found in timelines and reports, and an impossible value is named."""
 
 import gzip
 import json

@@ -14,14 +14,14 @@ from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, HELD, OP
 
 
 class Listening(Profiler):
-    """A profiler that is told the time, too."""
+    """A profiler that takes the time, too."""
 
     def tick(self, now: int) -> None:
         """Nothing follows from it."""
 
 
 def told(history: History, seconds: float, profiler: Listening | None = None) -> Listening:
-    """Return a profiler that has been told of so many seconds of a history."""
+    """Return a profiler that has seen `seconds` of a history."""
     profiler = profiler or Listening(history.size)
     for _ in played(history, seconds, profiler):
         pass

@@ -1,4 +1,4 @@
-"""The gathering of a report from a history, which does not grow with its length."""
+"""The collector of a report takes a history, and does not grow with its length."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 
 
 def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Collector:
-    """Return what is gathered of so many seconds of a history."""
-    gathering = Collector(START)
-    for _ in played(history, seconds, gathering, stops=stops):
+    """Return what is collected of `seconds` of a history."""
+    collector = Collector(START)
+    for _ in played(history, seconds, collector, stops=stops):
         pass
-    gathering.close(0)
-    return gathering
+    collector.close(0)
+    return collector
 
 
 def test_what_autotuning_has_chosen_is_kept():
-    gathering = Collector(START)
+    collector = Collector(START)
     names = ["", "autotuned bucket_bytes 100 MiB instead of 25 MiB", "something else"]
     remarks = [event(REMARK, START, name=1), event(REMARK, START, name=2)]
-    gathering.events(Source(0, 0, "h1"), remarks, names)
-    assert list(gathering.autotuned) == ["bucket_bytes 100 MiB instead of 25 MiB"]
+    collector.events(Source(0, 0, "h1"), remarks, names)
+    assert list(collector.autotuned) == ["bucket_bytes 100 MiB instead of 25 MiB"]
 
 
 def test_where_a_step_of_each_rank_goes():
-    gathering = gathered(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 10)
-    *others, late = gathering.ranks(PLANNED)
+    collector = gathered(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 10)
+    *others, late = collector.ranks(PLANNED)
     assert late.step == pytest.approx(0.066, rel=0.05)
     assert late.seconds["input"] == pytest.approx(0.021, rel=0.05)
     for name in ("forward", "backward"):
@@ -45,7 +45,7 @@ def test_where_a_step_of_each_rank_goes():
         assert rank.step == pytest.approx(late.step, rel=0.02)
         assert rank.seconds["waiting"] == pytest.approx(0.020, rel=0.1)
         assert rank.held_up < 0.001
-    (straggler,) = gathering.stragglers()
+    (straggler,) = collector.stragglers()
     assert (straggler.rank, straggler.host) == (3, "h2")
 
 
@@ -71,11 +71,11 @@ def test_of_a_host_that_is_lost_everything_counts_that_it_has_told():
 
 
 def test_steps_whose_records_were_lost_are_counted_as_missing():
-    gathering = Collector(START)
+    collector = Collector(START)
     for number in (1, 2, 7, 8, 20):
-        gathering.events(Source(0, 0, "h1"), [event(STEP, START + number * MS, number=number)], [""])
-    gathering.events(Source(0, 0, "h1"), [event(STEP, START + 30 * MS, number=1)], [""])  # another process
-    assert gathering.missing_steps == {0: 4 + 11}
+        collector.events(Source(0, 0, "h1"), [event(STEP, START + number * MS, number=number)], [""])
+    collector.events(Source(0, 0, "h1"), [event(STEP, START + 30 * MS, number=1)], [""])  # another process
+    assert collector.missing_steps == {0: 4 + 11}
 
 
 def test_the_lengths_of_steps_are_those_of_all_ranks():
@@ -96,26 +96,26 @@ def test_a_rank_of_which_nothing_is_heard_has_its_place():
 
 
 def test_usage_of_hosts_is_an_average_and_memory_the_most():
-    gathering = Collector(START)
+    collector = Collector(START)
     for number, (cpu, memory) in enumerate([(10.0, 30.0), (30.0, 50.0), (50.0, 40.0)]):
         network = {"eth0": [1000 * number, 2000 * number]}
         sample = {"time": number * 1_000_000_000, "cpu": cpu, "memory": memory, "network": network, "ranks": {}}
-        gathering.sample("h1", sample)
-    (host,) = gathering.hosts({"h1": [0]})
+        collector.sample("h1", sample)
+    (host,) = collector.hosts({"h1": [0]})
     assert (host.cpu, host.memory) == (30.0, 50.0)
     assert (host.received, host.sent) == (pytest.approx(2000 / 3), pytest.approx(4000 / 3))
 
 
 def test_a_day_takes_no_more_memory_than_minutes():
-    gathering = Collector(0)
-    gathering._model.add(0, 0, "h1")
+    collector = Collector(0)
+    collector._model.add(0, 0, "h1")
     for second in range(24 * 3600):
         part = RankSecond({FORWARD: 0.5}, {}, 0.5, 0.0, 2, 64, 1.0)
-        gathering._take_second(Second(second * 1_000_000_000, {0: part}))
-    moments = gathering.moments()
+        collector._take_second(Second(second * 1_000_000_000, {0: part}))
+    moments = collector.moments()
     assert 120 - 2 <= len(moments) <= 240
     assert moments[-1].begin + 3 * moments[-1].seconds > 24 * 3600
     assert {moment.steps for moment in moments} == {2.0}
     assert moments[0].shares["forward"] == moments[-1].shares["moving"] == 0.5
-    (rank,) = gathering.ranks({})
+    (rank,) = collector.ranks({})
     assert (rank.steps, rank.step) == (2 * 24 * 3600, 0.5)

@@ -1,4 +1,4 @@
-"""A connection for messages: what it does about the other side's silence."""
+"""A connection for messages: what it does when the other side is not heard."""
 
 from __future__ import annotations
 

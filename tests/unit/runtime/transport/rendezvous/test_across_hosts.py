@@ -1,4 +1,4 @@
-"""The ranks of all hosts meet at rank 0, whoever else connects, and say who is missing if they cannot."""
+"""The ranks of all hosts meet at rank 0, whatever else connects, and say who is missing if they cannot."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_address_with_several_ports_is_one_address_to_listen_at_later(join, e
     assert joined[0].addresses(15.0).own == (HERE,)
 
 
-def test_all_connections_allow_for_as_much_silence_as_the_job(join, endpoint):
+def test_all_connections_have_the_keepalive_of_the_job(join, endpoint):
     joined = join([Rank(rank, 2, endpoint, keepalive=60.0) for rank in range(2)])
     connections = [*joined[0].control.values(), *joined[1].control.values()]
     connections += [*joined[0].alarms.values(), *joined[1].alarms.values()]

@@ -1,4 +1,4 @@
-"""In a large job one rank of each host connects with rank 0 for all, and what goes wrong is told as if each had."""
+"""In a large job one rank of each host connects with rank 0 for all, and errors are those of jobs where each does."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLACE = "relay"
 
 
 class Stop:
-    """An interruption that comes when it is told to."""
+    """An interruption that comes when the test says so."""
 
     def __init__(self) -> None:
         self.stop_fd = os.eventfd(0)
@@ -183,7 +183,7 @@ def test_ranks_of_one_host_need_not_do_alike(join, job):
     assert all(rendezvous.is_relayed for rendezvous in joined)
 
 
-def test_a_host_with_rank_0_and_its_neighbours_may_be_the_only_large_one(join, endpoint):
+def test_a_host_with_rank_0_may_be_the_only_large_one(join, endpoint):
     job = Job(endpoint, (4, 1))
     joined = join(job.ranks(*range(5)))
     assert not any(rendezvous.is_relayed for rendezvous in joined)
@@ -250,7 +250,7 @@ def test_ranks_whose_relays_name_is_taken_by_a_process_that_accepts_nobody_conne
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64)])
 def test_an_intruder_at_a_host_delays_no_rank(job, junk, monkeypatch):
-    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # whoever waited for it would wait too long
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # waiting for it would take too long
     relay = job.relay(2)
     first = job.rank(0)
     relay.await_waiting()

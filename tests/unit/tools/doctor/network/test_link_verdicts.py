@@ -131,7 +131,7 @@ def test_a_firewall_for_new_connections_of_one_direction_is_told_as_such():
 
 
 class Path:
-    """A path on which packets with so much data pass."""
+    """A path on which packets with at most `limit` bytes of data pass."""
 
     def __init__(self, limit, lost_at=()):
         self.limit = limit
