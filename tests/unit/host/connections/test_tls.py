@@ -288,9 +288,16 @@ def relay():
     made.close()
 
 
+@pytest.fixture
+def connections(relay):
+    made = ConnectionSet()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("place", [7, -1])
-def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, place):
-    connections, heard, ended = ConnectionSet(), [], []
+def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, connections, place):
+    heard, ended = [], []
     Channel(connections, relay.receiver, heard.append, ended.append)
     relay.send(b"\x05\0\0\0hello")
     connections.progress()
@@ -298,11 +305,10 @@ def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_senten
     connections.progress()
     assert heard == [b"hello"]
     assert "its connection broke (what came was changed on the way" in ended[0]
-    connections.close()
 
 
-def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay):
-    connections, ended = ConnectionSet(), []
+def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, connections):
+    ended = []
     stream = Stream(connections, relay.receiver, ended.append)
     into = bytearray(8)
     ticket = stream.receive(memoryview(into))
@@ -312,12 +318,10 @@ def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentenc
     connections.progress()
     assert ticket.left
     assert "what came was changed on the way" in ended[0]
-    connections.close()
 
 
-def test_arrays_that_came_with_one_another_are_all_found(relay):
+def test_arrays_that_came_with_one_another_are_all_found(relay, connections):
     """They are decrypted long before they are asked for, and nothing more comes that a poll would tell of."""
-    connections = ConnectionSet()
     stream = Stream(connections, relay.receiver, lambda reason: None)
     relay.send(b"abcdefghij")
     parts = [bytearray(size) for size in (1, 2, 3, 4)]
@@ -325,11 +329,9 @@ def test_arrays_that_came_with_one_another_are_all_found(relay):
     connections.progress()
     assert [ticket.left for ticket in tickets] == [0, 0, 0, 0]
     assert b"".join(parts) == b"abcdefghij"
-    connections.close()
 
 
-def test_many_small_arrays_that_wait_are_read_at_once(relay):
-    connections = ConnectionSet()
+def test_many_small_arrays_that_wait_are_read_at_once(relay, connections):
     stream = Stream(connections, relay.receiver, lambda reason: None)
     parts = [bytearray(1) for _ in range(100)]
     tickets = [stream.receive(memoryview(part)) for part in parts]
@@ -337,4 +339,3 @@ def test_many_small_arrays_that_wait_are_read_at_once(relay):
     connections.progress()
     assert not any(ticket.left for ticket in tickets)
     assert b"".join(parts) == bytes(range(100))
-    connections.close()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from histories.training import MS, NAMES, START, History, event, played
+from histories.training import MS, NAMES, START, History, event, play, played
 from session.tiers import one_in_gate
 
 from distrun.runner.observation.consumer import Source
@@ -57,9 +57,7 @@ def test_nobody_is_named_for_noise(seed):
 
 
 def test_both_ranks_of_a_slow_host_are_named():
-    model = Model()
-    for _ in played(History(8, forward_ms=lambda rank, step: 60.0 if rank >= 6 else 40.0), 12, model):
-        pass
+    model = play(History(8, forward_ms=lambda rank, step: 60.0 if rank >= 6 else 40.0), 12, Model())
     assert {one.rank for one in model.stragglers} == {6, 7}
     assert all("forward and backward passes take longer" in one.sentence for one in model.stragglers)
 
@@ -68,8 +66,7 @@ def test_where_the_time_of_each_rank_goes():
     seconds = []
     model = Model(seconds.append)
     history = History(3, input_ms=lambda rank, step: 21.0 if rank == 1 else 1.0)  # 21 + 40 + 2 + 1 = 64 ms
-    for _ in played(history, 30, model):
-        pass
+    play(history, 30, model)
     sums = total(seconds[2:])
     shares = {state: seconds / sums[0].length for state, seconds in sums[0].states.items()}
     assert shares[INPUT] == pytest.approx(1 / 64, abs=0.01)
@@ -83,10 +80,8 @@ def test_where_the_time_of_each_rank_goes():
 
 
 def test_a_rank_that_stops_in_its_data_loader_is_missed_before_anything_is_done():
-    model = Model()
     history = History(3)
-    for _ in played(history, 5, model):
-        pass
+    model = play(history, 5, Model())
     at = history.now
     for rank in (0, 1):
         model.events(Source(rank, rank, "h1"), [event(WAITING, at + 10 * MS, name=1)], NAMES)
@@ -101,10 +96,8 @@ def test_a_rank_that_stops_in_its_data_loader_is_missed_before_anything_is_done(
 
 
 def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more():
-    model = Model()
     history = History(2)
-    for _ in played(history, 5, model):
-        pass
+    model = play(history, 5, Model())
     at = history.now
     used = {"cpu": 1.0, "memory": 1}
     for half, ranks in enumerate([{"0": used}, {}]):
@@ -122,9 +115,7 @@ def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more():
 
 
 def test_the_ranks_of_a_host_that_tells_nothing_any_more_are_gone_until_it_does():
-    model = Model()
-    for _ in played(History(2), 5, model):
-        pass
+    model = play(History(2), 5, Model())
     sample = {"time": model.now, "cpu": 5, "memory": 6, "network": {}, "ranks": {"1": {"cpu": 1.0, "memory": 1}}}
     model.sample("h2", sample)
     model.tick(model.now + 4_500 * MS)
@@ -139,8 +130,7 @@ def test_the_ranks_of_a_host_that_tells_nothing_any_more_are_gone_until_it_does(
 def test_many_operations_are_looked_at_now_and_then():
     model = Model()
     model._operations.MOST = 50
-    for _ in played(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 12, model):
-        pass
+    play(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 12, model)
     assert model._operations.stride > 1
     assert [one.rank for one in model.stragglers] == [3]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from histories.training import MS, NAMES, START, History, event, played
+from histories.training import MS, NAMES, START, History, event, play
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.prediction.profile import MISSING, JobProfile
@@ -22,10 +22,7 @@ class Listening(Profiler):
 
 def told(history: History, seconds: float, profiler: Listening | None = None) -> Listening:
     """Return a profiler that has seen `seconds` of a history."""
-    profiler = profiler or Listening(history.size)
-    for _ in played(history, seconds, profiler):
-        pass
-    return profiler
+    return play(history, seconds, profiler or Listening(history.size))
 
 
 def profile_of(profiler: Profiler) -> JobProfile:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from histories.training import MS, START, History, event, played
+from histories.training import MS, START, History, event, play
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.model.seconds import RankSecond, Second
@@ -17,9 +17,7 @@ PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 
 def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Collector:
     """Return what is collected of `seconds` of a history."""
-    collector = Collector(START)
-    for _ in played(history, seconds, collector, stops=stops):
-        pass
+    collector = play(history, seconds, Collector(START), stops=stops)
     collector.close(0)
     return collector
 
