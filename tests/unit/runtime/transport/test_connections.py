@@ -146,9 +146,9 @@ def test_a_broken_connection_is_told_with_its_reason():
 
 
 def test_last_words_are_messages_though_sending_has_failed_before():
-    ours, theirs = both(Channel)
-    theirs.it.send(b"why I leave")
-    theirs.it.socket.close()
+    raw, ours = half(Channel, pair_of_sockets())
+    raw.sendall(struct.pack("<I", 11) + b"why I leave")
+    raw.close()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
             ours.it.socket.send(b"x")
