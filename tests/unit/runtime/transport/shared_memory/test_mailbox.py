@@ -45,6 +45,16 @@ def test_a_message_that_would_never_fit_is_not_taken(segment):
     assert writer.put(bytes(LARGEST))
 
 
+def test_a_full_ring_takes_nothing_until_something_is_read(segment):
+    writer, reader = ends(segment)
+    large = bytes(LARGEST - 8)  # with its length, exactly a quarter of the ring
+    assert [writer.put(large) for _ in range(5)] == [True, True, True, True, False]
+    assert not writer.put(b"")
+    assert reader.get() == large
+    assert writer.put(large)
+    assert not writer.put(b"")
+
+
 def test_rings_of_a_segment_do_not_touch_each_other(segment):
     first, second = Mailbox(segment, 0), Mailbox(segment, 1)
     ends(segment)
