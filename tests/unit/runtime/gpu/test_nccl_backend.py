@@ -20,7 +20,7 @@ from distrun.runtime.gpu.nccl.library import NcclError, SingleRankCommunicator
 from distrun.runtime.gpu.nccl.reduction import is_supported
 from distrun.runtime.gpu.nccl_backend import NcclBackend
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
-from distrun.runtime.operations.reduction import Adasum, Average, Product, ReduceOp, Reduction, Sum
+from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Reduction, Sum, check_op
 from distrun.runtime.operations.request import Request, rows_of
 from distrun.tensor_fusion.device_packing import Piece
 
@@ -453,6 +453,17 @@ def test_nccl_computes_what_means_the_same_there(dtype):
     for kind in ("broadcast", "allgather", "alltoall"):
         assert is_supported(Request(kind, "x", dtype, ((3,),)))
     assert not is_supported(Request("barrier", None, "uint8", ()))
+
+
+def test_booleans_stay_booleans(stand_ins):
+    wanted = {Sum: [0, 1, 1], Average: [0, 1, 1], Max: [0, 1, 1], Min: [0, 0, 1], Product: [0, 0, 1]}
+    for op, values in wanted.items():
+        check_op(op, "bool")
+        job = Job(stand_ins, 2)
+        arrays = [np.array([False, False, True]), np.array([False, True, True])]
+        request = Request("allreduce", "x", "bool", ((3,),), op, -1, 3.0, 3.0)
+        job.execute([[stand_ins.handle_of(request, [array], [array])] for array in arrays])
+        assert arrays[0].view(np.uint8).tolist() == arrays[1].view(np.uint8).tolist() == values
 
 
 def test_an_error_of_nccl_names_the_operation(stand_ins):

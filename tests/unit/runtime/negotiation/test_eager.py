@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
 from histories.negotiating_rank import Rank
 from hypothesis import given, strategies as st
 from session.hypothesis_profiles import examples
@@ -80,6 +81,56 @@ def test_the_shortcut_is_for_an_operation_alone():
     coordinator.control.inbox.append((1, offer(0)))
     assert not coordinator.negotiator.cross(handle)
     assert coordinator.sent() == []
+
+
+def test_what_was_offered_in_vain_is_decided_like_any_other():
+    coordinator, other = two_ranks()
+    theirs = coordinator.submit("a", count=LARGE)
+    coordinator.negotiator.progress()
+    coordinator.sent()
+    other.submit("unknown")
+    ours = other.submit("a", count=LARGE)
+    other.negotiator.progress()
+    assert (0, pack_ids(messages.CACHE_IDS, [0])) in other.sent()
+    other.hear(0, offer(0))
+    assert other.decided() == []
+    coordinator.hear(1, pack_ids(messages.CACHE_IDS, [0]))
+    assert coordinator.sent() == [(1, pack_ids(messages.EXECUTE, [0]))]
+    other.hear(0, pack_ids(messages.EXECUTE, [0]))
+    assert (coordinator.decided(), other.decided()) == ([[theirs]], [[ours]])
+
+
+def test_a_caller_whose_offer_is_not_met_goes_on_in_the_ordinary_way():
+    coordinator, other = two_ranks()
+    handles = [rank.submit("a", count=LARGE) for rank in (coordinator, other)]
+    assert not coordinator.negotiator.cross(handles[0])
+    assert not other.negotiator.cross(handles[1])
+    coordinator.hear(1, offer(0))
+    other.hear(0, offer(0))
+    assert (coordinator.decided(), other.decided()) == ([[handles[0]]], [[handles[1]]])
+    assert coordinator.sent() == [(1, offer(0))]
+    assert other.sent() == [(0, offer(0))]
+
+
+def test_another_message_than_the_offer_is_left_for_the_ordinary_way():
+    coordinator, _ = two_ranks()
+    handle = coordinator.submit("a", count=LARGE)
+    coordinator.control.look = lambda: coordinator.control.inbox.append((1, pack_ids(messages.CACHE_IDS, [0])))
+    assert not coordinator.negotiator.cross(handle)
+    coordinator.negotiator.progress()
+    assert coordinator.decided() == [[handle]]
+    assert coordinator.sent() == [(1, offer(0)), (1, pack_ids(messages.EXECUTE, [0]))]
+
+
+def test_small_arrays_are_added_up_on_both_ranks():
+    ranks = two_ranks(SMALL)
+    for rank in ranks:
+        handle = rank.submit("a", 1.0 + rank.rank)
+        other = np.full(SMALL, 2.0 - rank.rank, np.float32).tobytes()
+        rank.control.look = lambda rank=rank, other=other: rank.control.inbox.append((1 - rank.rank, offer(0) + other))
+        assert rank.negotiator.cross(handle)
+        assert rank.finished() == [handle]
+        assert handle.outputs[0].tolist() == [3.0] * SMALL
 
 
 NAMES = "ab"
