@@ -143,6 +143,18 @@ def test_a_disagreement_names_the_operation_the_fields_the_ranks_their_values_an
     assert f"rank 1 asked for {odd} at t.py:1" in failed.text
 
 
+def test_a_disagreement_keeps_its_place_between_other_decisions():
+    made = taught(2, A, B, C)
+    made.submit_ids(0, [0, 1, 2], 0.0)
+    made.submit_ids(1, [0], 0.0)
+    made.submit(1, B._replace(op=Max), "", 0.0)
+    made.submit_ids(1, [2], 0.0)
+    assert made.decisions() == [Execute([0])]
+    failed, after = answered(made)
+    assert after == Execute([2])
+    assert isinstance(failed, Fail)
+
+
 @pytest.mark.parametrize(("site", "shown"), [("here.py:7", "here.py:7"), ("", "train.py:0, when first seen")])
 def test_a_rank_that_submitted_a_cache_id_is_asked_where_it_is(site, shown):
     made = taught(2, A)

@@ -18,6 +18,15 @@ def message(source: int, tag: int = 0, group: str = "g", body: bytes | None = b"
     return Arrival(source, Frame(kind, group_number(group), tag, 0, 4, "uint8"), body, None)
 
 
+def test_receives_are_served_in_the_order_in_which_they_were_posted():
+    matching: Matching[None] = Matching()
+    first, second = receive(1), receive(1, 2)
+    assert matching.post(first) is matching.post(second) is None
+    assert matching.arrive(message(2)) is second
+    assert matching.arrive(message(1)) is first
+    assert not matching.is_waiting
+
+
 def test_tags_and_groups_are_apart():
     matching: Matching[None] = Matching()
     early, late, foreign = message(1, tag=5), message(1, tag=6), message(1, tag=5, group="other")
