@@ -21,7 +21,7 @@ DEADLINE = 60_000  # milliseconds
 
 
 OPEN: list[socket.socket | ConnectionSet] = []
-"""What a test has opened, which is closed at its end."""
+"""Connections that are closed at the end of a test."""
 
 
 @pytest.fixture(autouse=True)
