@@ -59,7 +59,6 @@ class Comparison:
     @property
     def figures(self) -> list[tuple[float, float]]:
         """The figures of the single process, and those of all ranks."""
-        assert self.single is not None
         return [(self.single.figure(pattern), self.auto.figure(pattern)) for pattern in self.case.figures]
 
     @property
@@ -78,7 +77,6 @@ class Comparison:
         """Return what is not as it should be, a sentence each."""
         if self.case.refused is not None:
             return self._problems_of_refusal()
-        assert self.single is not None
         if self.single.status or self.auto.status:
             errors = (self.auto if self.auto.status else self.single).errors
             return [f"it ended with status {self.auto.status}, alone with {self.single.status}: {errors[-3000:]}"]

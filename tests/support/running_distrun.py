@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 import psutil
-from shell import kill_all
+from shell import MARK, kill_all, marked
 
 from distrun.runner.system import descendants
 
@@ -42,24 +42,34 @@ class Stream:
                 self.data = bytes(pieces)
                 self._changed.notify_all()
 
-    def wait_for(self, text: bytes, count: int = 1) -> bytes:
-        """Wait until the text has appeared so often; returns all that was written until then."""
+    @property
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+    def has(self, text: bytes | str, seconds: float, times: int = 1) -> bool:
+        """Whether a text has appeared that many times, or does so within some seconds."""
+        wanted = text.encode() if isinstance(text, str) else text
         with self._changed:
-            if not self._changed.wait_for(lambda: self.data.count(text) >= count, DEADLINE):
-                raise AssertionError(f"{text!r} did not appear {count} times in {self.data[-2000:]!r}")
-            return self.data
+            return self._changed.wait_for(lambda: self.data.count(wanted) >= times, seconds)
+
+    def wait_for(self, text: bytes | str, times: int = 1) -> bytes:
+        """Wait until the text has appeared that many times. Return all that was written until then."""
+        if not self.has(text, DEADLINE, times):
+            raise AssertionError(f"{text!r} did not appear {times} times in {self.data[-5000:]!r}")
+        return self.data
 
     def wait_for_match(self, pattern: str) -> None:
         """Wait until a regular expression matches what was written, within a line."""
         with self._changed:
-            if not self._changed.wait_for(lambda: re.search(pattern, self.data.decode(errors="replace")), DEADLINE):
-                raise AssertionError(f"{pattern!r} does not match anything in {self.data[-4000:].decode()}")
+            if not self._changed.wait_for(lambda: re.search(pattern, self.text), DEADLINE):
+                raise AssertionError(f"{pattern!r} does not match anything in {self.text[-5000:]}")
 
-    def close(self) -> None:
-        """Wait for the end of the pipe."""
+    def close(self) -> str:
+        """Wait for the end of the pipe. Return everything that was written."""
         self._thread.join(DEADLINE)
         assert not self._thread.is_alive(), "somebody still holds the pipe"
         self._pipe.close()
+        return self.text
 
 
 class Distrun:
@@ -84,10 +94,8 @@ class Distrun:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=before_exec,
-            env={**os.environ, "TMPDIR": str(tmp), "TEST_OF_DISTRUN": self._marker, **environ},
+            env={**os.environ, "TMPDIR": str(tmp), MARK: self._marker, **environ},
         )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.started = time.monotonic()
         if collect:
             self.stdout = Stream(self.process.stdout)
@@ -98,14 +106,14 @@ class Distrun:
         try:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(self._story(seconds)) from None
+            raise AssertionError(self._progress(seconds)) from None
         self.seconds = time.monotonic() - self.started
         if hasattr(self, "stdout"):
             self.stdout.close()
         self.stderr.close()
         return status
 
-    def _story(self, seconds: float) -> str:
+    def _progress(self, seconds: float) -> str:
         """Return what is known of a job that does not end.
 
         Its processes are ended; Python's tell what their threads do if PYTHONFAULTHANDLER is set in their environment.
@@ -114,22 +122,12 @@ class Distrun:
         for process in reversed(self.family()):
             process.send_signal(signal.SIGABRT)
         psutil.wait_procs(self.family(), timeout=5)
-        said = [stream.data.decode(errors="replace") for stream in vars(self).values() if isinstance(stream, Stream)]
+        said = [stream.text for stream in vars(self).values() if isinstance(stream, Stream)]
         return "\n".join([f"the job has not ended within {seconds:.0f} s", *processes, *said])
 
     def family(self) -> list[psutil.Process]:
         """Every living process that was born below this launch, itself included."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if (
-                    process.environ().get("TEST_OF_DISTRUN") == self._marker
-                    and process.status() != psutil.STATUS_ZOMBIE
-                ):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
+        return marked(self._marker)
 
     def agent(self) -> psutil.Process:
         """The process of the agent."""
@@ -140,11 +138,7 @@ class Distrun:
         """Nothing is left: no process (and so no port), no file in the temporary directory, no shared memory."""
         assert self.family() == []
         assert list(self._tmp.iterdir()) == []
-        deadline = time.monotonic() + DEADLINE
-        for name in _names():  # other jobs of this machine may be meeting just now, so each name gets time to go
-            while name in _names():
-                assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
-                time.sleep(0.01)
+        await_gone(shared_memory())
 
     def end(self) -> None:
         """Leave nothing behind after a failed test."""
@@ -154,9 +148,18 @@ class Distrun:
             pass
 
 
-def _names() -> set[str]:
-    """All names in this machine's shared memory that are distrun's."""
+def shared_memory() -> set[str]:
+    """Return all names in this machine's shared memory that are distrun's."""
     return {name for name in os.listdir("/dev/shm") if "distrun" in name}
+
+
+def await_gone(names: set[str]) -> None:
+    """Wait until names in shared memory are gone: other jobs of this machine may be at their rendezvous just now."""
+    deadline = time.monotonic() + DEADLINE
+    for name in names:
+        while name in shared_memory():
+            assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
+            time.sleep(0.01)
 
 
 def python_command(code: str) -> list[str]:

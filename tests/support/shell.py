@@ -16,6 +16,7 @@ from contextlib import suppress
 import psutil
 
 DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
+MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a test are found
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -32,6 +33,18 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:  # just now
         return False
+
+
+def marked(mark: str, word: str = "") -> list[psutil.Process]:
+    """Return the living processes that have a mark in their environment, and a word on their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and lives(process) and (not word or word in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
 
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:
@@ -55,7 +68,7 @@ class Shell:
         self._master, terminal = pty.openpty()
         environ = {
             **os.environ,
-            "TEST_OF_DISTRUN": self._marker,
+            MARK: self._marker,
             "PS1": "$ ",
             "TERM": "dumb",
             "HISTFILE": "",
@@ -105,14 +118,7 @@ class Shell:
 
     def family(self, word: str) -> list[psutil.Process]:
         """Return the processes below the shell that have a word on their command line."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("TEST_OF_DISTRUN") == self._marker and word in process.cmdline():
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return [process for process in found if lives(process)]
+        return marked(self._marker, word)
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -1,7 +1,5 @@
 """Every public name is where it is said to be."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 

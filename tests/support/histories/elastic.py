@@ -1,7 +1,5 @@
 """Histories of elastic jobs: events are told to the policy one by one, with the time, and its actions looked at."""
 
-from __future__ import annotations
-
 from distrun.contract.elastic.messages import Ending, Enrolled, Finished, Joined, Waiting
 from distrun.runner.decisions.elastic.actions import BeginGeneration, Say
 from distrun.runner.decisions.elastic.options import ElasticOptions

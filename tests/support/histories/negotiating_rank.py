@@ -130,6 +130,11 @@ class Rank:
         sent, self.control.sent = self.control.sent, []
         return sent
 
+    def posted(self) -> list[tuple[int, bytes]]:
+        """The messages since the last time, after it has made progress."""
+        self.negotiator.progress()
+        return self.sent()
+
     def decided(self) -> list[list[Handle]]:
         """The batches that are to be executed now, as if they were."""
         batches = list(self.operations.decided)

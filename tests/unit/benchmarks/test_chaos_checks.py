@@ -1,7 +1,5 @@
 """The judge of the chaos test: it passes what is well, and finds each kind of fault."""
 
-from __future__ import annotations
-
 import copy
 import sys
 from pathlib import Path

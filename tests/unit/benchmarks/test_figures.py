@@ -1,7 +1,5 @@
 """The tables of figures in the documentation are what benchmarks/results has."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Published figures, and what is predicted for them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

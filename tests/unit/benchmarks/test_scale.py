@@ -10,7 +10,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[3]))
 
 from benchmarks.scale import allreduce
-from benchmarks.scale.failure import failure, silences
+from benchmarks.scale.failure import failure, keepalive_seconds
 from benchmarks.scale.machine import PER_PACKET, Machine
 from benchmarks.scale.start import Cost, members, start, table
 from benchmarks.scale.traces import KINDS
@@ -24,9 +24,6 @@ def on_the_wire(nbytes: int) -> int:
     return nbytes + PER_PACKET * -(-nbytes // allreduce.PACKET)
 
 
-# Data -----------------------------------------------------------------------------------------------------------------
-
-
 def test_two_hosts_take_the_latency_and_the_time_of_their_bytes():
     assert allreduce.seconds(WHOLE, 2, 4000, 1, IDEAL) == pytest.approx(1 + on_the_wire(4000) / 1e6)
     # Two halves, one after the other.
@@ -35,7 +32,7 @@ def test_two_hosts_take_the_latency_and_the_time_of_their_bytes():
 
 @pytest.mark.parametrize("name", ["direct", "ring", "halving-doubling"])
 @pytest.mark.parametrize("hosts", [2, 4, 8])
-def test_hosts_send_the_least_bytes(name: str, hosts: int):
+def test_hosts_send_the_least_bytes(name, hosts):
     traces = allreduce.traces_of(name, hosts, 1 << 20, 1)
     assert {trace.nbytes for trace in traces.values()} == {2 * (hosts - 1) * (1 << 20) // hosts}
 
@@ -52,7 +49,7 @@ def test_partners_and_messages_of_algorithms():
 
 
 @pytest.mark.parametrize("name", [WHOLE, "direct", "ring", "halving-doubling"])
-def test_one_host_stands_for_all_where_they_do_the_same(name: str):
+def test_one_host_stands_for_all_where_they_do_the_same(name):
     machine = Machine(cores=1, wake=2e-5, latency=2e-5, rate=1e9, system_call=5e-6)
     elements = 1 << 18
     traces = {own: allreduce.trace(name, 8, elements, 4, own) for own in range(8)}
@@ -80,15 +77,11 @@ def test_a_slow_host_costs_a_tree_less():
     assert tree < 0.7 * direct
 
 
-# Start ----------------------------------------------------------------------------------------------------------------
-
-
 def test_rank_0_takes_its_time_for_each_connection():
     machine = Machine(cores=1, wake=0.0, latency=0.0, rate=1e12, system_call=0.0)
     cost = Cost(connection=0.1, pack=3.0, unpack=4.0)
     by_rank = start(3, 4, machine, cost, is_led=False, limit=100.0)
-    assert by_rank.made == 2 * 11
-    assert by_rank.dropped == 0
+    assert (by_rank.made, by_rank.dropped) == (2 * 11, 0)
     assert by_rank.met == pytest.approx(2 * 11 * 0.1, rel=0.2)
     assert by_rank.told == pytest.approx(by_rank.met + 7, abs=0.01)
     by_host = start(3, 4, machine, cost, is_led=True, limit=100.0)
@@ -117,9 +110,6 @@ def test_the_table_takes_the_link_of_rank_0():
     assert started.told - started.met == pytest.approx(7 * started.nbytes / 1000, rel=0.01)
 
 
-# Failure --------------------------------------------------------------------------------------------------------------
-
-
 def test_all_ranks_hear_of_a_host_that_fails():
     machine = Machine(cores=1, wake=0.0, latency=1.0, rate=1e9, system_call=0.0)
     without_tree = failure(4, 2, 1, machine, is_silent=False)
@@ -133,6 +123,6 @@ def test_all_ranks_hear_of_a_host_that_fails():
 
 def test_a_silent_host_is_noticed_by_keepalives():
     machine = Machine(cores=1, wake=0.0, latency=0.0, rate=1e9, system_call=0.0)
-    assert failure(2, 1, 1, machine, is_silent=True).last == silences()[1]
-    assert silences(may_be_unread=True) == (15.0, 16.0)
-    assert silences() == (16.0, 17.0)
+    assert failure(2, 1, 1, machine, is_silent=True).last == keepalive_seconds()[1]
+    assert keepalive_seconds(may_be_unread=True) == (15.0, 16.0)
+    assert keepalive_seconds() == (16.0, 17.0)

@@ -1,7 +1,5 @@
 """The simulator of the control plane: time passes as its parameters say."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -19,7 +17,7 @@ def test_all_ranks_get_every_decision_and_links_take_their_time():
     took = list(latencies(slow, 3))
     # Twice the depth of the tree, up and down, and what the code takes here.
     assert all(40.0 <= seconds < 41.0 for seconds in took)
-    assert max(rank.neighbours for rank in slow.ranks.values()) == 3
+    assert max(rank.peers for rank in slow.ranks.values()) == 3
     assert {rank.messages for rank in slow.ranks.values() if rank.number % 2} == {0}
 
 

@@ -1,9 +1,7 @@
-"""Settings are read and checked in one place, documented in one place, and a misspelt one is told."""
-
-from __future__ import annotations
+"""Settings are read and checked in one place, documented in one place, and a misspelt one is reported."""
 
 import re
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -89,56 +87,31 @@ def test_what_is_given_is_told_from_what_is_by_default():
 
 
 @pytest.mark.parametrize(
-    ("variable", "text", "sentence"),
+    ("variable", "text", "complaint"),
     [
-        ("STALL_WARNING", "soon", "DISTRUN_STALL_WARNING='soon' is not a number >= 0: correct or unset it"),
-        ("STALL_TIMEOUT", "-1", "DISTRUN_STALL_TIMEOUT='-1' is not a number >= 0: correct or unset it"),
-        ("START_TIMEOUT", "inf", "DISTRUN_START_TIMEOUT='inf' is not a number of seconds > 0: correct or unset it"),
-        ("START_TIMEOUT", "0", "DISTRUN_START_TIMEOUT='0' is not a number of seconds > 0: correct or unset it"),
-        ("CACHE_CAPACITY", "nan", "DISTRUN_CACHE_CAPACITY='nan' is not a number >= 0: correct or unset it"),
-        ("BUCKET_BYTES", "1M", "DISTRUN_BUCKET_BYTES='1M' is not a number of bytes: correct or unset it"),
-        ("FIRST_BUCKET_BYTES", "-5", "DISTRUN_FIRST_BUCKET_BYTES='-5' is not a number of bytes: correct or unset it"),
-        ("BACKEND", "gloo", "DISTRUN_BACKEND='gloo' is not one of auto, shared_memory, tcp, mpi: correct or unset it"),
-        (
-            "ALGORITHM",
-            "star",
-            "DISTRUN_ALGORITHM='star' is not one of auto, direct, ring, halving-doubling, tree: correct or unset it",
-        ),
-        (
-            "WIRE_DTYPE",
-            "int2",
-            "DISTRUN_WIRE_DTYPE='int2' is not one of float16, bfloat16, int8, int4: correct or unset it",
-        ),
-        ("JAX_CALL", "pigeon", "DISTRUN_JAX_CALL='pigeon' is not one of auto, ffi, io_callback: correct or unset it"),
-        (
-            "TENSORFLOW_OP",
-            "xla",
-            "DISTRUN_TENSORFLOW_OP='xla' is not one of auto, kernel, numpy_function: correct or unset it",
-        ),
-        ("GPU_BACKEND", "gloo", "DISTRUN_GPU_BACKEND='gloo' is not one of auto, nccl, staged: correct or unset it"),
-        (
-            "AUTOTUNE_WIRE_DTYPES",
-            "bfloat16,int8",
-            "DISTRUN_AUTOTUNE_WIRE_DTYPES='bfloat16,int8' is no list of float16 and bfloat16, separated by commas: "
-            "correct or unset it",
-        ),
-        ("INPUT_WAIT", "1", "DISTRUN_INPUT_WAIT='1' is not a share from 0 (off) to below 1: correct or unset it"),
-        (
-            "SHARE_GPUS",
-            "yes",
-            "DISTRUN_SHARE_GPUS='yes' is neither 1 (ranks may share a GPU) nor 0: correct or unset it",
-        ),
-        (
-            "HOROVOD",
-            "true",
-            "DISTRUN_HOROVOD='true' is neither 1 (this rank runs in Horovod's mode) nor 0: correct or unset it",
-        ),
+        ("STALL_WARNING", "soon", "is not a number >= 0"),
+        ("STALL_TIMEOUT", "-1", "is not a number >= 0"),
+        ("START_TIMEOUT", "inf", "is not a number of seconds > 0"),
+        ("START_TIMEOUT", "0", "is not a number of seconds > 0"),
+        ("CACHE_CAPACITY", "nan", "is not a number >= 0"),
+        ("BUCKET_BYTES", "1M", "is not a number of bytes"),
+        ("FIRST_BUCKET_BYTES", "-5", "is not a number of bytes"),
+        ("BACKEND", "gloo", "is not one of auto, shared_memory, tcp, mpi"),
+        ("ALGORITHM", "star", "is not one of auto, direct, ring, halving-doubling, tree"),
+        ("WIRE_DTYPE", "int2", "is not one of float16, bfloat16, int8, int4"),
+        ("JAX_CALL", "pigeon", "is not one of auto, ffi, io_callback"),
+        ("TENSORFLOW_OP", "xla", "is not one of auto, kernel, numpy_function"),
+        ("GPU_BACKEND", "gloo", "is not one of auto, nccl, staged"),
+        ("AUTOTUNE_WIRE_DTYPES", "bfloat16,int8", "is no list of float16 and bfloat16, separated by commas"),
+        ("INPUT_WAIT", "1", "is not a share from 0 (off) to below 1"),
+        ("SHARE_GPUS", "yes", "is neither 1 (ranks may share a GPU) nor 0"),
+        ("HOROVOD", "true", "is neither 1 (this rank runs in Horovod's mode) nor 0"),
     ],
 )
-def test_an_impossible_value_is_one_sentence(variable, text, sentence):
+def test_an_impossible_value_is_one_sentence(variable, text, complaint):
     with pytest.raises(UsageError) as error:
         Settings.of({f"DISTRUN_{variable}": text})
-    assert str(error.value) == sentence
+    assert str(error.value) == f"DISTRUN_{variable}={text!r} {complaint}: correct or unset it"
 
 
 def test_a_network_that_cannot_be_is_refused():
@@ -156,11 +129,6 @@ def test_a_key_that_might_be_guessed_is_refused_and_not_shown():
 
 def test_the_key_is_in_no_log():
     assert SECRET not in repr(Settings.of({"DISTRUN_KEY": SECRET}))
-
-
-def test_settings_do_not_change():
-    with pytest.raises(FrozenInstanceError):
-        Settings().backend = "tcp"  # type: ignore[misc]
 
 
 def test_the_current_settings_are_those_of_the_environment_as_it_is_now(monkeypatch):

@@ -1,7 +1,5 @@
 """The plan of samples by rank, for any number of samples and ranks, any batch, seed and epoch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import chain

@@ -1,7 +1,5 @@
 """Positions: whatever ranks come and go, at whatever step, every sample of an epoch is done once."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

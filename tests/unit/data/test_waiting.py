@@ -1,7 +1,5 @@
 """When to say that training waits for its input: histories of times, and what was said at them."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.data.waiting import Judge, Stopwatch, is_due

@@ -1,7 +1,5 @@
 """scripts/prose finds headless docstrings, long lines, statements that a comment has broken, and replaced words."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from importlib.machinery import SourceFileLoader
@@ -46,12 +44,7 @@ def test_a_line_is_too_long_from_121_characters_unless_it_is_one_word(prose):
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "x = (\n    1  # why\n)\n",
-        "x = f(\n    1, 2\n)  # why\n",
-        "if (\n    x  # why\n):\n    pass\n",
-    ],
+    "source", ["x = (\n    1  # why\n)\n", "x = f(\n    1, 2\n)  # why\n", "if (\n    x  # why\n):\n    pass\n"]
 )
 def test_a_statement_that_only_a_comment_breaks_is_found(prose, source):
     assert [line for line, _ in prose.broken_statements(source)] == [1]

@@ -1,7 +1,5 @@
 """Operations completed by a thread of ours, on an engine that does what the test says."""
 
-from __future__ import annotations
-
 import threading
 from queue import SimpleQueue
 

@@ -1,7 +1,5 @@
 """A collective that a graph carries as text, and its use of memory, in a world of one rank."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

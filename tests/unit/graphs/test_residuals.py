@@ -1,7 +1,5 @@
 """Losses of gradients that graphs reduce, by PowerSGD in a world of one rank: whose they are, and when they count."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -39,7 +37,7 @@ def reduced(collective, places=(0, 1)):
 
 
 def owed():
-    """Return what is to be made up for, by place."""
+    """Return the residuals by place."""
     found = residuals.residuals()
     assert len(found) <= 1
     return {place: loss.lost for places in found.values() for place, loss in places.items()}

@@ -1,12 +1,11 @@
 """A rank that has ended before it joined the others, as an agent tells it and ranks learn it."""
 
-from __future__ import annotations
-
 import os
+import re
 import socket
-import threading
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.contract.elastic.interruption import Either
 from distrun.errors import BootstrapError
@@ -38,21 +37,13 @@ def test_an_agent_that_is_gone_ends_the_wait_too(agent):
 @pytest.mark.parametrize("is_elastic", [False, True])
 @pytest.mark.parametrize("position", [0, 1])
 def test_who_waits_in_init_learns_it_at_once(agent, position, is_elastic):
-    found, other, raised = departure(agent.environ), Departures(), []
+    found, other = departure(agent.environ), Departures()
     if is_elastic:
         found = Either(departure(other.environ), found)
-
-    def meet():
-        try:
-            rendezvous_within_host(f"{os.getpid()}", b"key", position, 3, 1000.0, found)
-        except BootstrapError as error:
-            raised.append(str(error))
-
-    waiting = threading.Thread(target=meet)
-    waiting.start()
+    waiting = started(rendezvous_within_host, f"{os.getpid()}", b"key", position, 3, 1000.0, found)
     agent.tell(SENTENCE.encode())
-    waiting.join(60)
-    assert raised == [SENTENCE]
+    with pytest.raises(BootstrapError, match=f"^{re.escape(SENTENCE)}$"):
+        waiting.result(DEADLINE)
 
 
 def test_a_descriptor_that_is_closed_or_something_else_by_now_tells_nothing(agent):

@@ -1,7 +1,5 @@
 """Endpoints are written and read in one way, and free ports are free."""
 
-from __future__ import annotations
-
 import errno
 import socket
 

@@ -1,7 +1,5 @@
 """The GPUs of a process follow from files and one variable, for the launcher and the ranks alike."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.contract.topology import Topology
@@ -16,7 +14,7 @@ UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 @pytest.fixture
 def machine_with(tmp_path, monkeypatch):
-    """Make a machine with so many GPUs in /proc and so many in /dev."""
+    """Make a machine with `listed` GPUs in /proc and `nodes` in /dev."""
 
     def make(listed, nodes):
         driver, dev = tmp_path / "proc", tmp_path / "dev"
@@ -67,21 +65,16 @@ CASES = [  # of CUDA_VISIBLE_DEVICES on a machine with two GPUs
 
 
 @pytest.mark.parametrize(("visible", "count"), CASES)
-def test_gpus_are_counted_as_cuda_would_enumerate_them(machine_with, visible, count):
+def test_gpus_are_counted_as_cuda_would_enumerate_them_and_each_has_a_rank(machine_with, monkeypatch, visible, count):
     machine_with(2, 2)
-    assert visible_gpus({} if visible is None else {gpus.VISIBLE: visible}) == count
-
-
-@pytest.mark.parametrize(("visible", "count"), CASES)
-def test_the_launcher_starts_as_many_ranks_as_the_runtime_has_gpus_for(machine_with, monkeypatch, visible, count):
-    machine_with(2, 2)
+    environ = {} if visible is None else {gpus.VISIBLE: visible}
+    assert visible_gpus(environ) == count
     monkeypatch.delenv(gpus.VISIBLE, raising=False)
-    if visible is not None:
-        monkeypatch.setenv(gpus.VISIBLE, visible)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(machine, "count_cores", lambda: 3)
     ranks = machine.default_slots()
     assert ranks == (count or 3)
-    environ = {} if visible is None else {gpus.VISIBLE: visible}
     bound = [devices.bind(Topology(rank, ranks, rank, ranks, 0, 1, "alpha"), environ) for rank in range(ranks)]
     if count:
         assert bound == [Cuda(rank) for rank in range(count)]

@@ -1,7 +1,5 @@
 """The identity of this machine."""
 
-from __future__ import annotations
-
 import uuid
 
 from distrun.host.identity import boot_id

@@ -1,7 +1,5 @@
 """The interfaces of a machine, and those that a job may use."""
 
-from __future__ import annotations
-
 import ipaddress
 import json
 import socket

@@ -1,7 +1,5 @@
 """Numbers that nobody has are none, before anything is made of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.host.numerals import whole_number

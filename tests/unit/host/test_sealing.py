@@ -1,7 +1,5 @@
 """Sealed messages: the other side opens them, in order, and nobody else opens or makes one."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

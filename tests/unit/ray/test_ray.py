@@ -1,7 +1,5 @@
 """The request to an executor on Ray, the ranks of workers by node, and the variables of the ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

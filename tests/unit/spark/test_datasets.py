@@ -1,7 +1,5 @@
 """Row groups of Parquet files, dealt out to ranks and cut into batches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from distrun.spark.datasets import Dataset, Piece, split  # noqa: E402
 
 
 def written(folder, sizes, group=7):
-    """Return a dataset of files with so many rows, numbered through."""
+    """Return a dataset of files with these numbers of rows, numbered through."""
     start = 0
     for number, size in enumerate(sizes):
         table = pyarrow.table({"id": np.arange(start, start + size), "text": [str(i) for i in range(size)]})

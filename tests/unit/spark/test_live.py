@@ -1,7 +1,5 @@
 """The output of ranks, from task 0 to the driver: live, or what is left for the report."""
 
-from __future__ import annotations
-
 import io
 import threading
 

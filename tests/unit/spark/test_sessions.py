@@ -1,7 +1,5 @@
 """Errors of Spark, told in a sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.spark.sessions import in_words

@@ -1,7 +1,5 @@
 """How scripts/test chooses tests, resumes parts and counts what pytest says."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -35,10 +35,6 @@ def test_dtypes_are_not_mixed():
     assert plan_buckets(mixed, [0, 1, 2]) == [[1], [0, 2]]
 
 
-def test_nothing_to_plan_gives_no_bucket():
-    assert plan_buckets([], []) == []
-
-
 def test_groups_are_buckets_of_their_own_and_the_rest_is_planned_as_usual():
     assert plan_grouped_buckets(items(1, 1, 1, 1, 1), [[4, 0], [2]], [4, 3, 2, 1, 0]) == [[2], [3, 1], [4, 0]]
 
@@ -48,7 +44,7 @@ def test_groups_are_divided_by_dtype():
     assert plan_grouped_buckets(mixed, [[0, 1, 2]], [0, 1, 2]) == [[1], [0, 2]]
 
 
-def test_equal_groups_are_of_neighbours_and_never_empty():
+def test_equal_groups_are_consecutive_and_never_empty():
     assert equal_groups(7, 3) == [[0, 1, 2], [3, 4], [5, 6]]
     assert equal_groups(2, 5) == [[0], [1]]
 

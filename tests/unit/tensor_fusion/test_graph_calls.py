@@ -1,8 +1,6 @@
 """Which gradients go into which call: every one exactly once, small ones together, in the order in which they will be
 there."""
 
-from __future__ import annotations
-
 from hypothesis import given, strategies as st
 
 from distrun.tensor_fusion.buckets import GradientInfo
@@ -50,7 +48,3 @@ def test_without_a_threshold_there_is_one_call():
         None,
     ]
     assert plan_calls(items) == [GraphCall(alone=(1, 2, 4), joined=((0, 3),))]
-
-
-def test_nothing_needs_no_call():
-    assert plan_calls([]) == []

@@ -1,6 +1,4 @@
-"""PowerSGD's approximation: exact for matrices of a low rank, and what it loses of others is made up for."""
-
-from __future__ import annotations
+"""PowerSGD's approximation: exact for matrices of a low rank, and what it loses of others is added to the next step."""
 
 import numpy as np
 import pytest

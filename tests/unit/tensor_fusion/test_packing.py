@@ -51,14 +51,6 @@ def test_what_was_cut_in_one_way_may_be_put_together_in_another(sizes, others, s
     assert not out or again.tolist() == buffer.tolist()
 
 
-def test_unpacking_leaves_the_buffer_alone_and_fills_every_part():
-    buffer = np.arange(6.0)
-    parts = [np.zeros(2), np.zeros(0), np.zeros(4)]
-    unpack(buffer, parts)
-    assert [part.tolist() for part in parts] == [[0.0, 1.0], [], [2.0, 3.0, 4.0, 5.0]]
-    assert buffer.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-
-
 def test_a_buffer_of_another_length_is_not_filled():
     with pytest.raises(ValueError, match=r"."):
         pack([np.ones(2), np.ones(2)], np.empty(3))

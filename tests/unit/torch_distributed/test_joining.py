@@ -1,7 +1,5 @@
 """The launch contract that ranks make of what they tell each other, and the worlds that they refuse to be."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`--torch-backend`: which of the backends that a script may ask for are replaced by ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.torch_distributed.substitution import chosen_backend

@@ -1,7 +1,5 @@
 """Activities of ranks, told from their last events."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runner.decisions.failure_report import format_activities

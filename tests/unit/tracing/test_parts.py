@@ -1,7 +1,5 @@
 """Parts of a timeline: ranks that begin at once do not take each other's for those of ranks that are gone."""
 
-from __future__ import annotations
-
 import fcntl
 
 from distrun.tracing.parts import part

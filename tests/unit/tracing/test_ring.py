@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, strategies as st
+from in_process.calls import started
 from session.hypothesis_profiles import examples
 
 from distrun.tracing import layout
@@ -200,14 +200,10 @@ def test_threads_write_side_by_side():
         for value in range(first, first + each):
             ring.enter(BACKWARD, value)
 
-    threads = [threading.Thread(target=write, args=(index * each,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
+    writing = [started(write, index * each) for index in range(4)]
     seen = []
-    while any(thread.is_alive() for thread in threads):
+    while not all(each.done() for each in writing):
         seen += [event.value for event in read(reader)]
-    for thread in threads:
-        thread.join()
     seen += [event.value for event in read(reader)]
     assert sorted(seen) == list(range(4 * each))
 

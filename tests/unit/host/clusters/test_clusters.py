@@ -1,8 +1,6 @@
 """Clusters that tell each container which of the job's hosts it is: their variables, as documented, in and a place
 out."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -76,7 +74,6 @@ def test_the_main_node_of_aws_batch_is_host_0_and_needs_no_address():
     for index in range(4):
         variables = {"AWS_BATCH_JOB_NODE_INDEX": str(index), "AWS_BATCH_JOB_MAIN_NODE_INDEX": "2"}
         found = detect({**(main if index == 2 else BATCH), **variables})
-        assert found is not None
         places.append(found.index)
     assert places == [1, 2, 0, 3]
 

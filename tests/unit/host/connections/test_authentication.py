@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from in_process.calls import started
 
 from distrun.host.connections.authentication import (
     SIZE,
@@ -23,27 +24,14 @@ from distrun.host.connections.authentication import (
 KEY = bytes(range(32))
 
 
-class Side(threading.Thread):
-    """Plays a handshake on its end of a connection, and hangs up."""
+def side(connection: socket.socket, handshake: Handshake[Any]) -> Future[None]:
+    """Play a handshake on this end of a connection, and hang up."""
 
-    def __init__(self, connection: socket.socket, handshake: Handshake[Any]) -> None:
-        super().__init__()
-        self._play: Callable[[], Any] = lambda: run_handshake(connection, handshake)
-        self._connection = connection
-        self.error: Exception | None = None
-        self.start()
+    def play() -> None:
+        with connection:
+            run_handshake(connection, handshake)
 
-    def run(self) -> None:
-        try:
-            with self._connection:
-                self._play()
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> Exception | None:
-        self.join(60.0)
-        assert not self.is_alive()
-        return self.error
+    return started(play)
 
 
 @pytest.fixture(params=[socket.SOCK_STREAM, socket.SOCK_SEQPACKET], ids=["stream", "messages"])
@@ -56,39 +44,29 @@ def ends(request) -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def test_a_side_that_knows_the_key_is_believed(ends):
-    server, client = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(KEY, b"tea"))
-    assert (server.end(), client.end()) == (None, None)
+    server, client = side(ends[0], server_side(KEY, b"tea")), side(ends[1], client_side(KEY, b"tea"))
+    assert (server.exception(60.0), client.exception(60.0)) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("key", "context"), [(KEY[::-1], b"tea"), (b"", b"tea"), (KEY, b"coffee")], ids=["another key", "no key", "context"]
 )
 def test_a_side_that_does_not_is_not_and_both_learn_it(ends, key, context):
-    server, client = Side(ends[0], server_side(KEY, b"tea")), Side(ends[1], client_side(key, context))
-    assert isinstance(server.end(), AuthenticationError)
-    assert isinstance(client.end(), AuthenticationError)
+    server, client = side(ends[0], server_side(KEY, b"tea")), side(ends[1], client_side(key, context))
+    assert isinstance(server.exception(60.0), AuthenticationError)
+    assert isinstance(client.exception(60.0), AuthenticationError)
 
 
-def test_a_server_that_does_not_know_the_key_is_not_believed(ends):
+@pytest.mark.parametrize("is_mirror", [False, True])
+def test_a_server_that_makes_a_proof_up_or_sends_it_back_to_its_maker_is_not_believed(ends, is_mirror):
     def impostor() -> Handshake[None]:
         yield bytes(SIZE)
-        yield 2 * SIZE
-        yield bytes(SIZE)
-
-    server, client = Side(ends[0], impostor()), Side(ends[1], client_side(KEY, b""))
-    assert server.end() is None
-    assert isinstance(client.end(), AuthenticationError)
-
-
-def test_a_proof_sent_back_to_its_maker_proves_nothing(ends):
-    def mirror() -> Handshake[None]:
-        yield bytes(SIZE)
         answer = yield 2 * SIZE
-        yield answer[:SIZE]
+        yield answer[:SIZE] if is_mirror else bytes(SIZE)
 
-    server, client = Side(ends[0], mirror()), Side(ends[1], client_side(KEY, b""))
-    assert server.end() is None
-    assert isinstance(client.end(), AuthenticationError)
+    server, client = side(ends[0], impostor()), side(ends[1], client_side(KEY, b""))
+    assert server.exception(60.0) is None
+    assert isinstance(client.exception(60.0), AuthenticationError)
 
 
 def test_what_was_overheard_serves_nobody():
@@ -118,9 +96,9 @@ def record(key: bytes) -> list[bytes]:
 
 
 def test_a_connection_that_ends_before_a_proof_is_no_failed_authentication(ends):
-    client = Side(ends[1], client_side(KEY, b""))
+    client = side(ends[1], client_side(KEY, b""))
     ends[0].close()
-    error = client.end()
+    error = client.exception(60.0)
     assert isinstance(error, ConnectionError)
 
 

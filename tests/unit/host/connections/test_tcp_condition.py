@@ -1,7 +1,5 @@
 """The condition of a connection on which something has waited, in plain words."""
 
-from __future__ import annotations
-
 import socket
 import time
 from contextlib import suppress

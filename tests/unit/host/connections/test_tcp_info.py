@@ -1,7 +1,5 @@
 """TCP_INFO of real connections, and when it means that the other host is gone."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import suppress
 
@@ -39,7 +37,7 @@ def test_the_kernel_is_asked_about_a_real_connection():
 
 
 def test_a_process_that_does_not_read_is_no_dead_host():
-    """The window is closed, and the kernel there answers whoever asks for it."""
+    """The window is closed, and the kernel there answers its probes."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))

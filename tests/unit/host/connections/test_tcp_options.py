@@ -1,7 +1,5 @@
 """The options by which the kernel notices that a host is gone, and that one is back."""
 
-from __future__ import annotations
-
 import math
 import socket
 
@@ -23,7 +21,7 @@ from distrun.host.connections.tcp_options import set_tcp_options
         ({"timeout": 1e9, "may_be_unread": True}, (1, 32767, 32767, 127, 2**31 - 1)),
     ],
 )
-def test_a_host_counts_as_dead_after_so_many_seconds_of_silence(options, expected):
+def test_a_host_counts_as_dead_after_the_timeout(options, expected):
     names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
     with socket.socket() as connection:
         set_tcp_options(connection, **options)
@@ -31,7 +29,7 @@ def test_a_host_counts_as_dead_after_so_many_seconds_of_silence(options, expecte
         assert (is_probed, *(connection.getsockopt(socket.IPPROTO_TCP, name) for name in names)) == expected
 
 
-def test_a_host_may_be_silent_for_ever():
+def test_a_timeout_of_0_never_ends():
     with socket.socket() as connection:
         set_tcp_options(connection, 0)
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 0

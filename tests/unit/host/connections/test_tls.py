@@ -8,10 +8,10 @@ import socket
 import ssl
 import threading
 import time
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from in_process.calls import DEADLINE, at_once, started
 from session.hypothesis_profiles import examples
 
 from distrun.errors import BootstrapError
@@ -23,29 +23,22 @@ from distrun.runtime.transport.connections import Channel, ConnectionSet, Stream
 
 KEY = bytes(range(32))
 HERE = "127.0.0.1"
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
 
 def shake_hands(ends, sessions):
-    """Run both sides; returns what each raised."""
-    errors: list[Any] = [None, None]
+    """Run both sides; return what each raised."""
 
-    def run(side: int) -> None:
+    def run(side: int) -> Exception | None:
         try:
             ends[side].settimeout(DEADLINE)
             run_handshake(ends[side], sessions[side].handshake())
             ends[side].settimeout(None)
         except (OSError, BootstrapError) as error:
-            errors[side] = error
             ends[side].close()
+            return error
+        return None
 
-    threads = [threading.Thread(target=run, args=(side,)) for side in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
-    return errors
+    return at_once(run, range(2))
 
 
 def tls_pair(buffer: int = 0) -> tuple[TlsSocket, TlsSocket]:
@@ -72,18 +65,11 @@ def pair():
 
 def test_a_dialled_connection_is_encrypted_with_tls_1_3_and_both_can_talk():
     listener = Listener([listen(HERE)], KEY, is_encrypted=True)
-    found: dict[str, Any] = {}
-    thread = threading.Thread(
-        target=lambda: found.update(peer=dial(listener.endpoints, KEY, {"name": "a"}, 1e9, is_encrypted=True))
-    )
-    thread.start()
-    answer = listener.receive(DEADLINE)
-    thread.join(DEADLINE)
-    assert answer is not None
-    ours, introduction = answer
-    with ours, found["peer"].socket as theirs:
-        assert introduction == {"name": "a"}
-        assert found["peer"].key == KEY
+    dialed = started(lambda: dial(listener.endpoints, KEY, {"name": "a"}, 1e9, is_encrypted=True))
+    ours, introduction = listener.receive(DEADLINE)
+    peer = dialed.result(DEADLINE)
+    with ours, peer.socket as theirs:
+        assert (introduction, peer.key) == ({"name": "a"}, KEY)
         for connection in (ours, theirs):
             assert connection._tls.version() == "TLSv1.3"
             assert connection.gettimeout() is None
@@ -104,7 +90,7 @@ def test_two_sides_that_want_different_things_do_not_connect_and_say_why(served,
     listener = Listener([listen(HERE)], KEY, is_encrypted=served)
     come, end = listener._begin, threading.Event()
     came: list[str] = []
-    listener._begin = lambda connection, address: (came.append(address), come(connection, address))  # type: ignore
+    listener._begin = lambda connection, address: (came.append(address), come(connection, address))
     ours, theirs = socket.socketpair()
 
     def serve() -> None:
@@ -114,12 +100,11 @@ def test_two_sides_that_want_different_things_do_not_connect_and_say_why(served,
         while not end.is_set():
             assert listener.receive(0.05) is None
 
-    thread = threading.Thread(target=serve)
-    thread.start()
+    serving = started(serve)
     with ours, pytest.raises(BootstrapError, match=said):
         dial(listener.endpoints, KEY, {}, time.monotonic() + DEADLINE, stop_on=[ours.fileno()], is_encrypted=not served)
     end.set()
-    thread.join(DEADLINE)
+    serving.result(DEADLINE)
     listener.close()
 
 
@@ -140,23 +125,18 @@ def test_a_client_without_a_certificate_is_refused():
     ends = socket.socketpair()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    answer: list[object] = []
 
-    def stranger() -> None:
-        with ends[1]:
-            try:
-                with context.wrap_socket(ends[1]) as talking:
-                    answer.append(talking.recv(1))
-            except OSError as error:
-                answer.append(error)
+    def stranger() -> bytes:
+        with ends[1], context.wrap_socket(ends[1]) as talking:
+            return talking.recv(1)
 
-    thread = threading.Thread(target=stranger)
-    thread.start()
+    answer = started(stranger)
     with ends[0], pytest.raises(TlsError, match="the other side cannot encrypt with the job key"):
         run_handshake(ends[0], Session(KEY, b"", True).handshake())
-    thread.join(DEADLINE)
-    assert len(answer) == 1
-    assert not isinstance(answer[0], bytes) or answer[0] == b""
+    try:
+        assert answer.result(DEADLINE) == b""
+    except OSError:
+        pass
 
 
 def test_both_sides_derive_the_same_certificates_and_each_connection_its_own():
@@ -239,7 +219,7 @@ def test_one_thread_sends_while_another_receives(pair):
     server, client = pair
     server.setblocking(False)
     count = 5_000
-    echo = threading.Thread(target=lambda: [client.sendall(client.recv(1)) for _ in range(count)])
+    echo = started(lambda: [client.sendall(client.recv(1)) for _ in range(count)])
     heard = bytearray()
 
     def hear() -> None:
@@ -252,9 +232,7 @@ def test_one_thread_sends_while_another_receives(pair):
             except BlockingIOError:
                 continue
 
-    ear = threading.Thread(target=hear)
-    echo.start()
-    ear.start()
+    ear = started(hear)
     sent = 0
     while sent < count:
         try:
@@ -262,8 +240,7 @@ def test_one_thread_sends_while_another_receives(pair):
         except BlockingIOError:
             continue
     for thread in (echo, ear):
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+        thread.result(DEADLINE)
     assert heard == b"!" * count
 
 
@@ -311,9 +288,16 @@ def relay():
     made.close()
 
 
+@pytest.fixture
+def connections(relay):
+    made = ConnectionSet()
+    yield made
+    made.close()
+
+
 @pytest.mark.parametrize("place", [7, -1])
-def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, place):
-    connections, heard, ended = ConnectionSet(), [], []
+def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, connections, place):
+    heard, ended = [], []
     Channel(connections, relay.receiver, heard.append, ended.append)
     relay.send(b"\x05\0\0\0hello")
     connections.progress()
@@ -321,11 +305,10 @@ def test_a_message_that_was_changed_on_the_way_ends_the_connection_with_a_senten
     connections.progress()
     assert heard == [b"hello"]
     assert "its connection broke (what came was changed on the way" in ended[0]
-    connections.close()
 
 
-def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay):
-    connections, ended = ConnectionSet(), []
+def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentence(relay, connections):
+    ended = []
     stream = Stream(connections, relay.receiver, ended.append)
     into = bytearray(8)
     ticket = stream.receive(memoryview(into))
@@ -335,12 +318,10 @@ def test_an_array_that_was_changed_on_the_way_ends_the_connection_with_a_sentenc
     connections.progress()
     assert ticket.left
     assert "what came was changed on the way" in ended[0]
-    connections.close()
 
 
-def test_arrays_that_came_with_one_another_are_all_found(relay):
+def test_arrays_that_came_with_one_another_are_all_found(relay, connections):
     """They are decrypted long before they are asked for, and nothing more comes that a poll would tell of."""
-    connections = ConnectionSet()
     stream = Stream(connections, relay.receiver, lambda reason: None)
     relay.send(b"abcdefghij")
     parts = [bytearray(size) for size in (1, 2, 3, 4)]
@@ -348,11 +329,9 @@ def test_arrays_that_came_with_one_another_are_all_found(relay):
     connections.progress()
     assert [ticket.left for ticket in tickets] == [0, 0, 0, 0]
     assert b"".join(parts) == b"abcdefghij"
-    connections.close()
 
 
-def test_many_small_arrays_that_wait_are_read_at_once(relay):
-    connections = ConnectionSet()
+def test_many_small_arrays_that_wait_are_read_at_once(relay, connections):
     stream = Stream(connections, relay.receiver, lambda reason: None)
     parts = [bytearray(1) for _ in range(100)]
     tickets = [stream.receive(memoryview(part)) for part in parts]
@@ -360,4 +339,3 @@ def test_many_small_arrays_that_wait_are_read_at_once(relay):
     connections.progress()
     assert not any(ticket.left for ticket in tickets)
     assert b"".join(parts) == bytes(range(100))
-    connections.close()

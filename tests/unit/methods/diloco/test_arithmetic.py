@@ -1,7 +1,5 @@
 """Outer steps are those of SGD with Nesterov momentum, however they are cut into pieces."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, strategies as st
 

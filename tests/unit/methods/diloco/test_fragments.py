@@ -1,7 +1,5 @@
 """Parameters are divided into consecutive fragments that are about equal."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st

@@ -1,7 +1,5 @@
 """Which anchors all ranks take when they merge."""
 
-from __future__ import annotations
-
 from distrun.methods.diloco.merging import MergeState, Plan, plan
 
 

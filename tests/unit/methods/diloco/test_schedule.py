@@ -1,7 +1,5 @@
 """When fragments are due, and when their averages are used."""
 
-from __future__ import annotations
-
 from hypothesis import given, strategies as st
 
 from distrun.methods.diloco.schedule import MOST_DELAY, Schedule

@@ -1,7 +1,5 @@
 """Impossible settings are refused, with the value and what is allowed."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError
@@ -26,10 +24,6 @@ from distrun.methods.diloco.settings import OuterSettings, check_equal
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         OuterSettings(**options)
-
-
-def test_the_defaults_are_possible():
-    assert OuterSettings() == OuterSettings(50, 0.7, 0.9, "int4", True, 4, 0)
 
 
 def test_ranks_with_other_settings_are_named_with_what_differs():

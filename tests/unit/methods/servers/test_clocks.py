@@ -1,7 +1,5 @@
 """Waiting for workers that are behind, by the numbers of steps."""
 
-from __future__ import annotations
-
 from distrun.methods.servers.clocks import LEFT, are_complete, needed, slowest
 
 

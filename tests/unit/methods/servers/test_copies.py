@@ -1,7 +1,5 @@
 """Copies of what servers hold: what is read is what was written last, by a process before, and nothing is left."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

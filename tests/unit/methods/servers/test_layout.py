@@ -1,7 +1,5 @@
 """The parts of all servers together are all parameters, each element once."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """Rules of optimizers that follow from others: the rest is compared with torch and Keras where these are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,12 +1,10 @@
 """Histories of pushes on one server, and servers that die at every place of an update."""
 
-from __future__ import annotations
-
 import os
-import threading
 
 import numpy as np
 import pytest
+from in_process.calls import DEADLINE, started as in_thread
 
 from distrun.errors import MismatchError
 from distrun.methods.servers import memory, store as store_module
@@ -22,7 +20,6 @@ ADAM = Rule(
 )
 PLAIN = Rule("torch.SGD", {"momentum": 0.0, "dampening": 0.0, "nesterov": False, "weight_decay": 0.0, "delay": 0})
 ADAGRAD = Rule("torch.Adagrad", {"weight_decay": 0.0, "lr_decay": 0.1, "eps": 1e-10, "initial": 0.5})
-DEADLINE = 60.0
 
 
 @pytest.fixture
@@ -123,13 +120,10 @@ def test_a_synchronous_step_is_complete_when_the_others_leave(fd):
 def test_a_worker_waits_until_the_slowest_has_come_so_far(fd):
     store = started(fd, layout_of())
     store.push(0, 0, push(1))
-    passed = threading.Event()
-    waiting = threading.Thread(target=lambda: (store.await_clock(1), passed.set()))
-    waiting.start()
-    assert not passed.is_set()
+    waiting = in_thread(store.await_clock, 1)
+    assert not waiting.done()
     store.push(1, 0, push(2))
-    assert passed.wait(DEADLINE)
-    waiting.join()
+    waiting.result(DEADLINE)
 
 
 def test_rows_that_there_are_not_are_refused_and_nothing_is_changed(fd):
@@ -167,7 +161,7 @@ def test_a_server_that_dies_anywhere_in_an_update_loses_nothing_and_applies_noth
     history = [(0, 0, 1), (1, 0, 2)]  # worker, step, seed
 
     def died_after(writes):
-        """Run the history on servers of which the first dies after so many writes; whether it did, and the end."""
+        """Run the history on servers, the first of which dies at a write. Return whether it did, and the end."""
         fd = os.memfd_create("test")
         store = started(fd, layout)
         store._block._words = words = Words(store._block._words, writes)
@@ -208,11 +202,9 @@ def test_an_update_that_a_dead_server_has_begun_is_completed_before_another(fd):
     with pytest.raises(Died):
         store.push(0, 0, push(1))
     store = opened(fd, layout)
-    other = threading.Thread(target=store.push, args=(1, 0, push(2)))
-    other.start()
+    other = in_thread(store.push, 1, 0, push(2))
     store.push(0, 0, push(1))
-    other.join(DEADLINE)
-    assert not other.is_alive()
+    other.result(DEADLINE)
     total = push(1).dense + push(2).dense
     np.testing.assert_allclose(store.dense, np.arange(22) - 0.1 * total, rtol=1e-5)
 

@@ -1,7 +1,5 @@
 """How an agent ends what it has started when it has lost its launcher."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The signals that are due to what an agent still has to end, as histories of times."""
 
-from __future__ import annotations
-
 from signal import SIGKILL, SIGTERM
 
 from distrun.runner.agent.ending import Termination

@@ -1,7 +1,5 @@
 """The agent's end of the connection to its launcher."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

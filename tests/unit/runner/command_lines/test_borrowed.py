@@ -1,7 +1,5 @@
 """Flags of other launchers are understood on our own command line, where only one is meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.cli import distrun

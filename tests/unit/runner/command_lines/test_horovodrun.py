@@ -1,7 +1,5 @@
 """Command lines of horovodrun, and its configuration files, become ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError
@@ -27,10 +25,7 @@ def ours(line):
         ("--mpi --mpi-args=--tag cmd", "--launcher mpirun --mpi-args --tag cmd"),
         ("-cb", "--check-build"),
         ("-v", "--version"),
-        (
-            "--fusion-threshold-mb 32 cmd",
-            "-x DISTRUN_FUSION_THRESHOLD=33554432 -x DISTRUN_BUCKET_BYTES=33554432 cmd",
-        ),
+        ("--fusion-threshold-mb 32 cmd", "-x DISTRUN_FUSION_THRESHOLD=33554432 -x DISTRUN_BUCKET_BYTES=33554432 cmd"),
         ("--cache-capacity 0 --tcp cmd", "-x DISTRUN_CACHE_CAPACITY=0 -x NCCL_IB_DISABLE=1 cmd"),
         ("--no-stall-check cmd", "--stall-warning 0 --stall-timeout 0 cmd"),
         (

@@ -1,7 +1,5 @@
 """Command lines of Open MPI's, MPICH's and Intel MPI's mpirun become ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

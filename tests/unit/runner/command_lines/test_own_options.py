@@ -1,7 +1,5 @@
 """An option of ours whose value may be left out."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.cli import distrun

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -205,14 +203,6 @@ def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
     assert "did you mean 'python ./train.py'?" in sentence
 
 
-def test_an_address_for_metrics_that_another_program_has_is_refused(refused):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        status, sentence = refused("-np", "1", "--metrics", f":{port}", "true")
-    assert status == 2
-    assert f"--metrics cannot listen at 127.0.0.1:{port}: Address already in use" in sentence
-
-
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -230,9 +220,6 @@ def test_an_address_for_metrics_that_another_program_has_is_refused(refused):
 def test_errors_of_a_call_speak_of_arguments_and_not_of_options(arguments, complaint):
     with pytest.raises(UsageError, match=complaint):
         run(print, **arguments)
-
-
-# What is shown in the place of a job ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -265,7 +252,7 @@ def test_a_dry_run_shows_the_first_ranks_and_the_limits_of_an_elastic_job(shown)
     assert "elastic: 2 ranks, from 1 to 2 later on; 10 failures within 3600 s; 1 spare per host" in text
 
 
-def test_a_program_with_the_name_of_a_command_of_ours_can_be_started(shown, tmp_path: Path, monkeypatch):
+def test_a_program_with_the_name_of_a_command_of_ours_can_be_started(shown, tmp_path, monkeypatch):
     program = tmp_path / "doctor"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

@@ -1,7 +1,5 @@
 """Command lines of torchrun become ours."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Words of another launcher's command line become those of ours, or are refused with one sentence."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.cli import distrun

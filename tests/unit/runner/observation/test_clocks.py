@@ -92,7 +92,7 @@ def test_answers_alone_tell_of_clocks(clocks):
 
 
 def test_what_ranks_do_together_tells_how_far_their_clocks_are_apart(clocks):
-    for number, late in ((1, "a"), (2, "b")):  # whoever is late is done at once, the other one 0.1 ms later
+    for number, late in ((1, "a"), (2, "b")):  # the one that is late is done at once, the other one 0.1 ms later
         for host, ahead in (("a", 3 * SECOND), ("b", 5 * SECOND)):
             at = ahead + number * SECOND
             submitted, end = (at, at + MS // 20) if host == late else (at - 5 * MS, at + MS // 10)

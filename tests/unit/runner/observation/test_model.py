@@ -1,4 +1,4 @@
-"""The model of a running job, by histories of events: where the time goes, and whom the others wait for."""
+"""The model of a running job, by histories of events: where the time goes, and which rank the others wait for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from histories.training import MS, NAMES, START, History, event, played
+from histories.training import MS, NAMES, START, History, event, play, played
 from session.tiers import one_in_gate
 
 from distrun.runner.observation.consumer import Source
@@ -26,7 +26,7 @@ def noise(seed: int, share: float = 0.1) -> Callable[[int, int], float]:
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_a_rank_that_is_20_ms_late_with_its_input_is_named_within_10_seconds(size: int) -> None:
+def test_a_rank_that_is_20_ms_late_with_its_input_is_named_within_10_seconds(size):
     model = Model()
     history = History(size, input_ms=lambda rank, step: 21.0 if rank == size - 1 else 1.0)
     named_at = next(at for at in played(history, 20, model) if model.stragglers)
@@ -39,7 +39,7 @@ def test_a_rank_that_is_20_ms_late_with_its_input_is_named_within_10_seconds(siz
     assert not straggler.stands
 
 
-def test_it_stands_after_half_a_minute_and_is_forgotten_when_it_has_caught_up() -> None:
+def test_it_stands_after_half_a_minute_and_is_forgotten_when_it_has_caught_up():
     model = Model()
     history = History(4, input_ms=lambda rank, step: 21.0 if rank == 3 and step < 700 else 1.0)
     stood = False
@@ -50,26 +50,23 @@ def test_it_stands_after_half_a_minute_and_is_forgotten_when_it_has_caught_up() 
 
 
 @pytest.mark.parametrize("seed", one_in_gate(*range(5)))
-def test_nobody_is_named_for_noise(seed: int) -> None:
+def test_nobody_is_named_for_noise(seed):
     model = Model()
     for at in played(History(4, forward_ms=noise(seed)), 60, model):
         assert model.stragglers == [], at
 
 
-def test_both_ranks_of_a_slow_host_are_named() -> None:
-    model = Model()
-    for _ in played(History(8, forward_ms=lambda rank, step: 60.0 if rank >= 6 else 40.0), 12, model):
-        pass
+def test_both_ranks_of_a_slow_host_are_named():
+    model = play(History(8, forward_ms=lambda rank, step: 60.0 if rank >= 6 else 40.0), 12, Model())
     assert {one.rank for one in model.stragglers} == {6, 7}
     assert all("forward and backward passes take longer" in one.sentence for one in model.stragglers)
 
 
-def test_where_the_time_of_each_rank_goes() -> None:
+def test_where_the_time_of_each_rank_goes():
     seconds = []
     model = Model(seconds.append)
     history = History(3, input_ms=lambda rank, step: 21.0 if rank == 1 else 1.0)  # 21 + 40 + 2 + 1 = 64 ms
-    for _ in played(history, 30, model):
-        pass
+    play(history, 30, model)
     sums = total(seconds[2:])
     shares = {state: seconds / sums[0].length for state, seconds in sums[0].states.items()}
     assert shares[INPUT] == pytest.approx(1 / 64, abs=0.01)
@@ -82,11 +79,9 @@ def test_where_the_time_of_each_rank_goes() -> None:
     assert model.samples_per_second(0) == pytest.approx(32_000 / 64, rel=0.05)
 
 
-def test_a_rank_that_stops_in_its_data_loader_is_missed_before_anything_is_done() -> None:
-    model = Model()
+def test_a_rank_that_stops_in_its_data_loader_is_missed_before_anything_is_done():
     history = History(3)
-    for _ in played(history, 5, model):
-        pass
+    model = play(history, 5, Model())
     at = history.now
     for rank in (0, 1):
         model.events(Source(rank, rank, "h1"), [event(WAITING, at + 10 * MS, name=1)], NAMES)
@@ -100,11 +95,9 @@ def test_a_rank_that_stops_in_its_data_loader_is_missed_before_anything_is_done(
     assert half * 0.5 <= 8
 
 
-def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more() -> None:
-    model = Model()
+def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more():
     history = History(2)
-    for _ in played(history, 5, model):
-        pass
+    model = play(history, 5, Model())
     at = history.now
     used = {"cpu": 1.0, "memory": 1}
     for half, ranks in enumerate([{"0": used}, {}]):
@@ -121,10 +114,8 @@ def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more() -> None:
     assert model.recent(0).length < 10
 
 
-def test_the_ranks_of_a_host_that_tells_nothing_any_more_are_gone_until_it_does() -> None:
-    model = Model()
-    for _ in played(History(2), 5, model):
-        pass
+def test_the_ranks_of_a_host_that_tells_nothing_any_more_are_gone_until_it_does():
+    model = play(History(2), 5, Model())
     sample = {"time": model.now, "cpu": 5, "memory": 6, "network": {}, "ranks": {"1": {"cpu": 1.0, "memory": 1}}}
     model.sample("h2", sample)
     model.tick(model.now + 4_500 * MS)
@@ -136,16 +127,15 @@ def test_the_ranks_of_a_host_that_tells_nothing_any_more_are_gone_until_it_does(
     assert not model.ranks[1].account.is_gone
 
 
-def test_many_operations_are_looked_at_now_and_then() -> None:
+def test_many_operations_are_looked_at_now_and_then():
     model = Model()
-    model._operations.MOST = 50  # type: ignore[misc]
-    for _ in played(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 12, model):
-        pass
+    model._operations.MOST = 50
+    play(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 12, model)
     assert model._operations.stride > 1
     assert [one.rank for one in model.stragglers] == [3]
 
 
-def test_rates_of_the_network_are_those_of_the_busiest_interface() -> None:
+def test_rates_of_the_network_are_those_of_the_busiest_interface():
     model = Model()
     for second in (0, 1, 2):
         network = {"lo": [9e9 * second, 9e9 * second], "eth0": [1000 * second, 50 * second], "docker0": [second, 0]}
@@ -153,7 +143,7 @@ def test_rates_of_the_network_are_those_of_the_busiest_interface() -> None:
     assert (model.hosts["h1"].received, model.hosts["h1"].sent) == (1000, 50)
 
 
-def test_what_travels_in_bursts_has_a_rate_over_ten_seconds() -> None:
+def test_what_travels_in_bursts_has_a_rate_over_ten_seconds():
     model = Model()
     for second in range(31):
         network = {"eth0": [10_000 * (second // 10), 0]}

@@ -1,7 +1,5 @@
 """Streams that are not shown, chosen by the place of ranks on their host."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

@@ -1,7 +1,5 @@
 """Bytes of many ranks become tidy lines, and none is lost."""
 
-from __future__ import annotations
-
 from hypothesis import given, strategies as st
 
 from distrun.runner.output.lines import LONGEST, Console, LineSplitter

@@ -1,7 +1,5 @@
 """The panel at the bottom of a terminal: what scrolls above it, and what becomes of progress bars."""
 
-from __future__ import annotations
-
 import os
 import pty
 

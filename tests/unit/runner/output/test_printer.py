@@ -8,12 +8,12 @@ import re
 import threading
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runner.decisions.events import OutputClosed, Printed
 from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import DescriptorSink, RankFiles, TextSink
 
-DEADLINE = 60.0
 STYLE = Style()
 
 
@@ -163,11 +163,10 @@ def test_a_non_blocking_descriptor_gets_all_bytes():
     read, write = os.pipe()
     os.set_blocking(write, False)
     data = bytes(300_000)
-    writer = threading.Thread(target=lambda: (DescriptorSink(write).write(data), os.close(write)))
-    writer.start()
+    writing = started(lambda: (DescriptorSink(write).write(data), os.close(write)))
     with open(read, "rb") as pipe:
         assert pipe.read() == data
-    writer.join(DEADLINE)
+    writing.result(DEADLINE)
 
 
 def test_a_text_stream_shows_what_is_no_text_as_escapes(tmp_path):

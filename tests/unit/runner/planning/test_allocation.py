@@ -1,7 +1,5 @@
 """Host lists of batch schedulers."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -14,7 +12,6 @@ from distrun.runner.planning.hosts import Host
 
 def slurm(**variables):
     found = current({"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-3]", **variables})
-    assert found is not None
     assert found.scheduler == "Slurm"
     assert [host.name for host in found.hosts] == ["n1", "n2", "n3"]
     return [host.slots for host in found.hosts]
@@ -92,7 +89,6 @@ def test_pbs_with_a_line_per_host(tmp_path):
     file = tmp_path / "nodes"
     file.write_text("a\nb\n")
     found = current({"PBS_NODEFILE": str(file), "PBS_NUM_PPN": "4"})
-    assert found is not None
     assert found.hosts == (Host("a", 4), Host("b", 4))
 
 

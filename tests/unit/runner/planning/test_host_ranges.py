@@ -1,7 +1,5 @@
 """Lists of hosts with ranges of numbers are expanded, or refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Host lists and host files are understood, or refused with a sentence that helps."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

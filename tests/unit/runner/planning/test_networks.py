@@ -1,7 +1,5 @@
 """Which addresses hosts reach each other by."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

@@ -1,16 +1,15 @@
 """Requests become plans: which rank runs where, with which environment."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, strategies as st
 
 from distrun.contract import horovod
 from distrun.contract.launch import LaunchContract
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import describe
+from distrun.runner.planning.plan import AgentPlan, RankPlan, describe
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route
@@ -101,30 +100,16 @@ def test_more_ranks_than_listed_gpus_need_a_flag():
     assert len(remote_plan(crowded, np=2).agents[0].ranks) == 2
 
 
-def test_every_rank_knows_its_place():
-    made = plan(hosts=(Host("a", 2), Host("b", 1), Host("c", 2)))
-    contracts = [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
+@pytest.mark.parametrize(("map_by", "ranks"), [("slot", [0, 1, 2, 3, 4]), ("node", [0, 3, 1, 2, 4])])
+def test_every_rank_knows_its_place(map_by, ranks):
+    made = plan(hosts=(Host("a", 2), Host("b", 1), Host("c", 2)), map_by=map_by)
+    places = [(0, 2, 0, 3, "a"), (1, 2, 0, 2, "a"), (0, 1, 1, 3, "b"), (0, 2, 2, 3, "c"), (1, 2, 1, 2, "c")]
+    contracts = contracts_of(made)
     assert [(c.rank, c.local_rank, c.local_size, c.cross_rank, c.cross_size, c.hostname) for c in contracts] == [
-        (0, 0, 2, 0, 3, "a"),
-        (1, 1, 2, 0, 2, "a"),
-        (2, 0, 1, 1, 3, "b"),
-        (3, 0, 2, 2, 3, "c"),
-        (4, 1, 2, 1, 2, "c"),
+        (rank, *place) for rank, place in zip(ranks, places, strict=True)
     ]
     assert {c.size for c in contracts} == {5}
-    assert made.host_of(2) == "b"
-
-
-def test_by_node_the_hosts_take_turns():
-    made = plan(hosts=(Host("a", 2), Host("b", 1), Host("c", 2)), map_by="node")
-    contracts = [LaunchContract.from_environ(rank.environ) for agent in made.agents for rank in agent.ranks]
-    assert [(c.rank, c.local_rank, c.local_size, c.cross_rank, c.cross_size, c.hostname) for c in contracts] == [
-        (0, 0, 2, 0, 3, "a"),
-        (3, 1, 2, 0, 2, "a"),
-        (1, 0, 1, 1, 3, "b"),
-        (2, 0, 2, 2, 3, "c"),
-        (4, 1, 2, 1, 2, "c"),
-    ]
+    assert made.host_of(ranks[2]) == "b"
 
 
 def test_the_environment_is_the_launchers_then_ours_then_the_users():
@@ -159,11 +144,7 @@ def test_tuning_reaches_the_ranks():
     assert plan(np=2, scalars=True).agents[0].environ["DISTRUN_SCALARS"] == "10"
     environ = plan(np=2, autotune=True, autotune_log="f", autotune_wire_dtypes=("bfloat16",)).agents[0].environ
     own = {name: value for name, value in environ.items() if name.startswith("DISTRUN_AUTOTUNE")}
-    assert own == {
-        "DISTRUN_AUTOTUNE": "1",
-        "DISTRUN_AUTOTUNE_LOG": "f",
-        "DISTRUN_AUTOTUNE_WIRE_DTYPES": "bfloat16",
-    }
+    assert own == {"DISTRUN_AUTOTUNE": "1", "DISTRUN_AUTOTUNE_LOG": "f", "DISTRUN_AUTOTUNE_WIRE_DTYPES": "bfloat16"}
     assert not [name for name in plan(np=2).agents[0].environ if name.startswith("DISTRUN_AUTOTUNE")]
 
 
@@ -262,3 +243,40 @@ def test_ranks_of_a_job_without_servers_hear_of_none():
     assert not [
         name for agent in plan(np=2).agents for rank in agent.ranks for name in rank.environ if "SERVER" in name
     ]
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]) | st.sampled_from("\udc80\udcff"))
+
+
+def test_the_description_shows_how_hosts_are_reached():
+    routes = {"a": Route("a", "a.net", jump=Route("gate", "gate"))}
+    made = make_plan(LaunchRequest(("train",), hosts=(Host("a", 1),)), replace(LAUNCHER, routes=routes))
+    assert "host a (a.net through gate): 1 rank" in describe(made, {})
+
+
+def test_the_description_shows_everything_but_the_key():
+    made = make_plan(LaunchRequest(("train",), np=2, exports=("A=b",), hosts=(Host("localhost", 4),)), LAUNCHER)
+    text = describe(made, LAUNCHER.environ)
+    for expected in ("2 ranks on 1 host", "command:   train", "A='b'", "rank 1(2): local 1(2)", "OMP_NUM_THREADS='4'"):
+        assert expected in text
+    assert LAUNCHER.key not in text
+    assert "HOME" not in text
+
+
+@given(
+    st.builds(
+        AgentPlan,
+        host=TEXT,
+        command=st.lists(TEXT, min_size=1),
+        wdir=TEXT,
+        grace=st.floats(0, 1e6),
+        environ=st.dictionaries(TEXT, TEXT),
+        ranks=st.lists(
+            st.builds(
+                RankPlan, *[st.integers(0, 1 << 20)] * 5, environ=st.dictionaries(TEXT, TEXT), stdin=st.booleans()
+            )
+        ),
+    )
+)
+def test_an_agents_plan_survives_the_journey_whatever_bytes_are_in_it(agent):
+    assert AgentPlan.from_json(agent.to_json()) == agent

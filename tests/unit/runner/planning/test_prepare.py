@@ -1,7 +1,5 @@
 """Which hosts are this machine, and how the others are reached."""
 
-from __future__ import annotations
-
 import getpass
 import os
 import socket

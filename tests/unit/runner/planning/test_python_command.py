@@ -1,7 +1,5 @@
 """Commands that are Python programs, in two parts."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

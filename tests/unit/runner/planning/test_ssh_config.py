@@ -1,7 +1,5 @@
 """Flags and ~/.ssh/config become routes."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("paramiko")
@@ -43,9 +41,7 @@ def route(host, config=CONFIG, **options):
 def test_a_host_is_where_the_configuration_says():
     found = route("worker")
     assert (found.hostname, found.port, found.user) == ("10.0.0.7", 2222, "me")
-    assert found.identities == ("/home/local/keys/one",)
-    assert found.key_name == "[10.0.0.7]:2222"
-    assert found.strict == "yes"
+    assert (found.identities, found.key_name, found.strict) == (("/home/local/keys/one",), "[10.0.0.7]:2222", "yes")
     assert str(found) == "worker (10.0.0.7 port 2222 through gate)"
 
 
@@ -70,8 +66,7 @@ def test_several_jumps_are_taken_in_order():
 
 def test_a_jump_host_is_not_reached_through_itself():
     found = route("a", "Host *\n  ProxyJump gate\n")
-    assert found.jump.name == "gate"
-    assert found.jump.jump is None
+    assert (found.jump.name, found.jump.jump) == ("gate", None)
 
 
 def test_what_the_command_line_says_wins():

@@ -1,7 +1,5 @@
 """How ends of ranks are told apart and put into words."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

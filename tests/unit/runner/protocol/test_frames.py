@@ -1,7 +1,5 @@
 """Frames survive any cutting of their stream, and what is no frame is noticed."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """The first words between launcher and agent."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

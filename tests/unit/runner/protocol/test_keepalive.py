@@ -1,6 +1,4 @@
-"""Two ends that notice each other's silence."""
-
-from __future__ import annotations
+"""Two ends that notice when they hear nothing from each other."""
 
 import pytest
 
@@ -16,7 +14,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_it_speaks_ten_times_within_the_silence_it_tolerates(clock):
+def test_it_speaks_ten_times_within_the_timeout(clock):
     end = Keepalive(15.0)
     assert not end.is_due()
     for _ in range(10):
@@ -26,7 +24,7 @@ def test_it_speaks_ten_times_within_the_silence_it_tolerates(clock):
         assert not end.is_due()
 
 
-def test_silence_is_loss_and_any_word_resets_the_clock(clock):
+def test_a_timeout_is_loss_and_any_word_resets_the_clock(clock):
     end = Keepalive(15.0)
     clock[0] += 14
     assert not end.is_lost()
@@ -38,7 +36,7 @@ def test_silence_is_loss_and_any_word_resets_the_clock(clock):
     assert end.seconds_left() == 0
 
 
-def test_silence_that_was_announced_is_no_loss_until_words_are_expected_again(clock):
+def test_a_pause_that_was_announced_is_no_loss_until_words_are_expected_again(clock):
     end = Keepalive(15.0)
     end.excuse()
     clock[0] += 1

@@ -1,16 +1,12 @@
 """The first program on another host, which is sent as text and imports nothing of distrun."""
 
-from __future__ import annotations
-
 from distrun.runner.protocol import frames, handshake
 from distrun.runner.shipping import first_stage
 
 
 def test_it_speaks_the_protocol_of_agents():
-    assert first_stage.MAGIC == handshake.MAGIC
-    assert first_stage.HEADER.format == frames.HEADER.format
-    assert first_stage.HELLO == frames.FrameKind.HELLO
-    assert first_stage.SHIPMENT == frames.FrameKind.SHIPMENT
+    assert (first_stage.MAGIC, first_stage.HEADER.format) == (handshake.MAGIC, frames.HEADER.format)
+    assert (first_stage.HELLO, first_stage.SHIPMENT) == (frames.FrameKind.HELLO, frames.FrameKind.SHIPMENT)
 
 
 def test_a_distrun_that_cannot_be_read_is_another_one(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """The conversation by which a host gets what it lacks: what it may ask for, what it keeps, and what users see."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

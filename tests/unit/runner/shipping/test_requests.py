@@ -1,7 +1,5 @@
 """The values of --ship, --ship-limit and --bootstrap."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -132,8 +130,7 @@ def test_an_agents_plan_gets_the_paths_of_its_host():
     environ = {"PATH": "/nowhere", "PYTHONPATH": "/me/code/lib:/me/codex"}
     plan = AgentPlan("a", ["run", "/me/code/train.py", "/me/codes"], "/me/code/in", 0.0, environ, [])
     made = arrived.adapted(plan)
-    assert made.command == ["run", "/c/trees/1/train.py", "/me/codes"]
-    assert made.wdir == "/c/trees/1/in"
+    assert (made.command, made.wdir) == (["run", "/c/trees/1/train.py", "/me/codes"], "/c/trees/1/in")
     assert made.environ["PYTHONPATH"] == "/c/distrun:/c/trees/1/lib:/me/codex:/c/psutil"
     assert made.environ["DISTRUN_SHIPPED"] == text
     assert Arrived.of({}) is None

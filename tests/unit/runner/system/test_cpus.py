@@ -1,7 +1,5 @@
 """Each rank's share of the CPUs, on machines of several shapes."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,6 +1,4 @@
-"""Calling a function for many items at once."""
-
-from __future__ import annotations
+"""A function called for many items at once."""
 
 import threading
 

@@ -1,7 +1,5 @@
 """The usage of GPUs, with a driver that is only pretended: none is at hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from distrun.runner.system.gpu_usage import GpuUsage

@@ -1,7 +1,5 @@
 """Where this distrun came from, and so how another host gets the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun import __version__

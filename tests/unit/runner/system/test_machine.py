@@ -1,7 +1,5 @@
 """The launcher's machine: names, cores and slots."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """The kernel's counter of OOM kills is found under cgroup v2, v1 and in containers."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runner.system.oom import OomCounter

@@ -1,11 +1,20 @@
 """Every algorithm between hosts equals numpy, for any number of hosts, and all ranks hold the same bits."""
 
-from __future__ import annotations
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from in_process.hosts_of_threads import DTYPES, Job, cases, check_allreduce, dtype_of, reference, values
+from in_process.hosts_of_threads import (
+    DTYPES,
+    cases,
+    check_allreduce,
+    check_broadcast,
+    check_reducescatter,
+    dtype_of,
+    on_ranks,
+    plain,
+)
 from session.hypothesis_profiles import examples
 from session.tiers import one_in_gate
 
@@ -15,8 +24,7 @@ from distrun.runtime.backends.algorithms import choice
 from distrun.runtime.backends.algorithms.base import ARENA_LIMIT, Arena
 from distrun.runtime.backends.algorithms.choice import EQUAL, WHOLE, LinkFacts, arranged, choose, choose_broadcast
 from distrun.runtime.backends.algorithms.tree import place_in_tree
-from distrun.runtime.operations import reduction
-from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from distrun.runtime.operations.reduction import Adasum, Average, Max, Min, Product, Sum
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import Wire
 
@@ -25,9 +33,6 @@ STEPWISE = [RING, HALVING_DOUBLING, TREE]
 LAYOUTS = [*((1,) * hosts for hosts in range(2, 10)), (2, 1), (1, 2, 3), (2, 2, 2, 2), (1, 1, 2, 1, 1), (3, 2, 2)]
 """Ranks of each host."""
 SOME_LAYOUTS = [(1, 1, 1), (1, 2, 3), (1,) * 7, (1,) * 8]
-
-
-# Reductions -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("algorithm", FORCED)
@@ -49,20 +54,17 @@ def test_every_type_and_operator(small_pieces, algorithm, counts):
             check_allreduce(counts, dtype, op, 700, 3, "small", algorithm=algorithm, form="shared in place")
 
 
-@pytest.mark.parametrize("algorithm", STEPWISE)
-@pytest.mark.parametrize("counts", SOME_LAYOUTS, ids=str)
+@pytest.mark.parametrize("algorithm", [AUTO, *STEPWISE])
+@pytest.mark.parametrize("counts", [*SOME_LAYOUTS, (1, 1), (2, 2)], ids=str)
 def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_pieces, algorithm, counts):
-    job = Job(counts, True, algorithm)
-
-    def work(backend):
-        how = reduction.Reduction(reduction.ELEMENT_TYPES["float16"], Average, job.size, 1.0, 1.0)
-        array = np.full(5000, 65504, np.float16)
-        backend.allreduce([array], [array], how, "it")
+    def work(backend, count):
+        array = np.full(count, 65504, np.float16)
+        backend.allreduce([array], [array], plain("float16", Average, backend.size), "it")
         return array
 
-    for result in job.run(work):
-        np.testing.assert_allclose(result.astype(np.float64), 65504, rtol=0.005)
-    job.close()
+    for count in (7, 5000):
+        for result in on_ranks(counts, partial(work, count=count), algorithm=algorithm):
+            np.testing.assert_allclose(result.astype(np.float64), 65504, rtol=0.002 if algorithm == AUTO else 0.005)
 
 
 @pytest.mark.parametrize("algorithm", STEPWISE)
@@ -97,25 +99,16 @@ def test_what_is_quantised_is_exchanged_directly(small_pieces, algorithm):
 def test_the_order_of_summation_does_not_depend_on_the_place_in_an_array(small_pieces, algorithm, hosts):
     """A tensor becomes the same whatever it is fused with; in a ring alone it does not."""
     arrays = [np.random.default_rng(rank).standard_normal(3000).astype(np.float32) for rank in range(hosts)]
-    how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], Sum, hosts, 1.0, 1.0)
 
-    def summed(start: int) -> bytes:
-        job = Job((1,) * hosts, True, algorithm)
+    def work(backend, start):
+        array = np.concatenate([np.ones(start, np.float32), arrays[backend.rank]])
+        backend.allreduce([array], [array], plain("float32", Sum, hosts), "it")
+        return array[start:].tobytes()
 
-        def work(backend):
-            array = np.concatenate([np.ones(start, np.float32), arrays[backend.rank]])
-            backend.allreduce([array], [array], how, "it")
-            return array[start:]
-
-        results = {result.tobytes() for result in job.run(work)}
-        job.close()
-        assert len(results) == 1
-        return results.pop()
-
-    assert len({summed(start) for start in (0, 1, 900, 4000)}) == 1
-
-
-# The other collectives ------------------------------------------------------------------------------------------------
+    found = set()
+    for start in (0, 1, 900, 4000):
+        found.update(on_ranks((1,) * hosts, partial(work, start=start), algorithm=algorithm))
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("counts", one_in_gate(*LAYOUTS, chosen=LAYOUTS.index((3, 2, 2))), ids=str)
@@ -124,51 +117,27 @@ def test_the_order_of_summation_does_not_depend_on_the_place_in_an_array(small_p
 def test_broadcast(small_pieces, monkeypatch, counts, algorithm, is_late):
     monkeypatch.setattr(choice, "FEW_HOSTS", 2 if algorithm == TREE else 8)
     for count, root in ((0, 0), (1, 1), (4000, 0), (3001, sum(counts) - 1), (5000, 2)):
-        job = Job(counts, is_late, algorithm)
-        root %= job.size
-        arrays = [values("float32", count, 6, rank, "raw") for rank in range(job.size)]
-        wanted = arrays[root].tobytes()
-        job.run(lambda backend, root=root, arrays=arrays: backend.broadcast(arrays[backend.rank], root, "it"))
-        assert [array.tobytes() for array in arrays] == [wanted] * job.size
-        job.close()
+        check_broadcast(counts, count, root, is_late, algorithm)
 
 
 @pytest.mark.parametrize("algorithm", STEPWISE)
 @pytest.mark.parametrize("op", [Sum, Average])
-def test_reducescatter(small_pieces, algorithm, op: ReduceOp):
+def test_reducescatter(small_pieces, algorithm, op):
     for counts in LAYOUTS:
-        job = Job(counts, True, algorithm)
-        sizes = [7 * rank for rank in range(job.size)]
-        arrays = [values("float32", sum(sizes), 8, rank, "small") for rank in range(job.size)]
-
-        def work(backend, op=op, job=job, arrays=arrays, sizes=sizes):
-            how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], op, job.size, 1.0, 1.0)
-            return backend.reducescatter(arrays[backend.rank].copy(), sizes, how, "it").copy()
-
-        reference.hosts = lambda job=job: job.groups
-        parts = np.split(reference.reduce(arrays, op), np.cumsum(sizes)[:-1])
-        for result, expected in zip(job.run(work), parts, strict=True):
-            reference.check(result, expected, exact=op == Sum)
-        job.close()
+        check_reducescatter(counts, "float32", op, [7 * rank for rank in range(sum(counts))], True, algorithm)
 
 
 @pytest.mark.parametrize("algorithm", STEPWISE)
 def test_adasum_of_equal_gradients_is_their_average(small_pieces, algorithm):
-    job = Job((1, 2, 1), True, algorithm)
-
     def work(backend):
         array = np.arange(1.0, 901.0, dtype=np.float32)
         request = Request("allreduce", "it", "float32", ((900,),), op=Adasum)
         adasum(backend, [array], [array], request, [900], False, 0.0, "it")
         return array
 
-    results = job.run(work)
-    job.close()
+    results = on_ranks((1, 2, 1), work, algorithm=algorithm)
     assert len({result.tobytes() for result in results}) == 1
     np.testing.assert_allclose(results[0], np.arange(1.0, 901.0), rtol=1e-5)
-
-
-# The choice -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -247,21 +216,19 @@ def test_slow_links_are_measured_once_and_then_change_the_algorithm(small_pieces
     monkeypatch.setattr(rail, "measure", measure)
     monkeypatch.setattr(rail, "MEASURED_FROM", 4096)
     monkeypatch.setattr(choice, "MEASURED_FROM", 4096)
-    job = Job(counts, False)
 
     def work(backend):
-        how = reduction.Reduction(reduction.ELEMENT_TYPES["int64"], Sum, job.size, 1.0, 1.0)
+        how = plain("int64", Sum, backend.size)
         for count in (10, 2000, 3000):
             array = np.full(count, backend.rank)
             backend.allreduce([array], [array], how, "it")
-            assert (array == sum(range(job.size))).all()
+            assert (array == sum(range(backend.size))).all()
         array = np.full(2000, backend.rank)
         backend.broadcast(array, 1, "it")
         assert (array == 1).all()
         return sorted(backend._rail._algorithms)
 
-    found = job.run(work)
-    job.close()
+    found = on_ranks(counts, work, is_late=False)
     assert len(measured) == len(counts) * min(counts)
     assert all("tree" in names for names in found[: min(counts)])
 
@@ -279,8 +246,7 @@ def test_arrays_of_an_arena_keep_what_is_written_until_the_next_operation(operat
         for number, array in enumerate(arrays):
             array[:] = number
         for number, ((count, dtype), array) in enumerate(zip(wanted, arrays, strict=True)):
-            assert array.dtype == dtype
-            assert array.size == count
+            assert (array.dtype, array.size) == (dtype, count)
             assert (array == number).all()
 
 

@@ -28,7 +28,7 @@ class Recording(HierarchicalBackend):
 def handle(count, feedback=None):
     array = np.zeros(count, np.float32)
     request = Request("allreduce", f"of {count}", "float32", ((count,),))
-    made = Handle(None, request, [array], [array])  # type: ignore[arg-type]
+    made = Handle(None, request, [array], [array])
     made.feedback = feedback
     return made
 

@@ -135,5 +135,5 @@ def test_an_operation_goes_to_the_backend_of_its_set_and_a_root_is_a_position_th
     array = np.ones(2)
     for number in (0, 3):
         request = Request("broadcast", "x", "float64", ((2,),), Sum, root=3, process_set=number)
-        dispatch.execute(groups, [Handle(None, request, [array], [array])])  # type: ignore[arg-type]
+        dispatch.execute(groups, [Handle(None, request, [array], [array])])
     assert log == ["broadcast from 3 of 4", "broadcast from 1 of 2"]

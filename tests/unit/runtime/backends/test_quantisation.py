@@ -1,7 +1,5 @@
 """Quantised blocks: every value comes back within the bounds of its form, whatever the length."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st

@@ -3,23 +3,32 @@ memory."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from in_process import hosts_of_threads
-from in_process.hosts_of_threads import SHAPES, Job, cases, check_allreduce, groups_of, reference, values
+from in_process.hosts_of_threads import (
+    SHAPES,
+    cases,
+    check_allreduce,
+    check_broadcast,
+    check_reducescatter,
+    groups_of,
+    on_ranks,
+    plain,
+    values,
+)
 from session.hypothesis_profiles import examples
 from session.tiers import one_in_gate
 
 from distrun.runtime.backends.algorithms import base, choice
 from distrun.runtime.operations import reduction
 from distrun.runtime.operations.feedback import Feedback
-from distrun.runtime.operations.reduction import Average, ReduceOp, Sum
+from distrun.runtime.operations.reduction import Average, Sum
 from distrun.runtime.operations.wire import SMALL, Wire, exact_ranges
-
-# Tests ----------------------------------------------------------------------------------------------------------------
 
 
 @examples(gate=40, full=300)
@@ -29,13 +38,7 @@ def test_any_allreduce_is_right_and_has_the_same_bits_everywhere(small_pieces, c
 
 
 REAL = [
-    *(
-        choice.ONE_STEP_LIMIT,
-        choice.ONE_STEP_LIMIT // 2,
-        choice.ONE_STEP_LIMIT_OF_TWO,
-        base.CHUNK,
-        2 * base.CHUNK,
-    ),
+    *(choice.ONE_STEP_LIMIT, choice.ONE_STEP_LIMIT // 2, choice.ONE_STEP_LIMIT_OF_TWO, base.CHUNK, 2 * base.CHUNK),
     *(3 * base.CHUNK, 5 * base.CHUNK),
 ]
 
@@ -48,40 +51,20 @@ def test_the_sizes_at_which_the_way_changes(counts, nbytes):
     check_allreduce(counts, "float16", Average, nbytes // 2 + 1, 2, "small", form="shared in place")
 
 
-@pytest.mark.parametrize("counts", SHAPES, ids=str)
-@pytest.mark.parametrize("count", [7, 5000])
-def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_pieces, counts, count):
-    job = Job(counts, True)
-
-    def work(backend):
-        how = reduction.Reduction(reduction.ELEMENT_TYPES["float16"], Average, job.size, 1.0, 1.0)
-        array = np.full(count, 65504, np.float16)
-        backend.allreduce([array], [array], how, "it")
-        return array
-
-    for result in job.run(work):
-        np.testing.assert_allclose(result.astype(np.float64), 65504, rtol=0.002)
-    job.close()
-
-
 @pytest.mark.parametrize("counts", one_in_gate(*SHAPES, chosen=SHAPES.index((1, 2, 3))), ids=str)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64"])
 def test_averages_of_integers_are_exact(small_pieces, counts, dtype):
-    limits = np.iinfo(dtype)
+    size = sum(counts)
+    extreme = np.iinfo(dtype).max // (size if dtype == "int64" else 1)
+
+    def work(backend, count):
+        array = np.full(count, extreme - backend.rank, dtype)
+        backend.allreduce([array], [array], plain(dtype, Average, size), "it")
+        return array
+
     for count in (3, 4000):
-        job = Job(counts, False)
-        extreme = limits.max // (job.size if dtype == "int64" else 1)
-
-        def work(backend, count=count, extreme=extreme, size=job.size):
-            how = reduction.Reduction(reduction.ELEMENT_TYPES[dtype], Average, size, 1.0, 1.0)
-            array = np.full(count, extreme - backend.rank, dtype)
-            backend.allreduce([array], [array], how, "it")
-            return array
-
-        exact = (sum(int(extreme) - rank for rank in range(job.size))) // job.size
-        for result in job.run(work):
-            assert (result == exact).all()
-        job.close()
+        exact = (sum(int(extreme) - rank for rank in range(size))) // size
+        assert all((result == exact).all() for result in on_ranks(counts, partial(work, count=count), is_late=False))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -157,13 +140,12 @@ def test_what_is_quantised_on_the_wire_is_within_its_bounds_and_the_rest_exact(
 )
 def test_what_was_lost_is_made_up_for_the_next_time_unless_it_was_of_no_use(small_pieces, counts, count, seed, used):
     """The sum of all results that are used, and of what is still owed, is the exact sum of theirs."""
-    job = Job(counts, True)
-    arrays = [[normal("float32", count, seed + 100 * turn, rank, "") for rank in range(job.size)] for turn in range(12)]
-    feedbacks = [Feedback() for _ in range(job.size)]
+    size = sum(counts)
+    arrays = [[normal("float32", count, seed + 100 * turn, rank, "") for rank in range(size)] for turn in range(12)]
 
     def work(backend):
-        how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], Sum, job.size, 1.0, 1.0, wire=Wire("int4"))
-        feedback, results = feedbacks[backend.rank], np.zeros(count)
+        how = reduction.Reduction(reduction.ELEMENT_TYPES["float32"], Sum, size, 1.0, 1.0, wire=Wire("int4"))
+        feedback, results = Feedback(), np.zeros(count)
         for turn, is_used in enumerate(used):
             target = arrays[turn][backend.rank].copy()
             backend.allreduce([target], [target], how, "it", feedback)
@@ -173,14 +155,13 @@ def test_what_was_lost_is_made_up_for_the_next_time_unless_it_was_of_no_use(smal
         owed = feedback.owed(count)
         return results, np.zeros(count) if owed is None else owed
 
-    results = job.run(work)
+    results = on_ranks(counts, work)
     owed = np.sum([each[1] for each in results], 0, np.float64)
     turns = [np.array(arrays[turn], np.float64) for turn, is_used in enumerate(used) if is_used]
     exact = np.sum([turn.sum(0) for turn in turns], 0) if turns else np.zeros(count)
     precision = 1e-5 * largest_of_blocks(np.sum([np.abs(turn).sum(0) for turn in turns], 0) + np.zeros(count), 255)
     for result, _ in results:
         assert (np.abs(result + owed - exact) <= precision + 1e-9).all()
-    job.close()
 
 
 @pytest.mark.parametrize("wire", ["int8", "int4"])
@@ -199,46 +180,37 @@ def test_what_is_not_finite_is_still_seen_after_quantisation(small_pieces, wire,
     assert np.isfinite(result).sum() >= 2 * SMALL - 3 * 256
 
 
-# The other collectives ------------------------------------------------------------------------------------------------
-
 sizes = st.lists(st.sampled_from([0, 1, 2, 7, 100, 1500]), min_size=6, max_size=6)
 
 
 @given(st.sampled_from(SHAPES), sizes, st.booleans(), st.sampled_from(["uint8", "float32", "complex128"]))
 def test_allgather(small_pieces, counts, sizes, is_late, dtype):
-    job = Job(counts, is_late)
-    arrays = [values(dtype, sizes[rank], 5, rank, "raw") for rank in range(job.size)]
-    whole = np.concatenate(arrays).tobytes()
-    for result, found in job.run(lambda backend: backend.allgather(arrays[backend.rank], "it")):
-        assert found == sizes[: job.size]
-        assert result.tobytes() == whole
-    job.close()
+    sizes = sizes[: sum(counts)]
+    arrays = [values(dtype, size, 5, rank, "raw") for rank, size in enumerate(sizes)]
+    for result, found in on_ranks(counts, lambda backend: backend.allgather(arrays[backend.rank], "it"), is_late):
+        assert found == sizes
+        assert result.tobytes() == np.concatenate(arrays).tobytes()
 
 
 @given(st.sampled_from(SHAPES), st.integers(0, 4000), st.integers(0, 5), st.booleans())
 def test_broadcast(small_pieces, counts, count, root, is_late):
-    job = Job(counts, is_late)
-    root %= job.size
-    arrays = [values("float32", count, 6, rank, "raw") for rank in range(job.size)]
-    wanted = arrays[root].tobytes()
-    job.run(lambda backend: backend.broadcast(arrays[backend.rank], root, "it"))
-    assert [array.tobytes() for array in arrays] == [wanted] * job.size
-    job.close()
+    check_broadcast(counts, count, root, is_late)
 
 
 @given(st.sampled_from(SHAPES), st.integers(0, 1 << 20), st.booleans())
 @example((1, 1, 1), 1, True)
 def test_alltoall(small_pieces, counts, seed, is_late):
-    job = Job(counts, is_late)
-    generator = np.random.default_rng(seed)
-    table = generator.integers(0, 400, (job.size, job.size)) * (generator.random((job.size, job.size)) < 0.7)
-    arrays = [values("int32", int(table[rank].sum()), 7, rank, "raw") for rank in range(job.size)]
+    generator, size = np.random.default_rng(seed), sum(counts)
+    table = generator.integers(0, 400, (size, size)) * (generator.random((size, size)) < 0.7)
+    arrays = [values("int32", int(table[rank].sum()), 7, rank, "raw") for rank in range(size)]
     parts = [np.split(array, np.cumsum(table[rank])[:-1]) for rank, array in enumerate(arrays)]
-    results = job.run(lambda backend: backend.alltoall(arrays[backend.rank], table[backend.rank].tolist(), "it"))
-    for rank, (result, received) in enumerate(results):
+
+    def work(backend):
+        return backend.alltoall(arrays[backend.rank], table[backend.rank].tolist(), "it")
+
+    for rank, (result, received) in enumerate(on_ranks(counts, work, is_late)):
         assert received == table[:, rank].tolist()
         assert result.tobytes() == np.concatenate([sent[rank] for sent in parts]).tobytes()
-    job.close()
 
 
 @given(
@@ -248,25 +220,12 @@ def test_alltoall(small_pieces, counts, seed, is_late):
     st.sampled_from([Sum, Average]),
     st.booleans(),
 )
-def test_reducescatter(small_pieces, counts, sizes, dtype, op: ReduceOp, is_late):
-    job = Job(counts, is_late)
-    sizes = sizes[: job.size]
-    arrays = [values(dtype, sum(sizes), 8, rank, "small") for rank in range(job.size)]
-
-    def work(backend):
-        how = reduction.Reduction(reduction.ELEMENT_TYPES[dtype], op, job.size, 1.0, 1.0)
-        return backend.reducescatter(arrays[backend.rank].copy(), sizes, how, "it").copy()
-
-    reference.hosts = lambda: job.groups
-    parts = np.split(reference.reduce(arrays, op), np.cumsum(sizes)[:-1])
-    for result, expected in zip(job.run(work), parts, strict=True):
-        reference.check(result, expected, exact=op == Sum)
-    job.close()
+def test_reducescatter(small_pieces, counts, sizes, dtype, op, is_late):
+    check_reducescatter(counts, dtype, op, sizes[: sum(counts)], is_late)
 
 
 @pytest.mark.parametrize("counts", SHAPES, ids=str)
 def test_barrier_lets_nobody_go_before_all_have_come(counts):
-    job = Job(counts, True)
     come: list[int] = []
 
     def work(backend):
@@ -274,5 +233,4 @@ def test_barrier_lets_nobody_go_before_all_have_come(counts):
         backend.barrier("it")
         return len(come)
 
-    assert job.run(work) == [job.size] * job.size
-    job.close()
+    assert on_ranks(counts, work) == [sum(counts)] * sum(counts)

@@ -1,7 +1,5 @@
 """Compressors, of distrun and of the user: here tensors are numpy arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

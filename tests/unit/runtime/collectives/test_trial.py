@@ -1,7 +1,5 @@
 """Reports of a trial, as far as they need no launcher."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.contract.elastic.messages import TRIAL

@@ -6,17 +6,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
+from histories.negotiating_rank import FakeControlPlane
+from in_process.calls import DEADLINE, started
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.monitor import GpuMonitor
-from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define, Execute
 from distrun.runtime.negotiation.messages import pack_decision
 from distrun.runtime.negotiation.negotiator import Negotiator
@@ -26,7 +28,6 @@ from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.timeouts import FOREVER
 from distrun.runtime.operations.unreported import UnreportedError
 
-DEADLINE = 60.0
 Event = Callable[[], Any]
 
 
@@ -69,8 +70,8 @@ class FakeSleeper:
 class FakeLocalGroup:
     """The local group of rank 1 of 2, the other of which is not there."""
 
-    def __init__(self, own: int = 1) -> None:
-        self.own = own
+    def __init__(self) -> None:
+        self.own = 1
         self.ranks = (0, 1)
         self.spare_cores = 0
         self.timeouts = FOREVER
@@ -80,7 +81,7 @@ class FakeLocalGroup:
         self.watched_since = 0.0
         self.bells = [FakeBell(), FakeBell()]
         self.service_bells = [FakeBell(), FakeBell()]
-        self.bell = self.bells[own]
+        self.bell = self.bells[self.own]
         self.announced: list[tuple[int, str]] = []
         self.history: deque[Event] = deque()
         """The events that happen while a thread waits for the peers, one at a time."""
@@ -119,40 +120,12 @@ class FakeLocalGroup:
         self.is_closed = True
 
 
-class FakeControlPlane:
-    """Messages that the test writes and reads."""
-
-    is_stuck = False
-    is_sending = False
-    speaks_for_host = False
+class ControlPlane(FakeControlPlane):
+    """Messages that the test writes and reads, and alarms."""
 
     def __init__(self) -> None:
-        self.is_across_hosts = False
-        self.inbox: deque[tuple[int, bytes]] = deque()
-        self.sent: list[tuple[int, bytes]] = []
+        super().__init__(is_across_hosts=False)
         self.alarms: deque[bool] = deque()
-        self.alarmed: list[int] = []
-        self.lost: str | None = None
-
-    def waiting(self) -> bool:
-        return bool(self.inbox)
-
-    def messages(self) -> Iterator[tuple[int, bytes]]:
-        while self.inbox:
-            yield self.inbox.popleft()
-
-    survey = None
-
-    def send_all(self, ranks, message: bytes) -> None:
-        for rank in ranks:
-            if rank != 0:
-                self.send(rank, message)
-
-    def send(self, rank: int, message: bytes) -> None:
-        self.sent.append((rank, message))
-
-    def alarm(self, rank: int) -> None:
-        self.alarmed.append(rank)
 
     def hear_alarms(self) -> bool:
         return bool(self.alarms) and self.alarms.popleft()
@@ -190,27 +163,24 @@ class FakeBackend:
 
 
 class Rank:
-    """An engine and all that surrounds it. `rank` 1 is a follower, rank 0 the coordinator."""
+    """The engine of rank 1 of 2, a follower, and all that surrounds it."""
 
-    def __init__(self, rank: int = 1) -> None:
+    def __init__(self) -> None:
         self.now = 100.0
-        self.group = FakeLocalGroup(rank)
-        self.control = FakeControlPlane()
+        self.group = FakeLocalGroup()
+        self.control = ControlPlane()
         self.backend = FakeBackend()
         self.operations = PendingOperations(1 << 20)
         self.pauses: deque[Event] = deque()
-        controller = Controller({0: range(2)}) if rank == 0 else None
         clock = lambda: self.now  # noqa: E731
-        negotiator = Negotiator(
-            rank, 2, self.control, self.operations, controller, None, FOREVER, "<{}>".format, {}, clock
-        )
+        negotiator = Negotiator(1, 2, self.control, self.operations, None, None, FOREVER, "<{}>".format, {}, clock)
         unreported = UnreportedError()
         groups = Groups(self.backend)
         monitor = GpuMonitor(None, groups, unreported_error=unreported)
         self.engine = ProgressEngine(
             self.group,
             groups,
-            Membership(groups, controller),
+            Membership(groups, None),
             self.operations,
             negotiator,
             monitor,
@@ -264,45 +234,24 @@ class Rank:
 
 
 @pytest.fixture
-def make_rank() -> Iterator[Callable[..., Rank]]:
-    """Makes ranks, and ends their threads."""
+def make_rank() -> Iterator[Callable[[], Rank]]:
+    """Makes followers, and ends their threads."""
     made: list[Rank] = []
-
-    def make(rank: int = 1) -> Rank:
-        made.append(Rank(rank))
-        return made[-1]
-
-    yield make
+    yield lambda: made.append(Rank()) or made[-1]
     for rank in made:
         if rank.is_started and not rank.group.is_closed:
             rank.engine.shutdown()
 
 
 @pytest.fixture
-def rank(make_rank: Callable[..., Rank]) -> Rank:
-    """A follower: rank 1 of 2."""
+def rank(make_rank: Callable[[], Rank]) -> Rank:
     return make_rank()
 
 
 @pytest.fixture
-def in_thread() -> Iterator[Callable[[Event], threading.Thread]]:
+def in_thread() -> Iterator[Callable[[Event], Future[Any]]]:
     """Starts threads, and waits for their ends; what one raises fails the test."""
-    started: list[threading.Thread] = []
-    errors: list[BaseException] = []
-
-    def start(work: Event) -> threading.Thread:
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                errors.append(error)
-
-        started.append(threading.Thread(target=run, daemon=True))
-        started[-1].start()
-        return started[-1]
-
-    yield start
-    for thread in started:
-        thread.join(DEADLINE)
-        assert not thread.is_alive(), "a thread waits for ever"
-    assert not errors, errors
+    calls: list[Future[Any]] = []
+    yield lambda work: calls.append(started(work)) or calls[-1]
+    for call in calls:
+        call.result(DEADLINE)

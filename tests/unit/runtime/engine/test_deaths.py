@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from itertools import accumulate, combinations, pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from in_process.calls import DEADLINE, at_once, started
 from in_process.connected_ranks import pair_of_sockets
 
 from distrun.errors import JobAbortedError
@@ -38,7 +38,6 @@ from distrun.runtime.transport.shared_memory.doorbell import new_bell_fd
 from distrun.runtime.transport.shared_memory.segment import Layout, new_segment_fd
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-DEADLINE = 60.0
 
 
 class Backend:
@@ -72,11 +71,10 @@ class Job:
             for fds in shown:
                 for fd in fds[:-1]:
                     os.close(fd)
-        with ThreadPoolExecutor(self.size) as threads:  # the ranks of a host meet
-            self.engines = list(threads.map(self._engine, range(self.size)))
+        self.engines = at_once(self._engine, range(self.size))  # the ranks of a host meet
         self.heard: dict[int, str] = {}
         """The error of each rank whose operation has failed."""
-        self._waiting: dict[int, threading.Thread] = {}
+        self._waiting: dict[int, Future[None]] = {}
 
     def _networks(self) -> list[Network]:
         members = [
@@ -97,7 +95,7 @@ class Job:
         controller, everybody = None, {0: tuple(range(self.size))}
         if rank == 0:
             controller = controller_of(self._trees[0], everybody, 10) if self._trees[0] else Controller(everybody, 10)
-        groups = Groups(Backend(self.size))  # type: ignore[arg-type]
+        groups = Groups(Backend(self.size))
         return start_engine(self.groups[rank], groups, controller, tree=self._trees[rank])
 
     def wait_in(self, rank: int) -> None:
@@ -112,14 +110,13 @@ class Job:
             except JobAbortedError as error:
                 self.heard[rank] = str(error)
 
-        self._waiting[rank] = threading.Thread(target=run, daemon=True)
-        self._waiting[rank].start()
+        self._waiting[rank] = started(run)
 
     def await_waiting(self) -> None:
         """Wait until all that wait have their error."""
-        for rank, thread in self._waiting.items():
-            thread.join(DEADLINE)
-            assert rank in self.heard, f"rank {rank} still waits"
+        for rank, waiting in self._waiting.items():
+            waiting.result(DEADLINE)
+            assert rank in self.heard, f"rank {rank} is done"
 
     def kill(self, rank: int) -> None:
         """End a rank without a word."""
@@ -133,8 +130,7 @@ class Job:
 
     def leave(self, *ranks: int) -> None:
         """Let ranks leave."""
-        with ThreadPoolExecutor(self.size) as threads:
-            list(threads.map(lambda rank: self.engines[rank].shutdown(), ranks))
+        at_once(lambda rank: self.engines[rank].shutdown(), ranks)
 
     def close(self, victim: int, is_killed: bool) -> None:
         """Let all ranks leave but the victim, which has."""

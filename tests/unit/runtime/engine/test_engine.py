@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime.engine.progress_thread import LARGE
@@ -12,7 +13,6 @@ from distrun.runtime.negotiation import messages
 from distrun.runtime.operations import waking_clock
 from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
-DEADLINE = 60.0
 SHUT_DOWN = "distrun.shutdown() was called"
 
 
@@ -217,8 +217,7 @@ def test_a_signal_handler_between_taking_and_having_the_turn_may_use_it(rank, mo
     monkeypatch.setattr(rank.engine, "_run_turn", interrupted)
     rank.group.history += [lambda: rank.decide(handle)]
     handle.wait()
-    assert rank.backend.executed == ["allreduce 'b'", "allreduce 'a'"]
-    assert rank.turn == "idle"
+    assert (rank.backend.executed, rank.turn) == (["allreduce 'b'", "allreduce 'a'"], "idle")
 
 
 def test_an_interrupt_is_raised_and_fails_what_is_under_way(rank):
@@ -232,8 +231,7 @@ def test_an_interrupt_is_raised_and_fails_what_is_under_way(rank):
         handle.wait()
     reason = "rank 1 was interrupted while communicating: KeyboardInterrupt: Ctrl-C"
     assert rank.failure_of(handle) == rank.failure_of(other) == reason
-    assert rank.group.announced == [(FAILED, reason)]
-    assert rank.turn == "idle"
+    assert (rank.group.announced, rank.turn) == ([(FAILED, reason)], "idle")
     with pytest.raises(JobAbortedError, match="KeyboardInterrupt"):
         rank.engine.submit(rank.handle("c"))
 
@@ -289,7 +287,7 @@ def test_a_child_forked_while_another_thread_has_the_turn_does_not_wait_for_it(r
     handle.done, handle.error = False, None
     rank.operations.pending[handle.key] = handle
     may_end.set()
-    parents.join(DEADLINE)
+    parents.result(DEADLINE)
 
 
 # Shutdown -------------------------------------------------------------------------------------------------------------
@@ -355,7 +353,7 @@ def fail_in_another_thread(rank, in_thread, reason="rank 0 is gone") -> None:
         assert rank.engine._state.take(type(rank.engine._state.turn).PROGRESS_THREAD)
         rank.engine._run_turn(None)
 
-    in_thread(lose).join(DEADLINE)
+    in_thread(lose).result(DEADLINE)
 
 
 @pytest.mark.parametrize("name", ["a", None])
@@ -379,7 +377,7 @@ def test_an_operation_that_is_entered_while_the_job_fails_fails_too(rank, in_thr
 
 
 def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_too(rank, in_thread, monkeypatch):
-    """Its submitter sees the failure, does not get the turn, and relies on whoever has it."""
+    """Its submitter sees the failure, does not get the turn, and relies on the thread that has it."""
     handle = rank.handle("a")
     state = rank.engine._state
     abort = rank.engine._failing.abort
@@ -400,7 +398,7 @@ def test_an_operation_that_is_entered_between_a_failed_turn_and_its_end_fails_to
         rank.operations.pending[handle.key] = handle
         handle.done, handle.error = False, None
         has_failed.set()
-        submitter.join(DEADLINE)
+        submitter.result(DEADLINE)
         assert not handle.done
 
     monkeypatch.setattr(rank.engine._failing, "abort", abort_and_submit)
@@ -422,7 +420,7 @@ def test_an_operation_that_is_being_executed_is_not_failed_by_another_thread(ran
         rank.engine._failing.die(OSError("no more descriptors"))
         seen.append(handle.done)
 
-    rank.backend.during += [lambda: in_thread(die).join(DEADLINE)]
+    rank.backend.during += [lambda: in_thread(die).result(DEADLINE)]
     handle.wait()
     assert seen == [False]
     assert rank.backend.executed == ["allreduce 'a'"]
@@ -451,7 +449,7 @@ def test_a_turn_that_ends_between_a_look_at_it_and_the_sleep_is_not_slept_throug
 
     def late(handle) -> bool:  # we have just seen that the turn is another thread's
         may_end.set()
-        holder.join(DEADLINE)
+        holder.result(DEADLINE)
         assert wait_for(handle), "it has slept for a minute"
         rank.group.history.append(lambda: rank.decide(second))
         return True
@@ -554,7 +552,7 @@ def test_a_thread_that_waits_hears_that_the_progress_thread_has_died(rank, in_th
     handle = rank.engine.run(rank.handle("a"))
 
     def die() -> None:
-        in_thread(lambda: rank.engine._failing.die(OSError("no more descriptors"))).join(DEADLINE)
+        in_thread(lambda: rank.engine._failing.die(OSError("no more descriptors"))).result(DEADLINE)
 
     rank.group.history += [die]
     with pytest.raises(JobAbortedError, match="the progress thread of rank 1 failed: OSError: no more descriptors"):
@@ -563,19 +561,6 @@ def test_a_thread_that_waits_hears_that_the_progress_thread_has_died(rank, in_th
 
 
 # The coordinator ------------------------------------------------------------------------------------------------------
-
-
-def test_a_coordinator_tells_all_decisions_before_it_executes_the_first(make_rank):
-    rank = make_rank(0)
-    handles = [rank.engine.submit(rank.handle(name)) for name in ("a", "b")]
-    for handle in handles:
-        rank.control.inbox.append((1, messages.FULL_REQUEST + handle.request.encode("train.py:1")))
-    told = []
-    rank.backend.during += [lambda: told.extend(message[:1] for _, message in rank.control.sent)]
-    for handle in handles:
-        handle.wait()
-    assert told == [messages.DEFINE, messages.DEFINE]
-    assert rank.backend.executed == ["allreduce 'a'", "allreduce 'b'"]
 
 
 # A generation that is over -------------------------------------------------------------------------------------------
@@ -597,10 +582,7 @@ def test_the_thread_that_has_the_turn_fails_what_is_under_way(rank):
     handle, other = rank.engine.run(rank.handle("a")), rank.engine.run(rank.handle("b"))
 
     def end() -> None:
-        thread = threading.Thread(target=rank.engine.fail, args=["rank 0 was killed by SIGKILL"])
-        thread.start()
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+        started(rank.engine.fail, "rank 0 was killed by SIGKILL").result(DEADLINE)
         assert (handle.done, rank.turn) == (False, "caller")
 
     rank.group.history += [end]

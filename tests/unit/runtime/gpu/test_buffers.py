@@ -1,7 +1,5 @@
 """The memory that communication holds is known by kind, as long as its owner lives."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np

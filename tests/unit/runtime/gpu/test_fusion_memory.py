@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ STREAM = 7
 
 
 @given(data=st.data())
-def test_spans(data: st.DataObject) -> None:
+def test_spans(data):
     """The spans of all tensors, element by element, are the buffers' elements; adjacent spans are one."""
     itemsize = 4
     counts = data.draw(st.lists(st.integers(0, 5), max_size=5))
@@ -44,7 +43,7 @@ def test_spans(data: st.DataObject) -> None:
 
 
 class TestFusionMemory:
-    def test_grows_and_serves_again(self, stand_ins: SimpleNamespace) -> None:
+    def test_grows_and_serves_again(self, stand_ins):
         memory = FusionMemory(stand_ins.Driver())
         assert memory.pointer(0, STREAM) == 0
         first = memory.pointer(100, STREAM)
@@ -54,15 +53,14 @@ class TestFusionMemory:
         assert memory.nbytes == 4 << 20
         assert communication_memory()[FUSION_BUFFERS] >= memory.nbytes
 
-    def test_belongs_to_one_stream(self, stand_ins: SimpleNamespace) -> None:
+    def test_belongs_to_one_stream(self, stand_ins):
         memory = FusionMemory(stand_ins.Driver())
         one = memory.pointer(100, STREAM)
-        assert memory._memory is not None
         keep = memory._memory[1]
         assert memory.pointer(100, STREAM + 1) != one
         assert memory.nbytes == keep.nbytes
 
-    def test_needs_a_rehearsal_before_a_graph(self, stand_ins: SimpleNamespace) -> None:
+    def test_needs_a_rehearsal_before_a_graph(self, stand_ins):
         class Driver(stand_ins.Driver):
             def allocate(self, *args: Any) -> DeviceBuffer:
                 raise RuntimeError("operation not permitted when stream is capturing")
@@ -76,7 +74,7 @@ class TestFusionMemory:
             memory.pointer(100, STREAM)
         assert memory.nbytes == 0
 
-    def test_memory_that_a_graph_was_captured_with_belongs_to_the_graph(self, stand_ins: SimpleNamespace) -> None:
+    def test_memory_that_a_graph_was_captured_with_belongs_to_the_graph(self, stand_ins):
         driver = stand_ins.Driver()
         memory = FusionMemory(driver)
         before = memory.pointer(100, STREAM)

@@ -1,7 +1,5 @@
 """Handles of operations on GPU buffers: what they keep alive, and which streams they take."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from types import SimpleNamespace

@@ -47,7 +47,7 @@ def test_no_operation_is_done_before_one_that_was_queued_earlier(device):
     in_flight = InFlight(device.is_done, Timeouts())
     in_flight.add(operation("a"))
     in_flight.add(operation("b"))
-    device.passed |= {"b finished"}  # it cannot be on a stream; whoever fakes it gets nothing released early
+    device.passed |= {"b finished"}  # it cannot be on a stream, and nothing is released early
     in_flight.check(1.0)
     assert len(in_flight) == 2
 

@@ -220,9 +220,7 @@ REDUCED = [
     wire=st.sampled_from(["", "float16", "bfloat16"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_allreduce(
-    stand_ins: SimpleNamespace, size: int, kind: tuple, shapes: list, factors: tuple, wire: str, seed: int
-) -> None:
+def test_allreduce(stand_ins, size, kind, shapes, factors, wire, seed):
     """Whatever the shapes, and however each rank's inputs and outputs are cut and lie, all get the host's result."""
     dtype, op = kind
     if dtype not in ("bool", "float16", "bfloat16", "float32", "float64", "complex64", "complex128"):
@@ -257,7 +255,7 @@ def test_allreduce(
                 np.testing.assert_array_equal(buffer.owner, part)
 
 
-def test_a_single_tensor_is_reduced_where_it_lies(stand_ins: SimpleNamespace) -> None:
+def test_a_single_tensor_is_reduced_where_it_lies(stand_ins):
     job = Job(stand_ins, 2)
     request = Request("allreduce", "x", "float32", ((5,),), Sum)
     arrays = [np.arange(5, dtype=np.float32) for _ in range(2)]
@@ -274,8 +272,8 @@ def test_a_single_tensor_is_reduced_where_it_lies(stand_ins: SimpleNamespace) ->
 
 
 def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_of_16_bytes(
-    stand_ins: SimpleNamespace,
-) -> None:
+    stand_ins,
+):
     job = Job(stand_ins, 2)
     arrays = [np.full(count, count, np.float32) for count in (3, 128, 5, 200, 1)]
     request = Request("allreduce", "x", "float32", tuple(array.shape for array in arrays), Sum)
@@ -295,7 +293,7 @@ def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_o
 
 
 @pytest.mark.parametrize(("dtype", "wire"), [("complex64", ""), ("float64", "bfloat16")])
-def test_a_scattered_tensor_keeps_its_order(stand_ins: SimpleNamespace, dtype: str, wire: str) -> None:
+def test_a_scattered_tensor_keeps_its_order(stand_ins, dtype, wire):
     """Where an element has another size in the fusion memory than in its own, or is a pair."""
     job = Job(stand_ins, 1, wire)
     array = np.arange(6).astype(dtype)
@@ -305,7 +303,7 @@ def test_a_scattered_tensor_keeps_its_order(stand_ins: SimpleNamespace, dtype: s
     assert np.concatenate(apart).tolist() == array.tolist()
 
 
-def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins: SimpleNamespace) -> None:
+def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins):
     request = Request("allreduce", "x", "float32", ((5,),), Average)
     for wire, dtype in (("", "float32"), ("bfloat16", "bfloat16")):
         job = Job(stand_ins, 2, wire)
@@ -323,9 +321,7 @@ def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins: SimpleNamespac
     wire=st.sampled_from(["", "bfloat16"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_reducescatter(
-    stand_ins: SimpleNamespace, size: int, kind: tuple, shapes: list, factors: tuple, wire: str, seed: int
-) -> None:
+def test_reducescatter(stand_ins, size, kind, shapes, factors, wire, seed):
     """Shares that come out even and not; rows without elements travel as one element each, as on the host."""
     dtype, op = kind
     if dtype.startswith(("int", "uint")):
@@ -352,7 +348,7 @@ MOVED = ("bool", "int16", "bfloat16", "float64", "complex128")
     counts=st.lists(st.lists(st.sampled_from([0, 1, 5, 5]), min_size=2, max_size=2), min_size=1, max_size=4),
     dtype=st.sampled_from(MOVED),
 )
-def test_allgather(stand_ins: SimpleNamespace, counts: list, dtype: str) -> None:
+def test_allgather(stand_ins, counts, dtype):
     """Arrays of any sizes, several in one operation."""
     size, storage = len(counts), ELEMENT_TYPES[dtype].storage
     job = Job(stand_ins, size)
@@ -369,7 +365,7 @@ def test_allgather(stand_ins: SimpleNamespace, counts: list, dtype: str) -> None
             )
 
 
-def test_arrays_of_equal_sizes_are_gathered_by_one_call(stand_ins: SimpleNamespace) -> None:
+def test_arrays_of_equal_sizes_are_gathered_by_one_call(stand_ins):
     job = Job(stand_ins, 2)
     request = Request("allgather", "x", "float32", ((-1,),))
     job.execute([[stand_ins.handle_of(request, [np.ones(3, np.float32)])] for _ in range(2)])
@@ -382,7 +378,7 @@ def test_arrays_of_equal_sizes_are_gathered_by_one_call(stand_ins: SimpleNamespa
     ),
     dtype=st.sampled_from(MOVED),
 )
-def test_alltoall(stand_ins: SimpleNamespace, splits: list, dtype: str) -> None:
+def test_alltoall(stand_ins, splits, dtype):
     """Any numbers of elements between any two ranks, none included."""
     size, storage = len(splits), ELEMENT_TYPES[dtype].storage
     job = Job(stand_ins, size)
@@ -398,7 +394,7 @@ def test_alltoall(stand_ins: SimpleNamespace, splits: list, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", MOVED)
-def test_broadcast(stand_ins: SimpleNamespace, dtype: str) -> None:
+def test_broadcast(stand_ins, dtype):
     storage = ELEMENT_TYPES[dtype].storage
     job = Job(stand_ins, 3)
     given_to = [[np.full(count, rank == 1, storage) for count in (4, 0, 2)] for rank in range(3)]
@@ -407,7 +403,7 @@ def test_broadcast(stand_ins: SimpleNamespace, dtype: str) -> None:
     assert all(array.all() for mine in given_to for array in mine)
 
 
-def test_a_root_is_a_rank_of_the_job(stand_ins: SimpleNamespace) -> None:
+def test_a_root_is_a_rank_of_the_job(stand_ins):
     job = Job(stand_ins, 2)
     for backend in job.backends:
         backend._ranks = (3, 7)
@@ -417,7 +413,7 @@ def test_a_root_is_a_rank_of_the_job(stand_ins: SimpleNamespace) -> None:
     assert all((array == 1).all() for array in arrays)
 
 
-def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
+def test_a_world_of_one_needs_no_nccl(stand_ins):
     """Every kind is a copy; the arithmetic is that of one rank."""
     driver = stand_ins.Driver()
     hosts = stand_ins.ThreadRanks(1)
@@ -443,7 +439,7 @@ def test_a_world_of_one_needs_no_nccl(stand_ins: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("dtype", sorted(ELEMENT_TYPES))
-def test_nccl_computes_what_means_the_same_there(dtype: str) -> None:
+def test_nccl_computes_what_means_the_same_there(dtype):
     floating = dtype in ("float16", "bfloat16", "float32", "float64")
     whole = dtype in ("int8", "uint8", "int32", "uint32", "int64", "uint64")
     for op, factors in itertools.product(ReduceOp, [(1.0, 1.0), (0.5, 1.0), (1.0, 0.5)]):
@@ -459,7 +455,7 @@ def test_nccl_computes_what_means_the_same_there(dtype: str) -> None:
     assert not is_supported(Request("barrier", None, "uint8", ()))
 
 
-def test_booleans_stay_booleans(stand_ins: SimpleNamespace) -> None:
+def test_booleans_stay_booleans(stand_ins):
     wanted = {Sum: [0, 1, 1], Average: [0, 1, 1], Max: [0, 1, 1], Min: [0, 0, 1], Product: [0, 0, 1]}
     for op, values in wanted.items():
         check_op(op, "bool")
@@ -470,7 +466,7 @@ def test_booleans_stay_booleans(stand_ins: SimpleNamespace) -> None:
         assert arrays[0].view(np.uint8).tolist() == arrays[1].view(np.uint8).tolist() == values
 
 
-def test_an_error_of_nccl_names_the_operation(stand_ins: SimpleNamespace) -> None:
+def test_an_error_of_nccl_names_the_operation(stand_ins):
     class Broken(Group):
         def all_reduce(self, *args: Any) -> None:
             raise NcclError("allreduce failed in NCCL on rank 0: the cable is loose")

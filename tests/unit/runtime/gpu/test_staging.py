@@ -37,7 +37,7 @@ def outputs(handle: Any) -> list[list]:
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_allreduce(stand_ins: SimpleNamespace, in_place: bool) -> None:
+def test_allreduce(stand_ins, in_place):
     """Average integers, which NCCL cannot: several handles, whose inputs and outputs are cut at different places."""
     job = Job(stand_ins)
     requests = [
@@ -59,7 +59,7 @@ def test_allreduce(stand_ins: SimpleNamespace, in_place: bool) -> None:
         assert outputs(single) == [wanted[:1]]
 
 
-def test_complex_products(stand_ins: SimpleNamespace) -> None:
+def test_complex_products(stand_ins):
     job = Job(stand_ins)
     arrays = [np.array([1 + 2j, 3], np.complex64), np.array([2j, 5], np.complex64)]
     request = Request("allreduce", "x", "complex64", ((2,),), Product)
@@ -67,7 +67,7 @@ def test_complex_products(stand_ins: SimpleNamespace) -> None:
     assert arrays[0].tolist() == arrays[1].tolist() == [-4 + 2j, 15]
 
 
-def test_broadcast(stand_ins: SimpleNamespace) -> None:
+def test_broadcast(stand_ins):
     job = Job(stand_ins)
     arrays = [[np.full(3, rank, np.int16), np.full(0, rank, np.int16), np.full(1, rank, np.int16)] for rank in range(2)]
     request = Request("broadcast", "x", "int16", ((3,), (0,), (1,)), root=1)
@@ -76,7 +76,7 @@ def test_broadcast(stand_ins: SimpleNamespace) -> None:
     assert not [entry for entry in job.drivers[0].log[:1] if entry[0] == "copy"], "only the root's are fetched"
 
 
-def test_allgather(stand_ins: SimpleNamespace) -> None:
+def test_allgather(stand_ins):
     job = Job(stand_ins)
     request = Request("allgather", "x", "int16", ((-1,), (-1,)))
     handles = [
@@ -89,7 +89,7 @@ def test_allgather(stand_ins: SimpleNamespace) -> None:
         assert list(handle.received) == [[1, 2], [0, 2]]
 
 
-def test_alltoall(stand_ins: SimpleNamespace) -> None:
+def test_alltoall(stand_ins):
     job = Job(stand_ins)
     request = Request("alltoall", "x", "int16", ((-1,),))
     handles = [
@@ -101,7 +101,7 @@ def test_alltoall(stand_ins: SimpleNamespace) -> None:
     assert [handle.received for (handle,) in handles] == [[[1, 3]], [[2, 0]]]
 
 
-def test_reducescatter(stand_ins: SimpleNamespace) -> None:
+def test_reducescatter(stand_ins):
     job = Job(stand_ins)
     request = Request("reducescatter", "x", "uint16", ((3, 2), (1, 0)), Sum)
     handles = [
@@ -111,7 +111,7 @@ def test_reducescatter(stand_ins: SimpleNamespace) -> None:
     assert [outputs(handle) for (handle,) in handles] == [[[0, 2, 4, 6], [0]], [[8, 10], []]]
 
 
-def test_the_host_waits_before_it_reads_and_before_it_writes_again(stand_ins: SimpleNamespace) -> None:
+def test_the_host_waits_before_it_reads_and_before_it_writes_again(stand_ins):
     job = Job(stand_ins, 1)
     array = np.arange(4, dtype=np.int16)
     request = Request("allreduce", "x", "int16", ((4,),), Average)
@@ -127,7 +127,7 @@ def test_the_host_waits_before_it_reads_and_before_it_writes_again(stand_ins: Si
     assert job.drivers[0].log == [("synchronize", STREAM)]
 
 
-def test_the_memory_grows_with_results(stand_ins: SimpleNamespace) -> None:
+def test_the_memory_grows_with_results(stand_ins):
     job = Job(stand_ins)
     request = Request("allgather", "x", "int16", ((-1,),))
     arrays = [np.full(400_000, rank, np.int16) for rank in range(2)]
@@ -137,7 +137,7 @@ def test_the_memory_grows_with_results(stand_ins: SimpleNamespace) -> None:
     assert job.backends[0].pinned_bytes == 2 << 20
 
 
-def test_a_graph_cannot_contain_it(stand_ins: SimpleNamespace) -> None:
+def test_a_graph_cannot_contain_it(stand_ins):
     job = Job(stand_ins, 1)
     job.drivers[0].capturing = {STREAM}
     array = np.arange(4, dtype=np.int16)

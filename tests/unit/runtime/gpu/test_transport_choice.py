@@ -41,21 +41,35 @@ def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
 APART = [a_gpu("0000:01:00.0"), a_gpu("0000:02:00.0"), a_gpu("0000:01:00.0", "node2")]
 
 
-def test_gpus_of_their_own_go_through_nccl() -> None:
-    assert choose(APART) == TransportChoice(NCCL, False)
+NO_NCCL = {"version": 0, "missing": "it was eaten"}
+OLD = "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or newer"
 
 
-def test_shared_gpus_go_through_an_nccl_that_can() -> None:
-    assert choose([a_gpu(may_share=True, version=23000)] * 2) == TransportChoice(NCCL, True)
+@pytest.mark.parametrize(
+    ("infos", "chosen"),
+    [
+        (APART, TransportChoice(NCCL, False)),
+        ([a_gpu(may_share=True, version=23000)] * 2, TransportChoice(NCCL, True)),
+        ([a_gpu(may_share=True, version=22907)] * 2, TransportChoice(STAGED, True, OLD)),
+        (
+            [APART[0], a_gpu("0000:02:00.0", "node3", **NO_NCCL)],
+            TransportChoice(STAGED, False, "rank 1 (on node3) has no NCCL, as it was eaten"),
+        ),
+        ([a_gpu(**NO_NCCL)], TransportChoice(NCCL, False)),
+    ],
+    ids=["apart", "shared", "shared by an old one", "none on a rank", "none, and needed by nobody"],
+)
+def test_gpus_go_through_an_nccl_that_can(infos, chosen):
+    assert choose(infos) == chosen
 
 
-def test_shared_gpus_are_staged_with_an_older_one() -> None:
-    chosen = choose([a_gpu(may_share=True, version=22907)] * 2)
-    assert (chosen.kind, chosen.shares_gpus) == (STAGED, True)
-    assert chosen.reason == "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or newer"
+def test_an_nccl_without_averages():
+    chosen = choose([APART[0], a_gpu("0000:02:00.0", version=2804)])
+    assert chosen.kind == STAGED
+    assert "rank 1 (on node1) has NCCL 2.8.4: update it to 2.10.0 or newer" in chosen.reason
 
 
-def test_shared_gpus_are_staged_where_nccl_has_been_told_of_gpus_of_their_own() -> None:
+def test_shared_gpus_are_staged_where_nccl_has_been_told_of_gpus_of_their_own():
     """One process set has ranks that share a GPU; the one before it had none."""
     infos = {4: a_gpu(may_share=True, can_share=False), 7: a_gpu(may_share=True)}
     chosen = transport_choice.choose(infos)
@@ -63,50 +77,35 @@ def test_shared_gpus_are_staged_where_nccl_has_been_told_of_gpus_of_their_own() 
     assert chosen.reason.startswith("ranks 4, 7 share a GPU, and NCCL was used there before by ranks with a GPU each")
 
 
-def test_shared_gpus_need_permission() -> None:
+def test_shared_gpus_need_permission():
     text = "ranks 1, 2 use one GPU, 0000:02:00.0 of node1: .* DISTRUN_SHARE_GPUS=1"
     with pytest.raises(UsageError, match=text):
         choose([APART[0], APART[1], APART[1]])
 
 
-def test_no_nccl() -> None:
-    chosen = choose([APART[0], a_gpu("0000:02:00.0", "node3", version=0, missing="it was eaten")])
-    assert chosen == TransportChoice(STAGED, False, "rank 1 (on node3) has no NCCL, as it was eaten")
-
-
-def test_an_nccl_without_averages() -> None:
-    chosen = choose([APART[0], a_gpu("0000:02:00.0", version=2804)])
-    assert chosen.kind == STAGED
-    assert "rank 1 (on node1) has NCCL 2.8.4: update it to 2.10.0 or newer" in chosen.reason
-
-
-def test_different_versions_are_refused() -> None:
+def test_different_versions_are_refused():
     infos = [*APART, *(a_gpu(f"0000:0{place}:00.0", "node3", version=23004) for place in range(6))]
     with pytest.raises(UsageError, match=r"2\.32\.3 on ranks 0, 1, 2, 2\.30\.4 on ranks 3, 4, 5, 6 and 2 more"):
         choose(infos)
 
 
-def test_rank_0_decides_what_is_wanted() -> None:
+def test_rank_0_decides_what_is_wanted():
     staged = [a_gpu(wanted=STAGED), APART[1]]
     assert choose(staged) == TransportChoice(STAGED, False, "DISTRUN_GPU_BACKEND=staged")
     assert choose(staged[::-1]) == TransportChoice(NCCL, False)
     assert choose([a_gpu(wanted=NCCL), APART[1]]) == TransportChoice(NCCL, False)
     with pytest.raises(UsageError, match=r"DISTRUN_GPU_BACKEND=nccl cannot be: rank 1 \(on node1\) has no NCCL"):
-        choose([a_gpu(wanted=NCCL), a_gpu("0000:02:00.0", version=0, missing="it was eaten")])
+        choose([a_gpu(wanted=NCCL), a_gpu("0000:02:00.0", **NO_NCCL)])
 
 
-def test_one_rank_needs_no_nccl() -> None:
-    assert choose([a_gpu(version=0, missing="it was eaten")]) == TransportChoice(NCCL, False)
-
-
-def test_ranks_agree(stand_ins: SimpleNamespace) -> None:
+def test_ranks_agree(stand_ins):
     hosts = stand_ins.ThreadRanks(3)
-    infos = [*APART[:2], a_gpu(host="a host with a longer name", version=0, missing="it was eaten")]
+    infos = [*APART[:2], a_gpu(host="a host with a longer name", **NO_NCCL)]
     chosen = hosts.run(lambda rank: agree(infos[rank], stand_ins.HostBackend(hosts, rank), range(3)))
     assert chosen == [choose(infos)] * 3
 
 
-def test_a_report_says_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_says_what_is_there(monkeypatch):
     monkeypatch.setattr(transport_choice, "nccl_version", lambda: (23203, ""))
     wanted = GpuInfo("node1", "0000:01:00.0", True, 23203, "", True, AUTO)
     assert gpu_info("node1", "0000:01:00.0", True) == wanted
@@ -119,15 +118,15 @@ class TestVersion:
         monkeypatch.setitem(sys.modules, "cupy", None)
         monkeypatch.setitem(sys.modules, "cupy.cuda", None)
 
-    def test_without_cupy(self) -> None:
+    def test_without_cupy(self):
         version, missing = nccl_version()
         assert version == 0
         assert "distrun[cuda13]" in missing
 
     @pytest.mark.parametrize("available", [True, False])
-    def test_with_cupy(self, monkeypatch: pytest.MonkeyPatch, available: bool) -> None:
+    def test_with_cupy(self, monkeypatch, available):
         cuda = ModuleType("cupy.cuda")
-        cuda.nccl = SimpleNamespace(available=available, get_version=lambda: 23203)  # type: ignore[attr-defined]
+        cuda.nccl = SimpleNamespace(available=available, get_version=lambda: 23203)
         monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
         monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
         version, missing = nccl_version()

@@ -24,27 +24,63 @@ def offer(cache_id: int) -> bytes:
 
 
 def two_ranks(count: int = LARGE) -> tuple[Rank, Rank]:
-    """A coordinator and another rank that know a request of the name "a", with an array of so many elements."""
+    """A coordinator and another rank that know a request of the name "a", with an array of `count` elements."""
     ranks = Rank(0, hosts=True, offers=True), Rank(1, hosts=True, offers=True)
     for rank in ranks:
         rank.learn(rank.submit("a", count=count))
     return ranks
 
 
-# Offers ---------------------------------------------------------------------------------------------------------------
-
-
 def test_two_offers_that_cross_need_no_decision():
     ranks = two_ranks()
     handles = [rank.submit("a", count=LARGE) for rank in ranks]
     for rank in ranks:
-        rank.negotiator.progress()
-        assert rank.sent() == [(1 - rank.rank, offer(0))]
+        assert rank.posted() == [(1 - rank.rank, offer(0))]
     for rank, handle in zip(ranks, handles, strict=True):
         rank.hear(1 - rank.rank, offer(0))
         assert rank.decided() == [[handle]]
         assert rank.sent() == []
         assert rank.operations.is_empty
+
+
+def test_nothing_is_offered_while_something_else_is_under_way():
+    _, other = two_ranks()
+    other.submit("unknown")
+    other.posted()
+    other.submit("a", count=LARGE)
+    assert other.posted() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
+
+
+def test_what_may_be_given_up_is_not_offered():
+    coordinator, other = two_ranks()
+    for rank in (coordinator, other):
+        rank.submit("a", count=LARGE).may_be_given_up = True
+        rank.negotiator.progress()
+    assert coordinator.sent() == []
+    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
+
+
+def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
+    for rank in two_ranks():
+        handle = rank.submit("a", count=LARGE)
+        rank.control.look = lambda rank=rank: rank.control.inbox.append((1 - rank.rank, offer(0)))
+        assert rank.negotiator.cross(handle)
+        assert rank.sent() == [(1 - rank.rank, offer(0))]
+        assert rank.decided() == [[handle]]
+        assert rank.operations.is_empty
+
+
+def test_the_shortcut_is_for_an_operation_alone():
+    coordinator, other = two_ranks()
+    first = other.submit("unknown")
+    assert not other.negotiator.cross(first)  # it has no cache id
+    other.posted()
+    assert not other.negotiator.cross(other.submit("a", count=LARGE))
+    assert other.sent() == []
+    handle = coordinator.submit("a", count=LARGE)
+    coordinator.control.inbox.append((1, offer(0)))
+    assert not coordinator.negotiator.cross(handle)
+    assert coordinator.sent() == []
 
 
 def test_what_was_offered_in_vain_is_decided_like_any_other():
@@ -62,38 +98,6 @@ def test_what_was_offered_in_vain_is_decided_like_any_other():
     assert coordinator.sent() == [(1, pack_ids(messages.EXECUTE, [0]))]
     other.hear(0, pack_ids(messages.EXECUTE, [0]))
     assert (coordinator.decided(), other.decided()) == ([[theirs]], [[ours]])
-
-
-def test_nothing_is_offered_while_something_else_is_under_way():
-    _, other = two_ranks()
-    other.submit("unknown")
-    other.negotiator.progress()
-    other.sent()
-    other.submit("a", count=LARGE)
-    other.negotiator.progress()
-    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
-
-
-def test_what_may_be_given_up_is_not_offered():
-    coordinator, other = two_ranks()
-    for rank in (coordinator, other):
-        rank.submit("a", count=LARGE).may_be_given_up = True
-        rank.negotiator.progress()
-    assert coordinator.sent() == []
-    assert other.sent() == [(0, pack_ids(messages.CACHE_IDS, [0]))]
-
-
-# The shortcut ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_caller_that_waits_finds_the_offer_that_comes_while_it_looks():
-    for rank in two_ranks():
-        handle = rank.submit("a", count=LARGE)
-        rank.control.look = lambda rank=rank: rank.control.inbox.append((1 - rank.rank, offer(0)))
-        assert rank.negotiator.cross(handle)
-        assert rank.sent() == [(1 - rank.rank, offer(0))]
-        assert rank.decided() == [[handle]]
-        assert rank.operations.is_empty
 
 
 def test_a_caller_whose_offer_is_not_met_goes_on_in_the_ordinary_way():
@@ -118,21 +122,16 @@ def test_another_message_than_the_offer_is_left_for_the_ordinary_way():
     assert coordinator.sent() == [(1, offer(0)), (1, pack_ids(messages.EXECUTE, [0]))]
 
 
-def test_the_shortcut_is_for_an_operation_alone():
-    coordinator, other = two_ranks()
-    first = other.submit("unknown")
-    assert not other.negotiator.cross(first)  # it has no cache id
-    other.negotiator.progress()
-    other.sent()
-    assert not other.negotiator.cross(other.submit("a", count=LARGE))
-    assert other.sent() == []
-    handle = coordinator.submit("a", count=LARGE)
-    coordinator.control.inbox.append((1, offer(0)))
-    assert not coordinator.negotiator.cross(handle)
-    assert coordinator.sent() == []
+def test_small_arrays_are_added_up_on_both_ranks():
+    ranks = two_ranks(SMALL)
+    for rank in ranks:
+        handle = rank.submit("a", 1.0 + rank.rank)
+        other = np.full(SMALL, 2.0 - rank.rank, np.float32).tobytes()
+        rank.control.look = lambda rank=rank, other=other: rank.control.inbox.append((1 - rank.rank, offer(0) + other))
+        assert rank.negotiator.cross(handle)
+        assert rank.finished() == [handle]
+        assert handle.outputs[0].tolist() == [3.0] * SMALL
 
-
-# Any history ----------------------------------------------------------------------------------------------------------
 
 NAMES = "ab"
 steps = st.lists(
@@ -258,14 +257,3 @@ def test_two_ranks_execute_the_same_in_one_order_and_all_that_both_submit(histor
     for name in NAMES:
         of_rank = [[end for of, end in pair.ends[rank] if of == name] for rank in (0, 1)]
         assert of_rank[0] == of_rank[1]
-
-
-def test_the_sum_of_small_arrays_is_that_of_both_ranks():
-    ranks = two_ranks(SMALL)
-    for rank in ranks:
-        handle = rank.submit("a", 1.0 + rank.rank)
-        other = np.full(SMALL, 2.0 - rank.rank, np.float32).tobytes()
-        rank.control.look = lambda rank=rank, other=other: rank.control.inbox.append((1 - rank.rank, offer(0) + other))
-        assert rank.negotiator.cross(handle)
-        assert rank.finished() == [handle]
-        assert handle.outputs[0].tolist() == [3.0] * SMALL

@@ -22,13 +22,11 @@ from distrun.runtime.operations.timeouts import Timeouts
 def test_a_request_goes_up_in_full_once_and_by_its_cache_id_ever_after():
     rank = Rank(1)
     first = rank.submit("a")
-    rank.negotiator.progress()
-    assert rank.sent() == [(0, messages.FULL_REQUEST + first.full_request)]
+    assert rank.posted() == [(0, messages.FULL_REQUEST + first.full_request)]
     rank.hear(0, pack_decision(Define(7, first.request)))
     assert rank.decided() == [[first]]
     again = rank.submit("a")
-    rank.negotiator.progress()
-    assert rank.sent() == [(0, pack_ids(messages.CACHE_IDS, [7]))]
+    assert rank.posted() == [(0, pack_ids(messages.CACHE_IDS, [7]))]
     rank.hear(0, pack_decision(Execute([7])))
     assert rank.decided() == [[again]]
     assert rank.operations.is_empty
@@ -41,8 +39,7 @@ def test_the_order_of_submissions_is_kept_where_known_and_new_requests_alternate
     rank.submit("b")
     new = rank.submit("c")
     rank.submit(None)
-    rank.negotiator.progress()
-    assert [message[:1] for _, message in rank.sent()] == [
+    assert [message[:1] for _, message in rank.posted()] == [
         messages.CACHE_IDS, messages.FULL_REQUEST, messages.FULL_REQUEST,
     ]  # fmt: skip
     assert new.full_request
@@ -53,8 +50,7 @@ def test_more_cache_ids_than_fit_a_message_go_up_in_several():
     rank.learn(rank.submit(None))
     for _ in range(LONGEST_LIST + 1):
         rank.submit(None)
-    rank.negotiator.progress()
-    assert rank.sent() == [(0, pack_ids(messages.CACHE_IDS, [0] * count)) for count in (LONGEST_LIST, 1)]
+    assert rank.posted() == [(0, pack_ids(messages.CACHE_IDS, [0] * count)) for count in (LONGEST_LIST, 1)]
 
 
 def test_decisions_are_executed_in_the_order_in_which_they_come_and_small_ones_together():
@@ -90,8 +86,7 @@ def test_a_late_failure_of_an_unnamed_operation_leaves_the_others_their_places()
 def test_the_question_where_its_main_thread_is_is_answered_before_anything_is_executed():
     rank = Rank(1)
     handle = rank.submit("a")
-    rank.negotiator.progress()
-    rank.sent()
+    rank.posted()
     rank.hear(0, pack_decision(Define(0, handle.request)), messages.QUESTION)
     ((to, answer),) = rank.sent()
     assert to == 0
@@ -102,8 +97,7 @@ def test_the_question_where_its_main_thread_is_is_answered_before_anything_is_ex
 def test_a_follower_that_hears_nothing_reminds_the_coordinator_and_wakes_it():
     rank = Rank(1, timeouts=Timeouts(2.0, 0.0))
     rank.submit("a")
-    rank.negotiator.progress()
-    rank.sent()
+    rank.posted()
     assert rank.negotiator.next_look(rank.now) == rank.now + 2.0
     rank.now += 2.0
     rank.negotiator.check_stalls()
@@ -169,8 +163,7 @@ def test_a_decision_for_which_the_mailboxes_have_no_room_is_executed_when_it_has
     # Each is executed as soon as it has been told: the other rank may wait for us in it, and empty its mailbox after.
     for place in (1, 2):
         rank.control.room = 1
-        rank.negotiator.progress()
-        assert rank.sent() == [(1, pack_decision(Define(place, handles[place].request)))]
+        assert rank.posted() == [(1, pack_decision(Define(place, handles[place].request)))]
         assert rank.decided() == [[handles[place]]]
     assert rank.negotiator.is_idle
 
@@ -235,8 +228,7 @@ def test_a_small_array_goes_up_with_its_message_and_the_result_comes_with_the_de
     rank = Rank(1, 3, hosts=True)
     rank.learn(rank.submit("a"))
     handle = rank.submit("a", 2.0)
-    rank.negotiator.progress()
-    assert rank.sent() == [(0, payload(messages.PIGGYBACK, 0, 2.0, 2.0))]
+    assert rank.posted() == [(0, payload(messages.PIGGYBACK, 0, 2.0, 2.0))]
     rank.hear(0, payload(messages.RESULT, 0, 7.0, 8.0))
     assert rank.finished() == [handle]
     assert handle.outputs[0].tolist() == [7.0, 8.0]
@@ -263,22 +255,6 @@ def test_payloads_that_are_not_all_there_are_dropped_and_the_operation_is_execut
         rank.hear(2, pack_ids(messages.CACHE_IDS, [0]))
         assert rank.sent() == [(to, pack_decision(Execute([0]))) for to in (1, 2)], turn
         assert rank.decided() == [[handle]]
-
-
-def test_two_payloads_that_cross_need_no_decision():
-    coordinator, other = (Rank(rank, hosts=True, offers=True) for rank in (0, 1))
-    for rank in (coordinator, other):
-        rank.learn(rank.submit("a"))
-    handles = [rank.submit("a", value) for rank, value in ((coordinator, 1.0), (other, 2.0))]
-    coordinator.negotiator.progress()
-    other.negotiator.progress()
-    ((_, down),), ((_, up),) = coordinator.sent(), other.sent()
-    coordinator.hear(1, up)
-    other.hear(0, down)
-    for rank, handle in zip((coordinator, other), handles, strict=True):
-        assert rank.sent() == []
-        assert rank.finished() == [handle]
-        assert handle.outputs[0].tolist() == [3.0, 3.0]
 
 
 def test_a_rank_that_is_ahead_may_send_the_next_payload_before_the_first_was_looked_at():
@@ -314,8 +290,7 @@ def test_a_coordinator_that_does_not_take_part_is_woken(process_set, alarmed):
     rank = Rank(1, 3)
     handle = Handle(None, Request("barrier", "b", "uint8", (), process_set=process_set), [], [])
     rank.operations.enter(handle)
-    rank.negotiator.progress()
-    assert rank.sent() == [(0, messages.FULL_REQUEST + handle.full_request)]
+    assert rank.posted() == [(0, messages.FULL_REQUEST + handle.full_request)]
     assert rank.control.alarmed == alarmed
 
 
@@ -345,8 +320,7 @@ def test_that_a_set_is_dissolved_is_told_and_not_waited_for():
     rank = Rank(1, 3)
     handle = Handle(None, Request(DISSOLVE_PROCESS_SET, "7", "int64", ((7,),)), [], [])
     rank.operations.enter(handle)
-    rank.negotiator.progress()
-    assert rank.sent() == [(0, messages.FULL_REQUEST + handle.full_request)]
+    assert rank.posted() == [(0, messages.FULL_REQUEST + handle.full_request)]
     assert rank.operations.is_empty
 
 

@@ -26,7 +26,7 @@ def pending_operations() -> PendingOperations:
 
 
 def taken(operations: PendingOperations) -> list[Handle]:
-    """The operations of which the coordinator is told now."""
+    """The operations that are sent to the coordinator now."""
     handles = []
     while operations.outbox:
         handles.append(operations.outbox[0])

@@ -50,7 +50,7 @@ def reports() -> list[str]:
     logger.removeHandler(handler)
 
 
-def test_ranks_that_wait_for_each_other_are_told_as_one_story_with_the_remedy(reports):
+def test_ranks_that_wait_for_each_other_are_reported_together_with_the_remedy(reports):
     one = Coordinator()
     one.controller.submit(0, A, "train.py:12", 0.0)
     one.controller.submit(2, A, "train.py:12", 0.0)
@@ -176,7 +176,6 @@ def test_an_operation_is_given_up_at_the_timeout_after_a_report(reports):
     assert one.controller.decisions() == []
     one.watch.look(120.0)
     (failed,) = one.controller.decisions()
-    assert isinstance(failed, Fail)
     assert failed.is_stall
     assert failed.ranks == (1,)
     assert failed.text == (
@@ -195,15 +194,6 @@ def test_waiting_for_an_answer_does_not_delay_giving_up(reports):
     one.watch.look(2.0)
     assert len(one.controller.decisions()) == 1
     assert len(reports) == 1
-
-
-def test_only_what_has_waited_long_enough_is_given_up():
-    one = Coordinator(warning=0.0, timeout=20.0)
-    one.controller.submit(0, A, "", 0.0)
-    one.controller.submit(0, B, "", 15.0)
-    one.watch.look(20.0)
-    assert [failed.key for failed in one.controller.decisions()] == [(0, "a")]
-    assert one.controller.oldest == 15.0
 
 
 def test_a_reminder_tells_the_coordinator_since_when_a_rank_has_waited():
@@ -269,7 +259,7 @@ def test_hearing_from_the_coordinator_begins_the_wait_anew():
     assert len(one.reminders) == 1
 
 
-def test_without_patience_set_it_sleeps_for_ever():
+def test_without_timeouts_it_sleeps_for_ever():
     one = Follower(warning=0.0, timeout=0.0)
     assert one.watch.next_look(0.0) == NEVER
 
@@ -284,12 +274,6 @@ def test_a_coordinator_that_never_answers_is_given_up_after_its_grace():
     one = Follower(warning=60.0, timeout=20.0)
     with pytest.raises(StallError, match=r"^<0>, which coordinates the job, has not answered for 25 s$"):
         one.sleep_until(0.0, 20.0 + COORDINATOR_GRACE + 1)
-
-
-def test_a_look_before_anything_was_awaited_does_nothing():
-    one = Follower()
-    one.watch.look(1e9)
-    assert one.reminders == []
 
 
 # The network ----------------------------------------------------------------------------------------------------------

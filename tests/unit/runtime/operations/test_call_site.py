@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 import distrun
 from distrun.runtime.operations.call_site import call_site, main_stack
@@ -92,11 +93,7 @@ def test_a_thread_without_user_code_works_for_the_main_thread():
 
 
 def test_the_stack_of_the_main_thread_can_be_seen_from_another():
-    stacks: list[str] = []
-    thread = threading.Thread(target=lambda: stacks.append(main_stack(20)))
-    thread.start()
-    thread.join()
-    assert "in test_the_stack_of_the_main_thread_can_be_seen_from_another" in stacks[0]
+    assert "in test_the_stack_of_the_main_thread_can_be_seen_from_another" in started(main_stack, 20).result(DEADLINE)
 
 
 def test_the_stack_ends_where_the_main_thread_is_and_is_as_deep_as_asked_for():

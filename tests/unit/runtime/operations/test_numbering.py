@@ -1,7 +1,5 @@
 """Numberings that go back when a generation begins, and process sets that are made again by their rules."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

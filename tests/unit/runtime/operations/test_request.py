@@ -1,7 +1,5 @@
 """Requests survive being sent, and say what they are."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """The waking clock leaves out the time for which a sleep went on beyond its end."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runtime.operations import waking_clock

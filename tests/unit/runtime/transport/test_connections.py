@@ -6,23 +6,46 @@ import contextlib
 import select
 import socket
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from in_process.connected_ranks import End, pair_of_sockets, turn_until
 
-from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, Stream
+from distrun.runtime.transport.connections import LARGEST_FRAME, Channel, ConnectionSet, Stream
 from distrun.runtime.transport.shared_memory.mailbox import LARGEST
 
 DEADLINE = 60_000  # milliseconds
+
+
+OPEN: list[socket.socket | ConnectionSet] = []
+"""Connections that are closed at the end of a test."""
+
+
+@pytest.fixture(autouse=True)
+def _closes_all() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().close()
 
 
 def both(kind: type[Channel | Stream], buffer: int = 0) -> tuple[End, End]:
     pair = pair_of_sockets()
     for connection in pair if buffer else ():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
-    return End(kind, pair[0]), End(kind, pair[1])
+    ends = End(kind, pair[0]), End(kind, pair[1])
+    OPEN.extend(end.connections for end in ends)
+    return ends
+
+
+def half(kind: type[Channel | Stream], pair: tuple[socket.socket, socket.socket] | None = None) -> tuple[Any, End]:
+    """Return a socket, and the end of a connection with it."""
+    raw, connection = pair or socket.socketpair()
+    end = End(kind, connection)
+    OPEN.extend((raw, end.connections))
+    return raw, end
 
 
 def array(count: int, seed: int) -> np.ndarray:
@@ -30,9 +53,6 @@ def array(count: int, seed: int) -> np.ndarray:
 
 
 sizes = st.lists(st.one_of(st.integers(0, 300), st.sampled_from([4095, 65_536, LARGEST, 1_000_003])), max_size=8)
-
-
-# Channels -------------------------------------------------------------------------------------------------------------
 
 
 @given(sizes, sizes, st.sampled_from([0, 4096]))
@@ -64,13 +84,11 @@ class Ahead(socket.socket):
 
 def test_what_was_read_ahead_is_taken_though_no_poll_tells_of_it():
     raw, connection = socket.socketpair()
-    end = End(Channel, Ahead(fileno=connection.detach()))
+    _, end = half(Channel, (raw, Ahead(fileno=connection.detach())))
     messages = [b"x" * size for size in range(30)]
     raw.sendall(b"".join(struct.pack("<I", len(message)) + message for message in messages))
     end.connections.progress()
     assert end.messages == messages
-    raw.close()
-    end.connections.close()
 
 
 @given(st.lists(st.binary(max_size=20), max_size=10), st.lists(st.integers(1, 30), min_size=1, max_size=30))
@@ -97,50 +115,40 @@ def test_sending_never_blocks_though_nobody_reads():
     turn_until(lambda: len(other.messages) == 5, one, other)
     assert other.messages == messages
     assert not select.select([one.connections.fd], [], [], 0)[0], "it still wants to write"
-    one.connections.close()
-    other.connections.close()
 
 
 def test_a_message_longer_than_any_is_a_loss_before_it_is_read():
-    raw, connection = socket.socketpair()
-    end = End(Channel, connection)
+    raw, end = half(Channel)
     raw.sendall(struct.pack("<I", 3) + b"one" + struct.pack("<I", LARGEST_FRAME + 1))
     end.connections.progress()
     assert end.messages == [b"one"]
     assert end.reasons == [f"it sent a message of {LARGEST_FRAME + 1} bytes, and none is larger than {LARGEST_FRAME}"]
     end.it.send(b"nobody hears this")
-    raw.close()
-    end.connections.close()
 
 
 @pytest.mark.parametrize("tail", [b"", b"\x03", b"\x03\0\0\0", b"\x03\0\0\0on"], ids=repr)
 def test_the_end_of_a_connection_is_told_once_after_what_came_before(tail):
-    raw, connection = socket.socketpair()
-    end = End(Channel, connection)
+    raw, end = half(Channel)
     raw.sendall(struct.pack("<I", 3) + b"one" + tail)
     raw.close()
     turn_until(lambda: end.reasons, end)
     end.connections.progress()
     end.it.send(b"nobody hears this")
-    assert end.messages == [b"one"]
-    assert end.reasons == ["its connection was closed"]
-    end.connections.close()
+    assert (end.messages, end.reasons) == ([b"one"], ["its connection was closed"])
 
 
 def test_a_broken_connection_is_told_with_its_reason():
-    raw, connection = pair_of_sockets()
-    end = End(Channel, connection)
+    raw, end = half(Channel, pair_of_sockets())
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     raw.close()  # a reset
     turn_until(lambda: end.reasons, end)
     assert end.reasons == ["its connection broke (Connection reset by peer)"]
-    end.connections.close()
 
 
 def test_last_words_are_messages_though_sending_has_failed_before():
-    ours, theirs = both(Channel)
-    theirs.it.send(b"why I leave")
-    theirs.it.socket.close()
+    raw, ours = half(Channel, pair_of_sockets())
+    raw.sendall(struct.pack("<I", 11) + b"why I leave")
+    raw.close()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
             ours.it.socket.send(b"x")
@@ -148,9 +156,6 @@ def test_last_words_are_messages_though_sending_has_failed_before():
     assert ours.reasons == []
     turn_until(lambda: ours.reasons, ours)
     assert ours.messages == [b"why I leave"]
-
-
-# Streams --------------------------------------------------------------------------------------------------------------
 
 
 @given(sizes, sizes, st.sampled_from([0, 16_384]), st.data())
@@ -193,21 +198,17 @@ def test_what_is_sent_is_needed_until_the_kernel_has_it():
     turn_until(lambda: not other.it.is_receiving, one, other)
     assert not one.it.is_sending
     assert room.tobytes() == sent.tobytes()
-    one.connections.close()
-    other.connections.close()
 
 
 def test_a_peer_that_is_ahead_does_not_keep_us_busy():
     one, other = both(Stream)
     one.it.send(array(1000, 1).data)
     other.sleep()
-    other.connections.progress()  # nobody has asked for it yet: from now on it is not looked at
+    other.connections.progress()  # no call has asked for it yet: it is not looked at again
     assert not select.select([other.connections.fd], [], [], 0)[0], "it is looked at again and again"
     room = np.zeros(1000, np.uint8)
     assert other.it.receive(room.data).left == 0
     assert room.tobytes() == array(1000, 1).tobytes()
-    one.connections.close()
-    other.connections.close()
 
 
 def test_the_end_of_an_idle_stream_is_no_loss():
@@ -217,21 +218,6 @@ def test_the_end_of_an_idle_stream_is_no_loss():
     other.connections.progress()
     assert other.reasons == []
     assert not select.select([other.connections.fd], [], [], 0)[0]
-    other.connections.close()
-
-
-def test_what_was_sent_before_the_end_still_arrives():
-    one, other = both(Stream)
-    one.it.send(array(5000, 1).data)
-    one.connections.close()
-    room = np.zeros(5000, np.uint8)
-    other.connections.progress()
-    receipt = other.it.receive(room.data)
-    turn_until(lambda: not receipt.left, other)
-    assert room.tobytes() == array(5000, 1).tobytes()
-    other.connections.progress()
-    assert other.reasons == []
-    other.connections.close()
 
 
 def test_what_was_sent_before_a_hang_up_still_arrives():
@@ -272,16 +258,13 @@ def test_the_end_of_a_stream_is_a_loss_to_whoever_waits_for_more(when):
         turn_until(lambda: other.reasons, other)
     assert receipt.left == 1
     assert other.reasons == ["its connection was closed"]
-    other.connections.close()
 
 
 def test_sending_to_somebody_who_is_gone_is_a_loss():
-    raw, connection = pair_of_sockets()
-    end = End(Stream, connection)
+    raw, end = half(Stream, pair_of_sockets())
     raw.close()
     end.it.send(array(8_000_000, 1).data)
     turn_until(lambda: end.reasons, end)
     assert end.reasons[0].startswith("its connection")
     end.it.send(array(10, 1).data)
     end.it.receive(np.zeros(10, np.uint8).data)
-    end.connections.close()

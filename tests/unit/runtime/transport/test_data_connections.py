@@ -1,16 +1,16 @@
-"""Data connections: each two ranks of different hosts have one, whoever needs it first, and nobody waits in vain."""
+"""Data connections: two ranks of different hosts share one, whichever needs it first, and no wait is in vain."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from in_process.calls import at_once
 from in_process.connected_ranks import MEMBERS, three_networks
 from in_process.hosts_of_threads import reductions_for_threads as reductions_for_threads
 
@@ -57,7 +57,7 @@ class Job:
         listener = Listener([listen("127.0.0.1")], KEY)
         rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener, is_encrypted=False)
         layout, local_group = HostLayout.of("abc", rank), self.local_groups[rank]
-        made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)  # type: ignore[arg-type]
+        made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)
         listener.close()
         return made
 
@@ -78,8 +78,7 @@ class Job:
             local: Any = self.local_groups[rank]
             return self.connections[rank].make(local, peers, peers, partial(self.tell, rank))
 
-        with ThreadPoolExecutor(3) as threads:
-            links = list(threads.map(make, range(3)))
+        links = at_once(make, range(3))
         return {rank: links[rank] for rank in ranks}
 
     def streams(self) -> list[list[int]]:
@@ -105,8 +104,7 @@ def swap(links: dict[int, Any], ranks: Sequence[int]) -> None:
         links[rank].flush("x")
         assert all((array == peer).all() for peer, array in got.items())
 
-    with ThreadPoolExecutor(len(ranks)) as threads:
-        list(threads.map(work, ranks))
+    at_once(work, ranks)
 
 
 def test_sets_share_the_connections_of_those_before_them(networks):
@@ -142,8 +140,7 @@ def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(networ
         rail.broadcast(array[:100], 2, 800, "it")
         return array
 
-    with ThreadPoolExecutor(3) as threads:
-        results = list(threads.map(work, range(3)))
+    results = at_once(work, range(3))
     assert all((array == 3 * (3 * np.arange(50_000) + 3)).all() for array in results)
     assert job.streams() == [[1, 2], [0, 2], [0, 1]]  # so few hosts exchange broadcasts directly
 
@@ -168,14 +165,14 @@ def test_an_address_that_is_not_ours_any_more_is_a_sentence(networks):
     job = Job(networks)
     job.connections[0]._addresses = ["192.0.2.1"]
     with pytest.raises(BootstrapError, match=r"^rank 0 cannot listen at 192\.0\.2\.1 for ranks of other hosts: "):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port])
 
 
 def test_who_waits_for_a_connection_hears_that_the_job_has_failed(networks):
     job = Job(networks)
     job.local_groups[0].lost = "rank 2 was killed"
     with pytest.raises(BootstrapError, match=r"^the ranks of the hosts cannot connect with each other: rank 2 was k"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])
 
 
 def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
@@ -183,19 +180,19 @@ def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
     job = Job(networks)
     job.local_groups[2].stop_reason = "distrun.shutdown() was called"
     with pytest.raises(BootstrapError, match=r"cannot connect with each other: distrun\.shutdown\(\) was called$"):
-        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
+        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])
 
 
 def test_a_peer_that_does_not_come_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 0 waited in vain for a connection from rank 1 .*a firewall may"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])  # type: ignore[arg-type]
+        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])
 
 
 def test_a_peer_that_cannot_be_reached_is_named(networks):
     job = Job(networks, timeout=0.05)
     with pytest.raises(BootstrapError, match=r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "):
-        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])  # type: ignore[arg-type]
+        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])
 
 
 def test_rails_take_the_networks_in_turn_that_both_hosts_have():

@@ -1,7 +1,5 @@
 """The layout of hosts: ranks that share a host, and ranks that communicate between hosts."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runtime.transport.host_layout import HostLayout
@@ -9,14 +7,11 @@ from distrun.runtime.transport.host_layout import HostLayout
 
 def test_hosts_are_numbered_by_their_lowest_ranks():
     hosts = HostLayout.of(["b", "a", "b", "c"], 2)
-    assert hosts.ranks == ((0, 2), (1,), (3,))
-    assert hosts.count == 3
-    assert hosts.own == 0
-    assert hosts.local_ranks == (0, 2)
+    assert (hosts.ranks, hosts.count, hosts.own, hosts.local_ranks) == (((0, 2), (1,), (3,)), 3, 0, (0, 2))
     assert hosts.position == 1
 
 
-def test_there_are_as_many_lanes_as_the_smallest_host_has_ranks():
+def test_there_are_as_many_rails_as_the_smallest_host_has_ranks():
     names = ["a", "a", "a", "b", "b"]
     assert [HostLayout.of(names, rank).has_rail for rank in range(5)] == [True, True, False, True, True]
     assert HostLayout.of(names, 0).rails == 2

@@ -1,7 +1,5 @@
 """The health of the connections between ranks of different hosts."""
 
-from __future__ import annotations
-
 import pytest
 from in_process.connected_ranks import MEMBERS, pair_of_sockets, three_networks, turn_until
 
@@ -47,11 +45,7 @@ def test_connections_that_are_closed_say_nothing(three):
             "large packets are lost on the way (an MTU black hole); run 'distrun doctor -H host0,host1'",
             False,
         ),
-        (
-            [STUCK, LOSING],
-            "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'",
-            False,
-        ),
+        ([STUCK, LOSING], "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'", False),
         ([STUCK, QUIET], "for 12 s: packets are lost on the way; run 'distrun doctor -H host0,host1'", False),
         ([SOUND, UNREAD], "it is stopped or busy, and the network is not the cause", True),
         ([QUIET], "", False),
@@ -76,7 +70,7 @@ def test_the_worst_connection_is_told_in_the_light_of_the_others(three, monkeypa
         ([STUCK, QUIET], ""),
     ],
 )
-def test_a_connection_that_ended_in_silence_is_explained_by_the_others(three, monkeypatch, conditions, words):
+def test_a_connection_that_timed_out_is_explained_by_the_others(three, monkeypatch, conditions, words):
     zero, _, _ = three
     monkeypatch.setattr(link_health, "_conditions", lambda network, rank: conditions)
     assert link_health.unanswered(zero, 1) == (words and f"{words}; run 'distrun doctor -H host0,host1'")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from in_process.calls import DEADLINE, at_once
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.operations.timeouts import FOREVER
@@ -24,7 +23,6 @@ from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT, STAGE,
 
 RANKS = (2, 3, 5, 8)  # of a host that is not the only one
 SIZE = Layout(len(RANKS)).heap + (1 << 20)
-DEADLINE = 60.0
 
 
 @pytest.fixture
@@ -37,9 +35,8 @@ def host() -> Iterator[list[LocalGroup]]:
         peer.close()
 
 
-def at_once(*calls: Callable[[], object]) -> list[Any]:
-    with ThreadPoolExecutor(len(calls)) as threads:
-        return list(threads.map(lambda call: call(), calls))
+def both(first: Callable[[], object], second: Callable[[], object]) -> list[Any]:
+    return at_once(lambda call: call(), (first, second))
 
 
 def members(subgroups: list[LocalSubgroups], ranks: tuple[int, ...]) -> list[LocalRanks]:
@@ -52,7 +49,7 @@ def members(subgroups: list[LocalSubgroups], ranks: tuple[int, ...]) -> list[Loc
 def test_words_of_a_subgroup_reach_its_ranks_by_position(host):
     one, other = members([LocalSubgroups(each) for each in host], (3, 8))
     assert (one.own, one.size, one.ranks, one.others) == (0, 2, (3, 8), [1])
-    shown = at_once(lambda: one.exchange([30, 31], "x"), lambda: other.exchange([80, 81], "x"))
+    shown = both(lambda: one.exchange([30, 31], "x"), lambda: other.exchange([80, 81], "x"))
     assert [[list(words) for words in lines] for lines in shown] == [[[30, 31], [80, 81]]] * 2
     assert one.describe([1]) == f"rank 8 (process {os.getpid()})"
 
@@ -79,7 +76,7 @@ def test_ranks_may_exchange_in_any_subgroups_in_an_order_that_all_keep(host, dat
             for rank, segment in zip(group.ranks, group.segments, strict=True):
                 assert (segment.view(stage, 100, np.dtype(np.int64)) == 1000 * number + rank).all()
 
-    at_once(*[partial(work, own) for own in range(len(RANKS))])
+    at_once(work, range(len(RANKS)))
     for ranks in sets:
         for each in subgroups:
             each.remove(ranks)
@@ -121,14 +118,14 @@ def test_an_area_is_zeros_again_for_whoever_has_it_next(host):
     subgroups = [LocalSubgroups(each) for each in host]
     one, other = members(subgroups, (2, 3))
     for _ in range(3):
-        at_once(lambda: one.exchange([7], "x"), lambda: other.exchange([7], "x"))
+        both(lambda: one.exchange([7], "x"), lambda: other.exchange([7], "x"))
     for each in subgroups:
         each.remove((2, 3))
     layout = host[0].mine.layout
     words = host[1].segments[0].view(layout.area(0), layout.area_words, np.dtype(np.uint8))
     assert not words.any()
     one, other = members(subgroups, (2, 3))
-    shown = at_once(lambda: one.exchange([8], "x"), lambda: other.exchange([9], "x"))
+    shown = both(lambda: one.exchange([8], "x"), lambda: other.exchange([9], "x"))
     assert [[list(words) for words in lines] for lines in shown] == [[[8], [9]]] * 2
 
 

@@ -1,7 +1,5 @@
 """A report of a stall says what the network between the ranks has to do with it."""
 
-from __future__ import annotations
-
 from distrun.runtime.transport.network_causes import NetworkCauses
 
 

@@ -1,6 +1,4 @@
-"""How often the ranks were started again, from the variables of whoever started them."""
-
-from __future__ import annotations
+"""How often the ranks were started again, from the variables of their launcher."""
 
 import pytest
 

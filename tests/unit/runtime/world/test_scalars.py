@@ -27,7 +27,7 @@ def a_step(begin: int, number: int) -> list:
     ]
 
 
-def test_the_figures_of_an_interval() -> None:
+def test_the_figures_of_an_interval():
     shares = Shares(START)
     for number in range(10):
         shares.take(a_step(START + 100 * number * MS, number + 1))
@@ -43,7 +43,7 @@ def test_the_figures_of_an_interval() -> None:
     assert shares.step == 10
 
 
-def test_intervals_divide_what_lasts_longer_than_they() -> None:
+def test_intervals_divide_what_lasts_longer_than_they():
     shares = Shares(START)
     shares.take([event(BACKWARD, START), event(STEP, START, number=1), event(WAITING, START + 400 * MS)])
     first = shares.figures(START + 1000 * MS)
@@ -56,19 +56,19 @@ def test_intervals_divide_what_lasts_longer_than_they() -> None:
     assert second["distrun/share_computing"] == pytest.approx(0.3)
 
 
-def test_an_interval_without_a_step_has_no_figures() -> None:
+def test_an_interval_without_a_step_has_no_figures():
     shares = Shares(START)
     shares.take([event(INPUT, START)])
     assert shares.figures(START + 1000 * MS) == {}
 
 
-def test_where_only_steps_are_known_no_share_is_made_up() -> None:
+def test_where_only_steps_are_known_no_share_is_made_up():
     shares = Shares(START)
     shares.take([event(STEP, START + MS, number=1)])
     assert set(shares.figures(START + 1000 * MS)) == {"distrun/steps_per_second", "distrun/share_waiting"}
 
 
-def test_objects_are_found_that_were_made_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_found_that_were_made_before_and_after(monkeypatch):
     class Writer:
         def __init__(self, name: str) -> None:
             self.name = name
@@ -78,7 +78,7 @@ def test_objects_are_found_that_were_made_before_and_after(monkeypatch: pytest.M
     assert found.all() == []
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert found.all() == []  # it is being imported
-    module.Writer = Writer  # type: ignore[attr-defined]
+    module.Writer = Writer
     before = Writer("before")
     assert found.all() == [before]
     after = Writer("after")
@@ -87,7 +87,7 @@ def test_objects_are_found_that_were_made_before_and_after(monkeypatch: pytest.M
     assert [one.name for one in found.all()] == ["after"]
 
 
-def test_no_run_of_mlflow_is_begun_for_our_sake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_run_of_mlflow_is_begun_for_our_sake(monkeypatch):
     ActiveRun().write({"distrun/steps_per_second": 1.0}, 1)
     fluent = types.ModuleType("mlflow.tracking.fluent")
     monkeypatch.setitem(sys.modules, fluent.__name__, fluent)

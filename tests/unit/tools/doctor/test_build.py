@@ -1,7 +1,5 @@
 """The report of what works on this machine."""
 
-from __future__ import annotations
-
 from distrun.tools.doctor.build import ATTEMPTS, Attempt, NotThereError, report
 
 

@@ -1,7 +1,5 @@
 """GPUs as the doctor sees them, on machines made of a few files and a driver of a few lines."""
 
-from __future__ import annotations
-
 import pytest
 from machines.gpu_machine import Driver, missing, two_gpus, write
 
@@ -24,9 +22,7 @@ def test_without_nvidia_smi_names_come_from_the_kernel(root, monkeypatch):
     monkeypatch.setenv("PATH", str(root))
     write(root, "proc/driver/nvidia/version", OPEN)
     found = gpus.gather(root, missing)
-    assert found.names == ["NVIDIA H100 80GB HBM3"] * 2
-    assert found.memory == []
-    assert found.driver == "570.86.15"
+    assert (found.names, found.memory, found.driver) == (["NVIDIA H100 80GB HBM3"] * 2, [], "570.86.15")
     assert found.peers is None
 
 

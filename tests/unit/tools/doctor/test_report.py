@@ -1,6 +1,4 @@
-"""The report: its verdict, its JSON, its text and its tables; who is measured with whom; the commands by hand."""
-
-from __future__ import annotations
+"""The report: its verdict, its JSON, its text and its tables, the pairs that are measured, and the commands by hand."""
 
 import io
 import json
@@ -45,8 +43,7 @@ def test_the_worst_step_is_the_hosts():
     ],
 )
 def test_failures_and_not_warnings_decide_the_exit_status(report, status, summary):
-    assert report.exit_status == status
-    assert report.summary == summary
+    assert (report.exit_status, report.summary) == (status, summary)
     assert report.to_json()["ok"] is (status == 0)
 
 
@@ -151,11 +148,7 @@ ROUTE = Route("b", "10.0.0.7", 2222, "me", timeout=3)
         (None, "directory", "ls -ld /some/place"),
         (None, "login", "true"),
         (replace(ROUTE, jump=Route("j", "j")), "tcp", "ssh -W 10.0.0.7:2222 j"),
-        (
-            replace(ROUTE, jump=Route("j", "j")),
-            "host key",
-            "ssh j ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -",
-        ),
+        (replace(ROUTE, jump=Route("j", "j")), "host key", "ssh j ssh-keyscan -p 2222 10.0.0.7 | ssh-keygen -lf -"),
         (replace(ROUTE, proxy_command="nc a 1"), "tcp", "nc a 1"),
         (ROUTE, "no such step", ""),
     ],

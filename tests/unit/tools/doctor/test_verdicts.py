@@ -1,7 +1,5 @@
 """The doctor's judgement of what was found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -40,8 +38,7 @@ def test_a_clock_may_differ_by_a_second_and_what_the_question_took(offset, round
 
 def test_a_good_machine():
     step = verdicts.machine(MACHINE)
-    assert step.status is Status.OK
-    assert step.text == "8 cores, 64 GiB of memory (60 GiB free), /dev/shm 32 GiB"
+    assert (step.status, step.text) == (Status.OK, "8 cores, 64 GiB of memory (60 GiB free), /dev/shm 32 GiB")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The reason why a pod does not run, or has ended, from statuses as the API gives them."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.tools.kubernetes.manifests import default_name

@@ -1,7 +1,5 @@
 """YAML that any reader of YAML 1.1 and 1.2 reads as it was meant."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """The command line of `distrun predict`: what it prints, and what it refuses with one sentence."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Events become Horovod's pairs of begin and end, and what the ring does not know is left out."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,4 +1,4 @@
-"""A timeline shows what ranks do, for whom they wait, and nothing that is not asked for."""
+"""A timeline shows what ranks do, for which rank they wait, and nothing that is not asked for."""
 
 import gzip
 import random
@@ -89,10 +89,7 @@ def test_communication_has_a_row_of_its_own(file):
         "select name, sum(dur) / 40, max(bytes), min(operation) from slice where rank = 0 and row = 'communication' "
         "group by 1"
     ).fetchall()
-    assert rows == [
-        ("moving", 2000, 4096, "allreduce 'a'"),
-        ("waiting for rank 1", 20000, None, "allreduce 'a'"),
-    ]
+    assert rows == [("moving", 2000, 4096, "allreduce 'a'"), ("waiting for rank 1", 20000, None, "allreduce 'a'")]
 
 
 def test_operations_have_rows_where_they_are_asked_for(file):

@@ -1,7 +1,5 @@
 """The last line of a rank's output, and what progress bars say."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runner.observation.model.output import RankOutput, seconds_left
@@ -20,11 +18,11 @@ from distrun.runner.observation.model.output import RankOutput, seconds_left
         ("  0%|   | 0/1000 [00:00<?, ?it/s]", None),
     ],
 )
-def test_time_left(line: str, left: float | None) -> None:
+def test_time_left(line, left):
     assert seconds_left(line) == left
 
 
-def test_the_last_line_survives_pieces_colours_and_carriage_returns() -> None:
+def test_the_last_line_survives_pieces_colours_and_carriage_returns():
     output = RankOutput()
     for piece in (b"hello\nwor", b"ld\n\n", b"\r 10%|# | 1/10 [00:01<00:09, 1it/s]", b"\r 20%|## | 2/10 [00:02<00:08"):
         output.feed(piece)
@@ -35,7 +33,7 @@ def test_the_last_line_survives_pieces_colours_and_carriage_returns() -> None:
     assert (output.last_line, output.seconds_left, output.is_bar) == ("done", None, False)
 
 
-def test_a_line_without_end_costs_no_memory() -> None:
+def test_a_line_without_end_costs_no_memory():
     output = RankOutput()
     for _ in range(100):
         output.feed(b"x" * 65536)

@@ -1,7 +1,5 @@
 """The model: what it can never say, and what it says where the answer is known."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from dataclasses import replace
@@ -143,9 +141,6 @@ def test_a_kept_batch_is_divided_among_the_ranks():
     assert four.speedup == pytest.approx((2.4 + 0.1) / 0.7)
 
 
-# Order statistics -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [2, 8, 64])
 def test_the_slowest_is_the_mean_of_the_largest_draw(count):
     draw = random.Random(1).gauss
@@ -156,9 +151,6 @@ def test_the_slowest_is_the_mean_of_the_largest_draw(count):
 @given(st.integers(1, 100_000))
 def test_more_ranks_have_a_slower_slowest(count):
     assert 0 <= slowest(count) < slowest(count + 1)
-
-
-# Calibration ----------------------------------------------------------------------------------------------------------
 
 
 def measured(sizes, taken, **properties):

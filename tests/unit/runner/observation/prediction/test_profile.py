@@ -1,6 +1,4 @@
-"""Profiles: they survive JSON, are found in timelines and reports, and what cannot be is told by name."""
-
-from __future__ import annotations
+"""Profiles: they survive JSON, are found in timelines and reports, and an impossible value is named."""
 
 import gzip
 import json
@@ -45,8 +43,7 @@ def test_a_profile_survives_json(profile):
 
 def test_what_is_left_out_has_a_default():
     profile = JobProfile.from_json(SMALL, "x")
-    assert profile.ranks_per_host == 1
-    assert profile.gradients == (Gradients(4e6, 0.2, 4e6, None),)
+    assert (profile.ranks_per_host, profile.gradients) == (1, (Gradients(4e6, 0.2, 4e6, None),))
     assert (profile.link, profile.jitter, profile.wire, profile.seconds.input) == (None, 0, "float32", 0)
 
 
@@ -70,9 +67,6 @@ def test_what_cannot_be_is_told_by_name(change, words):
     with pytest.raises(UsageError) as caught:
         JobProfile.from_json(SMALL | change, "x")
     assert words in str(caught.value)
-
-
-# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def trace(events, profile=SMALL, before=True):
@@ -125,9 +119,6 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
         read(str(tmp_path / "none"))
     with pytest.raises(UsageError, match="cannot be read"):
         read(str(tmp_path))
-
-
-# Units ----------------------------------------------------------------------------------------------------------------
 
 
 def test_speeds_and_delays_are_read_with_their_units():

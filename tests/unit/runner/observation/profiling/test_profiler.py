@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from histories.training import MS, NAMES, START, History, event, played
+from histories.training import MS, NAMES, START, History, event, play
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.prediction.profile import MISSING, JobProfile
@@ -14,18 +14,15 @@ from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, HELD, OP
 
 
 class Listening(Profiler):
-    """A profiler that is told the time, too."""
+    """A profiler that takes the time, too."""
 
     def tick(self, now: int) -> None:
         """Nothing follows from it."""
 
 
 def told(history: History, seconds: float, profiler: Listening | None = None) -> Listening:
-    """Return a profiler that has been told of so many seconds of a history."""
-    profiler = profiler or Listening(history.size)
-    for _ in played(history, seconds, profiler):
-        pass
-    return profiler
+    """Return a profiler that has seen `seconds` of a history."""
+    return play(history, seconds, profiler or Listening(history.size))
 
 
 def profile_of(profiler: Profiler) -> JobProfile:
@@ -37,7 +34,7 @@ def profile_of(profiler: Profiler) -> JobProfile:
 
 def tell(profiler: Profiler, rank: int, *events: object, host: str = "h1") -> None:
     """Tell a profiler of events of a rank."""
-    profiler.events(Source(rank, rank, host), list(events), NAMES)  # type: ignore[arg-type]
+    profiler.events(Source(rank, rank, host), list(events), NAMES)
 
 
 def by_hand(profiler: Profiler, steps: int, ranks: int = 2, *, value: int = 0, trials: int = 0) -> None:
@@ -62,7 +59,7 @@ def by_hand(profiler: Profiler, steps: int, ranks: int = 2, *, value: int = 0, t
             )
 
 
-def test_where_the_time_of_a_step_goes_and_when_gradients_are_ready() -> None:
+def test_where_the_time_of_a_step_goes_and_when_gradients_are_ready():
     # Each step: input 1 ms, forward 20, backward 20 with gradients after 10 and 20 ms, each moved in 3 ms, optimizer 1.
     profile = profile_of(told(History(4, moving_ms=6.0), 10))
     assert (profile.ranks, profile.hosts, profile.ranks_per_host) == (4, 2, 2)
@@ -78,12 +75,11 @@ def test_where_the_time_of_a_step_goes_and_when_gradients_are_ready() -> None:
     assert [batch.ready for batch in profile.gradients] == pytest.approx([0.010, 0.020])
     assert [batch.bytes for batch in profile.gradients] == [4096, 4096]
     assert [batch.seconds for batch in profile.gradients] == pytest.approx([0.003, 0.003])
-    assert profile.wire == "float32"
-    assert profile.link is None
+    assert (profile.wire, profile.link) == ("float32", None)
     assert JobProfile.from_json(profile.to_json(), "here") == profile
 
 
-def test_operations_count_from_when_the_last_rank_has_their_gradients() -> None:
+def test_operations_count_from_when_the_last_rank_has_their_gradients():
     # Rank 1 computes for 10 ms longer, after which both operations of it take what they take without it.
     late = told(History(2, forward_ms=lambda rank, step: 40.0 + 10.0 * rank, moving_ms=6.0), 10)
     profile = profile_of(late)
@@ -92,18 +88,18 @@ def test_operations_count_from_when_the_last_rank_has_their_gradients() -> None:
     assert profile.seconds.backward == pytest.approx(0.0225)
 
 
-def test_a_rank_that_waits_for_its_input_is_a_slow_rank_too() -> None:
+def test_a_rank_that_waits_for_its_input_is_a_slow_rank_too():
     profile = profile_of(told(History(2, input_ms=lambda rank, step: 1.0 + 20.0 * rank), 10))
     assert profile.spread == pytest.approx(0.010, rel=0.01)
 
 
-def test_an_operation_that_waits_for_the_one_before_it_takes_no_longer_by_that() -> None:
+def test_an_operation_that_waits_for_the_one_before_it_takes_no_longer_by_that():
     # The first one moves for 15 ms, though the second is ready 10 ms after it.
     profile = profile_of(told(History(2, moving_ms=30.0), 10))
     assert [batch.seconds for batch in profile.gradients] == pytest.approx([0.015, 0.015])
 
 
-def test_steps_that_vary_are_the_jitter() -> None:
+def test_steps_that_vary_are_the_jitter():
     lengths = itertools.cycle([30.0, 36.0, 38.0, 40.0, 42.0, 44.0, 50.0])
     chosen = {step: next(lengths) for step in range(1, 10_000)}
     profile = profile_of(told(History(2, forward_ms=lambda rank, step: chosen[step]), 20))
@@ -111,13 +107,13 @@ def test_steps_that_vary_are_the_jitter() -> None:
     assert profile.spread == pytest.approx(0.0, abs=1e-6)
 
 
-def test_gradients_in_half_precision_between_hosts() -> None:
+def test_gradients_in_half_precision_between_hosts():
     profile = profile_of(told(History(2), 2, Listening(2, "bfloat16")))
     assert [(batch.bytes, batch.wire_bytes) for batch in profile.gradients] == [(4096, 2048)] * 2
     assert profile.wire == "bfloat16"
 
 
-def test_what_a_script_does_before_the_first_gradient_is_forward_where_no_loader_tells() -> None:
+def test_what_a_script_does_before_the_first_gradient_is_forward_where_no_loader_tells():
     profiler = Profiler(2)
     by_hand(profiler, 10)
     profile = profile_of(profiler)
@@ -128,7 +124,7 @@ def test_what_a_script_does_before_the_first_gradient_is_forward_where_no_loader
     assert profile.gradients[0].seconds == pytest.approx(0.007)  # since a rank has begun with it
 
 
-def test_gradients_that_a_busy_rank_holds_are_ready_when_they_were_submitted() -> None:
+def test_gradients_that_a_busy_rank_holds_are_ready_when_they_were_submitted():
     profiler = Profiler(2)
     by_hand(profiler, 0)
     for number in range(5):
@@ -151,7 +147,7 @@ def test_gradients_that_a_busy_rank_holds_are_ready_when_they_were_submitted() -
     assert profile.seconds.backward == pytest.approx(0.040)
 
 
-def test_the_operations_that_most_steps_had_are_those_of_the_profile() -> None:
+def test_the_operations_that_most_steps_had_are_those_of_the_profile():
     profiler = Profiler(2)
     by_hand(profiler, 12, trials=5)
     profile = profile_of(profiler)
@@ -159,21 +155,21 @@ def test_the_operations_that_most_steps_had_are_those_of_the_profile() -> None:
     assert profile.steps == 7
 
 
-def test_memory_does_not_grow_with_the_length_of_a_job() -> None:
+def test_memory_does_not_grow_with_the_length_of_a_job():
     profiler = told(History(4), 30)  # 667 steps
     assert len(profiler._kept) <= MOST_STEPS
     assert profiler._entries == sum(map(len, profiler._kept.values())) <= MOST_ENTRIES
     assert profile_of(profiler).steps > MOST_STEPS / 3
 
 
-def test_many_ranks_leave_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranks_leave_fewer_steps(monkeypatch):
     monkeypatch.setattr("distrun.runner.observation.profiling.profiler.MOST_ENTRIES", 200)
     profiler = told(History(8), 10)
     assert profiler._entries <= 200
     assert profile_of(profiler).seconds.backward == pytest.approx(0.020)
 
 
-def test_the_last_world_of_an_elastic_job_counts() -> None:
+def test_the_last_world_of_an_elastic_job_counts():
     profiler = Listening(None)
     told(History(4), 5, profiler)
     history = History(2, forward_ms=lambda rank, step: 80.0)
@@ -196,7 +192,7 @@ def test_the_last_world_of_an_elastic_job_counts() -> None:
         (2, 2, 5, 1, "its gradients were computed by GPUs"),
     ],
 )
-def test_a_job_without_a_profile_is_told_why(size: int, ranks: int, steps: int, value: int, sentence: str) -> None:
+def test_a_job_without_a_profile_is_told_why(size, ranks, steps, value, sentence):
     profiler = Profiler(size)
     by_hand(profiler, steps, ranks, value=value)
     profiled = profiler.profiled()
@@ -205,7 +201,7 @@ def test_a_job_without_a_profile_is_told_why(size: int, ranks: int, steps: int, 
     assert profiled.to_json() == {MISSING: profiled.why_not}
 
 
-def test_steps_without_a_backward_pass_make_no_profile() -> None:
+def test_steps_without_a_backward_pass_make_no_profile():
     profiler = Profiler(2)
     for rank in range(2):
         tell(profiler, rank, event(GENERATION, START, number=1))

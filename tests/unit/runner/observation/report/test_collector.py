@@ -1,11 +1,11 @@
-"""The collector of a report, with a history of a job: its memory does not grow with the length of the job."""
+"""The collector of a report takes a history, and does not grow with its length."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
-from histories.training import MS, START, History, event, played
+from histories.training import MS, START, History, event, play
 
 from distrun.runner.observation.consumer import Source
 from distrun.runner.observation.model.seconds import RankSecond, Second
@@ -16,15 +16,13 @@ PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 
 
 def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Collector:
-    """Return what is gathered of so many seconds of a history."""
-    collector = Collector(START)
-    for _ in played(history, seconds, collector, stops=stops):
-        pass
+    """Return what is collected of `seconds` of a history."""
+    collector = play(history, seconds, Collector(START), stops=stops)
     collector.close(0)
     return collector
 
 
-def test_what_autotuning_has_chosen_is_kept() -> None:
+def test_what_autotuning_has_chosen_is_kept():
     collector = Collector(START)
     names = ["", "autotuned bucket_bytes 100 MiB instead of 25 MiB", "something else"]
     remarks = [event(REMARK, START, name=1), event(REMARK, START, name=2)]
@@ -32,7 +30,7 @@ def test_what_autotuning_has_chosen_is_kept() -> None:
     assert list(collector.autotuned) == ["bucket_bytes 100 MiB instead of 25 MiB"]
 
 
-def test_where_a_step_of_each_rank_goes() -> None:
+def test_where_a_step_of_each_rank_goes():
     collector = gathered(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 10)
     *others, late = collector.ranks(PLANNED)
     assert late.step == pytest.approx(0.066, rel=0.05)
@@ -51,7 +49,7 @@ def test_where_a_step_of_each_rank_goes() -> None:
 
 @pytest.mark.parametrize("seconds", [3.0, 12.0])
 @pytest.mark.parametrize("hosts", [("h2",), ("h1", "h2")])
-def test_what_a_stopped_agent_tells_late_counts_as_if_it_had_been_in_time(hosts: Sequence[str], seconds: float) -> None:
+def test_what_a_stopped_agent_tells_late_counts_as_if_it_had_been_in_time(hosts, seconds):
     expected = gathered(History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0), 20, {})
     late = History(4, input_ms=lambda rank, step: 21.0 if rank == 3 else 1.0)
     found = gathered(late, 20, dict.fromkeys(hosts, (5.25, 5.25 + seconds)))
@@ -63,14 +61,14 @@ def test_what_a_stopped_agent_tells_late_counts_as_if_it_had_been_in_time(hosts:
             assert rank.seconds.get(name, 0.0) == pytest.approx(as_expected.seconds.get(name, 0.0), rel=0.02, abs=1e-4)
 
 
-def test_of_a_host_that_is_lost_everything_counts_that_it_has_told() -> None:
+def test_of_a_host_that_is_lost_everything_counts_that_it_has_told():
     told = gathered(History(4), 10.25, {})  # told at 10 s
     found = gathered(History(4), 30, {"h2": (10.25, 99.0)})
     expected = [rank.steps for rank in told.ranks(PLANNED)]
     assert [rank.steps for rank in found.ranks(PLANNED)][2:] == expected[2:]
 
 
-def test_steps_whose_records_were_lost_are_counted_as_missing() -> None:
+def test_steps_whose_records_were_lost_are_counted_as_missing():
     collector = Collector(START)
     for number in (1, 2, 7, 8, 20):
         collector.events(Source(0, 0, "h1"), [event(STEP, START + number * MS, number=number)], [""])
@@ -78,7 +76,7 @@ def test_steps_whose_records_were_lost_are_counted_as_missing() -> None:
     assert collector.missing_steps == {0: 4 + 11}
 
 
-def test_the_lengths_of_steps_are_those_of_all_ranks() -> None:
+def test_the_lengths_of_steps_are_those_of_all_ranks():
     history = History(2, forward_ms=lambda rank, step: 540.0 if step % 10 == 0 else 40.0)
     steps = gathered(history, 20).steps
     assert steps.quantile(0.5) == pytest.approx(0.044, rel=0.01)
@@ -86,7 +84,7 @@ def test_the_lengths_of_steps_are_those_of_all_ranks() -> None:
     assert steps.total / steps.count == pytest.approx(0.094, rel=0.05)
 
 
-def test_a_rank_of_which_nothing_is_heard_has_its_place() -> None:
+def test_a_rank_of_which_nothing_is_heard_has_its_place():
     ranks = gathered(History(2), 5).ranks({0: "h1", 1: "h2", 2: "h3"})
     assert [(rank.rank, rank.host, rank.steps > 0) for rank in ranks] == [
         (0, "h1", True),
@@ -95,7 +93,7 @@ def test_a_rank_of_which_nothing_is_heard_has_its_place() -> None:
     ]
 
 
-def test_usage_of_hosts_is_an_average_and_memory_the_most() -> None:
+def test_usage_of_hosts_is_an_average_and_memory_the_most():
     collector = Collector(START)
     for number, (cpu, memory) in enumerate([(10.0, 30.0), (30.0, 50.0), (50.0, 40.0)]):
         network = {"eth0": [1000 * number, 2000 * number]}
@@ -106,7 +104,7 @@ def test_usage_of_hosts_is_an_average_and_memory_the_most() -> None:
     assert (host.received, host.sent) == (pytest.approx(2000 / 3), pytest.approx(4000 / 3))
 
 
-def test_a_day_takes_no_more_memory_than_minutes() -> None:
+def test_a_day_takes_no_more_memory_than_minutes():
     collector = Collector(0)
     collector._model.add(0, 0, "h1")
     for second in range(24 * 3600):
@@ -118,5 +116,4 @@ def test_a_day_takes_no_more_memory_than_minutes() -> None:
     assert {moment.steps for moment in moments} == {2.0}
     assert moments[0].shares["forward"] == moments[-1].shares["moving"] == 0.5
     (rank,) = collector.ranks({})
-    assert rank.steps == 2 * 24 * 3600
-    assert rank.step == 0.5
+    assert (rank.steps, rank.step) == (2 * 24 * 3600, 0.5)

@@ -1,7 +1,5 @@
 """The sentences of a report: what bounds a job, and its efficiency."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

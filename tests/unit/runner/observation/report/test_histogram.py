@@ -1,7 +1,5 @@
 """Histograms of durations."""
 
-from __future__ import annotations
-
 import itertools
 import random
 
@@ -10,7 +8,7 @@ import pytest
 from distrun.runner.observation.report.histogram import Histogram
 
 
-def test_quantiles_are_right_to_one_percent() -> None:
+def test_quantiles_are_right_to_one_percent():
     rng = random.Random(1)
     values = sorted(rng.lognormvariate(-3, 1) for _ in range(10_001))
     histogram = Histogram()
@@ -20,7 +18,7 @@ def test_quantiles_are_right_to_one_percent() -> None:
         assert histogram.quantile(share) == pytest.approx(values[round(share * 10_000)], rel=0.011)
 
 
-def test_bars_hold_all_values_and_have_no_gaps() -> None:
+def test_bars_hold_all_values_and_have_no_gaps():
     histogram = Histogram()
     for value in (0.001, 0.001, 0.01, 3.0):
         histogram.add(value)
@@ -30,7 +28,7 @@ def test_bars_hold_all_values_and_have_no_gaps() -> None:
     assert all(one[1] == pytest.approx(other[0]) for one, other in itertools.pairwise(bars))
 
 
-def test_impossible_durations_take_no_memory() -> None:
+def test_impossible_durations_take_no_memory():
     histogram = Histogram()
     for exponent in range(-300, 300):
         histogram.add(10.0**exponent)
@@ -39,6 +37,6 @@ def test_impossible_durations_take_no_memory() -> None:
     assert histogram.count == 601
 
 
-def test_nothing_has_no_bars() -> None:
+def test_nothing_has_no_bars():
     assert list(Histogram().bars(10)) == []
     assert Histogram().quantile(0.5) == 0.0

@@ -86,9 +86,9 @@ def test_the_bars_of_a_rank_are_as_long_as_its_shares(summary):
 
 
 def test_a_failure_is_told_as_it_was_printed(summary):
-    story = "distrun: rank 1 on h1 exited with code 1\ndistrun: its last lines on stderr:\n    <ValueError>"
-    document = parsed(page(replace(summary, status=1, ending="failed with exit status 1", failure_report=story)))
-    assert document.find(".//pre").text == story
+    report = "distrun: rank 1 on h1 exited with code 1\ndistrun: its last lines on stderr:\n    <ValueError>"
+    document = parsed(page(replace(summary, status=1, ending="failed with exit status 1", failure_report=report)))
+    assert document.find(".//pre").text == report
     assert "failed with exit status 1" in document.find("body/header/p").text
 
 

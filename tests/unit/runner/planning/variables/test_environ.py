@@ -1,7 +1,5 @@
 """The environment of ranks: variables that they inherit, that are kept from them, and that -x adds."""
 
-from __future__ import annotations
-
 import os
 import sys
 

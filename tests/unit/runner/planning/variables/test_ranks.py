@@ -1,7 +1,5 @@
 """The places of ranks, and the variables that follow from them, in any generation."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given, strategies as st

@@ -1,4 +1,4 @@
-"""A connection for messages: what it does about the other side's silence."""
+"""A connection for messages: what it does when the other side is not heard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_connection_on_which_nothing_is_answered_any_more_is_given_up(monkeypa
     for pair, expected in ((pair_of_sockets(), ends), (socket.socketpair(), 0)):
         handler.reasons.clear()
         with select.epoll() as epoll, pair[1]:
-            connection = Connection(1, pair[0], epoll, handler, memoryview(bytearray(ROOM)))  # type: ignore[arg-type]
+            connection = Connection(1, pair[0], epoll, handler, memoryview(bytearray(ROOM)))
             connection.give_up_if_silent(8.0)
             connection.give_up_if_silent(8.0)
             assert handler.reasons == ["nothing was heard from its host any more"] * expected

@@ -49,7 +49,7 @@ class Rank:
         self.peers = Peers(own, 2)
         self.delivery = Delivery(self.peers, "rank {}".format, own, Transfer.ended)
         self.wire = Wire(1 - own)
-        self.peers[1 - own].attach(self.wire)  # type: ignore[arg-type]
+        self.peers[1 - own].attach(self.wire)
         self.other = 1 - own
 
     def send(self, data: bytes, tag: int = 0, dtype: str = "uint8") -> Send:
@@ -69,14 +69,12 @@ class Rank:
         data, body, send = other.wire.sent.popleft()
         frame = unpack(data)
         if frame.kind != BYTES:
-            self.delivery.on_frame(self.wire, frame, memoryview(data)[HEADER_SIZE:])  # type: ignore[arg-type]
+            self.delivery.on_frame(self.wire, frame, memoryview(data)[HEADER_SIZE:])
             return True
-        assert body is not None
-        assert send is not None
         receive = self.wire.granted.pop(frame.number)
         receive.memory[:] = body
-        other.delivery.on_sent(other.wire, send)  # type: ignore[arg-type]
-        self.delivery.on_bytes(self.wire, receive)  # type: ignore[arg-type]
+        other.delivery.on_sent(other.wire, send)
+        self.delivery.on_bytes(self.wire, receive)
         return True
 
 
@@ -94,7 +92,6 @@ def settle(pair: tuple[Rank, Rank]) -> None:
 
 def outcome(transfer: Transfer) -> str:
     assert transfer.done
-    assert transfer.error is not None
     return str(transfer.error)
 
 

@@ -18,16 +18,6 @@ def message(source: int, tag: int = 0, group: str = "g", body: bytes | None = b"
     return Arrival(source, Frame(kind, group_number(group), tag, 0, 4, "uint8"), body, None)
 
 
-def test_messages_of_a_rank_are_taken_in_the_order_in_which_they_came():
-    matching: Matching[None] = Matching()
-    first, second = message(1), message(1)
-    assert matching.arrive(first) is None
-    assert matching.arrive(second) is None
-    assert matching.post(receive(1)) is first
-    assert matching.post(receive(1)) is second
-    assert matching.post(receive(1)) is None
-
-
 def test_receives_are_served_in_the_order_in_which_they_were_posted():
     matching: Matching[None] = Matching()
     first, second = receive(1), receive(1, 2)

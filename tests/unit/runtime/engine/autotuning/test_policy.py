@@ -50,8 +50,6 @@ def share_chosen(of: Callable[[Outcome], bool], **kind) -> float:
     return sum(of(tuned(model(seed=seed, **kind), seed)[0]) for seed in range(SEEDS)) / SEEDS
 
 
-# The default is safe --------------------------------------------------------------------------------------------------
-
 PATTERNS = {
     "steady": lambda step: 1.0,
     "slower and slower": lambda step: 1 + step / 25,
@@ -103,9 +101,6 @@ def test_a_setting_that_is_slower_by_more_than_the_noise_is_never_chosen(factors
     assert outcome.is_default
 
 
-# What is faster is found ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("factor", "noise", "share"), [(0.7, 0.05, 0.99), (0.7, 0.1, 0.98), (0.9, 0.02, 0.98), (0.9, 0.05, 0.85)]
 )
@@ -121,9 +116,6 @@ def test_values_that_each_save_something_are_combined():
     assert outcome.setting == {"bucket": 100, "first": 25}
     assert outcome.seconds == pytest.approx(0.05 * 0.64, rel=0.05)
     assert outcome.default_seconds == pytest.approx(0.05, rel=0.05)
-
-
-# When it ends, and what it tells --------------------------------------------------------------------------------------
 
 
 @given(
@@ -185,9 +177,6 @@ def test_it_can_be_stopped_at_any_time_and_the_default_stays():
     policy.stop("a rank has joined")
     assert policy.setting == DEFAULT
     assert policy.outcome == Outcome(DEFAULT, DEFAULT, WARM_UP + 2, why="a rank has joined")
-
-
-# The test -------------------------------------------------------------------------------------------------------------
 
 
 def test_the_sums_of_ranks_are_those_of_wilcoxons_tables():

@@ -6,6 +6,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -89,7 +90,15 @@ class FirstRank:
         assert root == 0
 
 
-def test_ranks_connect_under_one_unique_id(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+@pytest.fixture
+def connect(stand_ins: SimpleNamespace, nccl: Nccl) -> Callable[..., Communicators]:
+    """Return a function that makes the communicators of rank 0 of two; or of another backend."""
+    return lambda backend=None, **options: Communicators(
+        driver_of(stand_ins, nccl), {0: backend or FirstRank()}, **options
+    )
+
+
+def test_ranks_connect_under_one_unique_id(stand_ins, nccl):
     hosts = stand_ins.ThreadRanks(3)
     drivers = [driver_of(stand_ins, nccl) for _ in range(3)]
 
@@ -111,22 +120,22 @@ def test_ranks_connect_under_one_unique_id(stand_ins: SimpleNamespace, nccl: Ncc
         assert threading.get_ident() not in driver.used_by
 
 
-def test_alone(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_alone(connect, stand_ins, nccl):
     hosts = stand_ins.ThreadRanks(1)
-    made = Communicators(driver_of(stand_ins, nccl), {0: stand_ins.HostBackend(hosts, 0)})
+    made = connect(stand_ins.HostBackend(hosts, 0))
     assert isinstance(made.get(), SingleRankCommunicator)
     assert not nccl.made
     made.close()
 
 
-def test_rank_0s_error_is_raised_on_all_ranks(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_rank_0s_error_is_raised_on_all_ranks(connect, stand_ins, nccl):
     nccl.unique_id_error = RuntimeError("no socket interface found")
     hosts = stand_ins.ThreadRanks(2)
     texts = []
 
     def make(rank: int) -> None:
         with pytest.raises(NcclError) as caught:
-            Communicators(driver_of(stand_ins, nccl), {0: stand_ins.HostBackend(hosts, rank)}).get()
+            connect(stand_ins.HostBackend(hosts, rank)).get()
         texts.append(str(caught.value))
 
     hosts.run(make)
@@ -134,15 +143,15 @@ def test_rank_0s_error_is_raised_on_all_ranks(stand_ins: SimpleNamespace, nccl: 
     assert "rank 0: no socket interface found; set NCCL_SOCKET_IFNAME" in texts[0]
 
 
-def test_an_error_of_nccl_is_raised_here(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_an_error_of_nccl_is_raised_here(connect, nccl):
     nccl.error = RuntimeError("NCCL_ERROR_UNHANDLED_CUDA_ERROR: out of memory")
     with pytest.raises(
         NcclError, match=r"making a communicator failed in NCCL on rank 0: .*out of memory; .*leave it more"
     ):
-        Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}).get()  # type: ignore[dict-item]
+        connect().get()
 
 
-def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_a_rank_that_is_gone_is_not_waited_for(connect, nccl):
     nccl.open.clear()
     gone: list[str] = []
 
@@ -151,7 +160,7 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
             gone.append("rank 1 (process 4242) was killed by signal 9")
         return gone[0] if gone else None
 
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}, peer_failure=trouble)  # type: ignore[dict-item]
+    made = connect(peer_failure=trouble)
     with pytest.raises(CollectiveError, match=r"NCCL on rank 0 connects the GPUs of 2 ranks .*: rank 1 .* was killed"):
         made.get()
     nccl.open.set()  # what comes too late is let go of
@@ -159,14 +168,12 @@ def test_a_rank_that_is_gone_is_not_waited_for(stand_ins: SimpleNamespace, nccl:
     assert nccl.log == ["abort"]
 
 
-def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(
-    stand_ins: SimpleNamespace, nccl: Nccl, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(connect, nccl, caplog, monkeypatch):
     nccl.open.clear()
     passed = iter((1200.0, 3200.0))  # seconds at the first look and at the second
     monkeypatch.setattr(communicators, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + next(passed)))
     timeouts = Timeouts(warning=1000.0, timeout=3000.0)
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()}, timeouts)  # type: ignore[dict-item]
+    made = connect(timeouts=timeouts)
     with (
         caplog.at_level(logging.WARNING, "distrun"),
         pytest.raises(StallError, match=r"gave up after 32\d\d s: NCCL on rank 0"),
@@ -176,9 +183,9 @@ def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(
     nccl.open.set()
 
 
-def test_an_abort_ends_a_wait(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
+def test_an_abort_ends_a_wait(connect, nccl):
     nccl.open.clear()
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
+    made = connect()
 
     def abort() -> None:
         assert nccl.entered.wait(DEADLINE)
@@ -192,8 +199,8 @@ def test_an_abort_ends_a_wait(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
     nccl.open.set()
 
 
-def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
+def test_an_abort_ends_communicators(connect, nccl):
+    made = connect()
     communicator = made.get()
     made.abort("rank 1 is gone")
     made.abort("again")
@@ -205,11 +212,9 @@ def test_an_abort_ends_communicators(stand_ins: SimpleNamespace, nccl: Nccl) -> 
     assert nccl.log == ["abort"]
 
 
-def test_closing_ends_though_another_rank_does_not_come(
-    stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_though_another_rank_does_not_come(connect, nccl, monkeypatch):
     monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 0.01))
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
+    made = connect()
     made.get()
     nccl.open.clear()
     made.close()
@@ -217,8 +222,8 @@ def test_closing_ends_though_another_rank_does_not_come(
     nccl.open.set()
 
 
-def test_closing_makes_no_thread(stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
+def test_closing_makes_no_thread(connect, nccl, monkeypatch):
+    made = connect()
     made.get()
 
     def refuse(thread: threading.Thread) -> None:
@@ -230,24 +235,22 @@ def test_closing_makes_no_thread(stand_ins: SimpleNamespace, nccl: Nccl, monkeyp
 
 
 @pytest.mark.parametrize("end", [Communicators.abort, Communicators.close])
-def test_the_gpu_is_current_where_communicators_end(stand_ins: SimpleNamespace, nccl: Nccl, end: Any) -> None:
+def test_the_gpu_is_current_where_communicators_end(stand_ins, nccl, end):
     driver = driver_of(stand_ins, nccl)
-    made = Communicators(driver, {0: FirstRank()})  # type: ignore[dict-item]
+    made = Communicators(driver, {0: FirstRank()})
     made.get()
     driver.used_by.clear()
     end(made)
     assert driver.used_by
 
 
-def test_an_abort_in_which_nccl_waits_is_left_to_itself(
-    stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_in_which_nccl_waits_is_left_to_itself(connect, nccl, monkeypatch):
     is_aborting, is_graph_gone = threading.Event(), threading.Event()
     monkeypatch.setattr(nccl, "abort", lambda: (is_aborting.set(), is_graph_gone.wait(DEADLINE)))
     monkeypatch.setattr(communicators, "CLOSE_TIMEOUTS", Timeouts(0.0, 1000.0))
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + (2000.0 if is_aborting.is_set() else 0.0))
     monkeypatch.setattr(communicators, "time", clock)
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank()})  # type: ignore[dict-item]
+    made = connect()
     made.get()
     made.abort("rank 1 is gone")
     with pytest.raises(NcclError, match="rank 1 is gone"):
@@ -257,19 +260,17 @@ def test_an_abort_in_which_nccl_waits_is_left_to_itself(
     is_graph_gone.set()
 
 
-def test_the_environment_for_shared_gpus() -> None:
+def test_the_environment_for_shared_gpus():
     environ = {"NCCL_MAX_CTAS": "16"}
     set_environment(environ)
     assert environ == {"NCCL_MAX_CTAS": "16", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0"}
 
 
-def test_the_environment_is_set_where_gpus_are_shared(
-    stand_ins: SimpleNamespace, nccl: Nccl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_is_set_where_gpus_are_shared(stand_ins, nccl, monkeypatch):
     calls: list[str] = []
     monkeypatch.setattr(communicators, "set_environment", lambda: calls.append("set"))
     driver = driver_of(stand_ins, nccl)
-    made = Communicators(driver, {0: FirstRank(), 1: FirstRank()})  # type: ignore[dict-item]
+    made = Communicators(driver, {0: FirstRank(), 1: FirstRank()})
     made.get(0, shares_gpus=False)
     assert not calls
     made.get(1, shares_gpus=True)
@@ -277,8 +278,8 @@ def test_the_environment_is_set_where_gpus_are_shared(
     made.close()
 
 
-def test_a_process_sets_communicator_ends_with_the_set(stand_ins: SimpleNamespace, nccl: Nccl) -> None:
-    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank(), 5: FirstRank()})  # type: ignore[dict-item]
+def test_a_process_sets_communicator_ends_with_the_set(stand_ins, nccl):
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank(), 5: FirstRank()})
     first = made.get(0)
     of_set = made.get(5)
     assert of_set is not first
@@ -292,7 +293,7 @@ def test_a_process_sets_communicator_ends_with_the_set(stand_ins: SimpleNamespac
     assert nccl.log.count("destroy") == 3
 
 
-def test_nccl_keeps_the_environment_in_which_it_was_first_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_keeps_the_environment_in_which_it_was_first_used(monkeypatch):
     monkeypatch.setattr(communicators, "_is_sharing_refused", False)
     communicators._note_environment({"NCCL_MULTI_RANK_GPU_ENABLE": "1"})
     assert communicators.can_share_gpus()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runtime.gpu.nccl import library as nccl
 from distrun.runtime.gpu.nccl.library import (
@@ -20,7 +20,6 @@ from distrun.runtime.gpu.nccl.library import (
 )
 
 STREAM = 7
-DEADLINE = 60.0  # seconds
 
 
 class Error(RuntimeError):
@@ -69,7 +68,7 @@ def communicator(fake: Fake) -> Communicator:
     return made
 
 
-def test_calls_arrive_as_cupy_wants_them(communicator: Communicator, fake: Fake) -> None:
+def test_calls_arrive_as_cupy_wants_them(communicator, fake):
     f32, u8, total = fake.NCCL_FLOAT32, fake.NCCL_UINT8, fake.NCCL_SUM
     communicator.all_reduce(1, 2, 3, "float32", "sum", STREAM)
     communicator.reduce(1, 2, 3, "float32", "sum", 0, STREAM)
@@ -94,9 +93,7 @@ def test_calls_arrive_as_cupy_wants_them(communicator: Communicator, fake: Fake)
     ]
 
 
-def test_an_error_tells_operation_rank_own_line_of_nccl_and_remedy(
-    communicator: Communicator, fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_tells_operation_rank_own_line_of_nccl_and_remedy(communicator, fake, monkeypatch):
     monkeypatch.setattr(nccl, "last_line", lambda: "Call to connect returned Connection refused")
     fake.failing["allReduce"] = Error("NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
     with pytest.raises(NcclError) as caught:
@@ -108,7 +105,7 @@ def test_an_error_tells_operation_rank_own_line_of_nccl_and_remedy(
     )
 
 
-def test_a_status_that_cupy_does_not_know(communicator: Communicator, fake: Fake) -> None:
+def test_a_status_that_cupy_does_not_know(communicator, fake):
     fake.failing["check_async_error"] = KeyError(8)
     with pytest.raises(NcclError, match="queued failed in NCCL on rank 2: NCCL status 8; set NCCL_DEBUG=INFO"):
         communicator.check()
@@ -135,11 +132,11 @@ def test_a_status_that_cupy_does_not_know(communicator: Communicator, fake: Fake
         ("Cuda failure 'an illegal memory access was encountered'", "NCCL_DEBUG=INFO"),
     ],
 )
-def test_remedies(told: str, advice: str) -> None:
+def test_remedies(told, advice):
     assert advice in remedy(told)
 
 
-def test_failing_to_make_one(fake: Fake) -> None:
+def test_failing_to_make_one(fake):
     fake.failing["NcclCommunicator"] = Error("NCCL_ERROR_INVALID_USAGE: invalid usage")
     with pytest.raises(NcclError, match="making a communicator failed in NCCL on rank 1: NCCL_ERROR_INVALID_USAGE"):
         Communicator(fake, 2, b"", 1)
@@ -148,7 +145,7 @@ def test_failing_to_make_one(fake: Fake) -> None:
         unique_id(fake)
 
 
-def test_a_group_ends_whatever_happens_inside(communicator: Communicator, fake: Fake) -> None:
+def test_a_group_ends_whatever_happens_inside(communicator, fake):
     fake.failing = {"send": Error("first"), "groupEnd": Error("second")}
     with pytest.raises(NcclError, match="send failed in NCCL on rank 2: first"), communicator.group():
         communicator.send(1, 3, "uint8", 0, STREAM)
@@ -157,7 +154,7 @@ def test_a_group_ends_whatever_happens_inside(communicator: Communicator, fake: 
         pass
 
 
-def test_after_an_abort_every_call_raises(communicator: Communicator, fake: Fake) -> None:
+def test_after_an_abort_every_call_raises(communicator, fake):
     communicator.abort("rank 1 is gone")
     communicator.abort("again")
     communicator.close()
@@ -171,37 +168,32 @@ def test_after_an_abort_every_call_raises(communicator: Communicator, fake: Fake
     assert fake.calls == [("abort",)]
 
 
-def test_closing_destroys_once(communicator: Communicator, fake: Fake) -> None:
+def test_closing_destroys_once(communicator, fake):
     communicator.close()
     communicator.close()
     communicator.abort()
     assert fake.calls == [("destroy",)]
 
 
-def test_an_abort_ends_a_call_that_waits_in_another_thread(
-    communicator: Communicator, fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_abort_ends_a_call_that_waits_in_another_thread(communicator, fake, monkeypatch):
     monkeypatch.setattr(nccl, "ABORT_GRACE", 0.01)
     fake.blocking["groupEnd"] = threading.Event()
     fake.failing["groupEnd"] = Error("NCCL_ERROR_INTERNAL_ERROR: internal error")
-    errors: list[NcclError] = []
 
-    def wait() -> None:
-        with pytest.raises(NcclError) as caught, communicator.group():
+    def wait():
+        with communicator.group():
             communicator.send(1, 3, "uint8", 0, STREAM)
-        errors.append(caught.value)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    waiting = started(wait)
     assert fake.entered.wait(DEADLINE)
     communicator.abort("rank 1 is gone")
     assert fake.calls[-1] == ("abort",)
     fake.blocking["groupEnd"].set()
-    waiting.join(DEADLINE)
-    assert [str(error) for error in errors] == ["a group of operations was ended in NCCL on rank 2: rank 1 is gone"]
+    with pytest.raises(NcclError, match=r"^a group of operations was ended in NCCL on rank 2: rank 1 is gone$"):
+        waiting.result(DEADLINE)
 
 
-def test_alone_everything_is_a_copy(stand_ins: SimpleNamespace) -> None:
+def test_alone_everything_is_a_copy(stand_ins):
     driver = stand_ins.Driver()
     alone = SingleRankCommunicator(driver)
     source, target = bytearray(b"abcdefgh"), bytearray(8)

@@ -60,21 +60,21 @@ class QueueNetwork:
     is_over = False
     failure = None
 
-    def __init__(self, rank: int, neighbours, others) -> None:
+    def __init__(self, rank: int, adjacent, others) -> None:
         self.rank = rank
-        self.neighbours = neighbours
+        self.adjacent = adjacent
         self._others = others
         self.inbox: deque[tuple[int, bytes]] = deque()
         self.sent = 0
         self.alarms = 0
 
     def send(self, rank: int, message: bytes) -> None:
-        assert rank in self.neighbours, (self.rank, rank)
+        assert rank in self.adjacent, (self.rank, rank)
         self._others[rank].inbox.append((self.rank, message))
         self.sent += 1
 
     def alarm(self, rank: int) -> None:
-        assert rank in self.neighbours
+        assert rank in self.adjacent
         self._others[rank].alarms += 1
 
     def progress(self) -> None:
@@ -142,8 +142,8 @@ class Job:
         self.networks: dict[int, QueueNetwork] = {}
         self.ranks: list[Rank] = []
         for tree in trees:
-            neighbours = {*tree.children, *([] if tree.parent is None else [tree.parent])}
-            self.networks[tree.rank] = QueueNetwork(tree.rank, neighbours, self.networks)
+            adjacent = {*tree.children, *([] if tree.parent is None else [tree.parent])}
+            self.networks[tree.rank] = QueueNetwork(tree.rank, adjacent, self.networks)
         segments = {rank: {} for rank in range(self.size)}
         bells = {rank: Bell() for rank in range(self.size)}
         self.service_bells = {rank: Bell() for rank in range(self.size)}
@@ -165,6 +165,15 @@ class Job:
             if not tree.rank:
                 controller = controller_of(tree, self.sets, 100) if fan_out else Controller(self.sets, 100)
             self.ranks.append(Rank(self, tree.rank, plane, controller, timeouts or Timeouts(0.0, 0.0)))
+
+    def submit(self, *names: str | None) -> int:
+        """Let all ranks submit operations, until nothing is under way; return how many messages leaders have sent."""
+        before = sum(network.sent for network in self.networks.values())
+        for rank in self.ranks:
+            for name in names:
+                rank.submit(name)
+        self.settle()
+        return sum(network.sent for network in self.networks.values()) - before
 
     def settle(self, *but: int) -> None:
         """Let all ranks make progress until nothing is under way; some may be asleep."""

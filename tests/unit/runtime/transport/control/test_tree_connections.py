@@ -32,7 +32,7 @@ def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
 
 
 class Rank(threading.Thread):
-    """A rank that meets the others and connects with its neighbours in the tree."""
+    """A rank that meets the others and connects with its parent and its children in the tree."""
 
     def __init__(self, name: str, rank: int, endpoint: RendezvousEndpoint, fan_out: int, is_alone: bool) -> None:
         super().__init__()
@@ -60,22 +60,21 @@ def test_each_leader_has_connections_with_its_parent_and_its_children(endpoint, 
     for rank in ranks:
         rank.join(2 * DEADLINE)
         assert not rank.is_alive(), "it still waits"
-    meetings = [rank.rendezvous for rank in ranks if rank.rendezvous is not None]
-    assert len(meetings) == 8
-    has_all = len(alone) > 2  # each host's ranks all meet rank 0 themselves, and its last one is nobody's relay
-    assert [rendezvous.is_relayed for rendezvous in meetings] == [not has_all] * 8
+    joined = [rank.rendezvous for rank in ranks if rank.rendezvous is not None]
+    assert len(joined) == 8
+    has_all = len(alone) > 2  # each host's ranks all meet rank 0 themselves, and its last one is no relay
+    assert [rendezvous.is_relayed for rendezvous in joined] == [not has_all] * 8
     if has_all and not fan_out:
         assert all(rank.tree is None for rank in ranks)
     else:
-        for rank, rendezvous in zip(ranks, meetings, strict=True):
+        for rank, rendezvous in zip(ranks, joined, strict=True):
             tree = rank.tree
-            assert tree is not None
             assert rank.early == {}
-            neighbours = {*tree.children, *(() if tree.parent is None else (tree.parent,))}
-            assert rendezvous.control.keys() == rendezvous.alarms.keys() == neighbours
+            adjacent = {*tree.children, *(() if tree.parent is None else (tree.parent,))}
+            assert rendezvous.control.keys() == rendezvous.alarms.keys() == adjacent
             for child in tree.children:
                 for kind in ("control", "alarms"):
-                    getattr(meetings[child], kind)[tree.rank].sendall(f"{kind} {child}".encode())
+                    getattr(joined[child], kind)[tree.rank].sendall(f"{kind} {child}".encode())
                     assert getattr(rendezvous, kind)[child].recv(100) == f"{kind} {child}".encode()
-    for rendezvous in meetings:
+    for rendezvous in joined:
         rendezvous.close()

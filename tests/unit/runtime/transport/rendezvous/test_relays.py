@@ -1,4 +1,4 @@
-"""In a large job one rank of each host connects with rank 0 for all, and what goes wrong is told as if each had."""
+"""In a large job one rank of each host connects with rank 0 for all, and errors are those of jobs where each does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from dataclasses import astuple
 from typing import Any
 
 import pytest
-from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, close, errors
+from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, check_reachable, close, errors
 from in_process.thread_clock import await_that
 
 from distrun.host.connections import listener
@@ -39,7 +38,7 @@ PLACE = "relay"
 
 
 class Stop:
-    """An interruption that comes when it is told to."""
+    """An interruption that comes when the test says so."""
 
     def __init__(self) -> None:
         self.stop_fd = os.eventfd(0)
@@ -133,74 +132,62 @@ def stop() -> Iterator[Stop]:
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 @pytest.mark.parametrize("order", [range(8), range(7, -1, -1)], ids=["rising", "falling"])
-def test_all_ranks_get_the_table_and_rank_0_has_two_connections_with_each_other_host(endpoint, order, is_encrypted):
+def test_all_ranks_get_the_table_and_rank_0_has_two_connections_with_each_other_host(
+    join, endpoint, order, is_encrypted
+):
     if is_encrypted:
         pytest.importorskip("cryptography")
     job = Job(RendezvousEndpoint(endpoint.addresses, KEY, is_encrypted=is_encrypted), (2, 3, 3))
     ranks = {rank: job.rank(rank) for rank in order}
-    meetings = [ranks[rank].end() for rank in range(8)]
-    members = meetings[0].members
-    assert all(rendezvous.members == members for rendezvous in meetings)
+    joined = join([ranks[rank] for rank in range(8)])
+    members = joined[0].members
+    assert all(rendezvous.members == members for rendezvous in joined)
     assert [(member.rank, member.host, member.hostname) for member in members] == [
         (rank, f"id-{host}", f"host-{host}") for rank, host in enumerate(job.hosts)
     ]
-    assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in meetings)
-    assert all(rendezvous.key == KEY for rendezvous in meetings)
-    assert all(rendezvous.is_relayed for rendezvous in meetings)
-    assert all(rendezvous.is_encrypted == is_encrypted for rendezvous in meetings)
-    relays = sorted(meetings[0].control)
+    assert all(rendezvous.agreed == {"fusion": 64} for rendezvous in joined)
+    assert all(rendezvous.key == KEY for rendezvous in joined)
+    assert all(rendezvous.is_relayed for rendezvous in joined)
+    assert all(rendezvous.is_encrypted == is_encrypted for rendezvous in joined)
+    relays = sorted(joined[0].control)
     assert [job.hosts[relay] for relay in relays] == [1, 2]
-    for rank, rendezvous in enumerate(meetings[1:], 1):
+    for rank, rendezvous in enumerate(joined[1:], 1):
         assert list(rendezvous.control) == list(rendezvous.alarms) == ([0] if rank in relays else [])
     for relay in relays:
         for kind in ("control", "alarms"):
-            ours, theirs = getattr(meetings[0], kind)[relay], getattr(meetings[relay], kind)[0]
+            ours, theirs = getattr(joined[0], kind)[relay], getattr(joined[relay], kind)[0]
             assert ours.gettimeout() is None
             assert theirs.gettimeout() is None
             theirs.sendall(b"up")
             assert ours.recv(100) == b"up"
     assert not any(job.is_claimed(rank) for rank in range(8))
-    close(meetings)
 
 
-def test_each_rank_can_be_reached_where_the_table_says(job):
-    meetings = [rank.end() for rank in job.ranks(*range(8))]
-    for rank, member in enumerate(meetings[7].members):
-        introduction = {"rank": 7, "purpose": "data"}
-        target, deadline = [(member.address, member.port)], time.monotonic() + DEADLINE
-        thread = threading.Thread(target=lambda t=target, i=introduction, d=deadline: dial(t, KEY, i, d).socket.close())
-        thread.start()
-        answer = meetings[rank].listener.receive(DEADLINE)
-        thread.join(DEADLINE)
-        assert answer is not None
-        answer[0].close()
-        assert answer[1] == introduction
-    close(meetings)
+def test_each_rank_can_be_reached_where_the_table_says(join, job):
+    joined = join(job.ranks(*range(8)))
+    check_reachable(joined, 7)
 
 
-def test_a_job_of_which_all_ranks_connect_themselves_is_as_ever(job):
-    meetings = [rank.end() for rank in job.ranks(*range(8), is_alone=True)]
-    assert not any(rendezvous.is_relayed for rendezvous in meetings)
-    assert sorted(meetings[0].control) == list(range(2, 8))
-    close(meetings)
+def test_a_job_of_which_all_ranks_connect_themselves_is_as_ever(join, job):
+    joined = join(job.ranks(*range(8), is_alone=True))
+    assert not any(rendezvous.is_relayed for rendezvous in joined)
+    assert sorted(joined[0].control) == list(range(2, 8))
 
 
-def test_ranks_of_one_host_need_not_do_alike(job):
+def test_ranks_of_one_host_need_not_do_alike(join, job):
     relay = job.relay(3)
     ranks = [job.rank(rank, is_alone=rank in (4, 5)) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    meetings = [rank.end() for rank in [*ranks, relay]]
-    assert {3, 4, 5} < set(meetings[0].control)
-    assert meetings[0].control.keys().isdisjoint({1, 2})
-    assert all(rendezvous.is_relayed for rendezvous in meetings)
-    close(meetings)
+    joined = join([*ranks, relay])
+    assert {3, 4, 5} < set(joined[0].control)
+    assert joined[0].control.keys().isdisjoint({1, 2})
+    assert all(rendezvous.is_relayed for rendezvous in joined)
 
 
-def test_a_host_with_rank_0_and_its_neighbours_may_be_the_only_large_one(endpoint):
+def test_a_host_with_rank_0_may_be_the_only_large_one(join, endpoint):
     job = Job(endpoint, (4, 1))
-    meetings = [rank.end() for rank in job.ranks(*range(5))]
-    assert not any(rendezvous.is_relayed for rendezvous in meetings)
-    assert list(meetings[0].control) == [4]
-    close(meetings)
+    joined = join(job.ranks(*range(5)))
+    assert not any(rendezvous.is_relayed for rendezvous in joined)
+    assert list(joined[0].control) == [4]
 
 
 def test_rank_0_may_come_late(job):
@@ -209,17 +196,16 @@ def test_rank_0_may_come_late(job):
     close([job.rank(0).end(), *[rank.end() for rank in others]])
 
 
-def test_a_hundred_and_sixty_ranks_gather_quickly(endpoint):
+def test_a_hundred_and_sixty_ranks_gather_quickly(join, endpoint):
     job = Job(endpoint, (8,) * 20)
     start = time.process_time()  # of all ranks together, whatever else the machine does
-    meetings = [rank.end() for rank in job.ranks(*range(160))]
+    joined = join(job.ranks(*range(160)))
     took = time.process_time() - start
-    close(meetings)
-    assert len(meetings[0].control) == 19
+    assert len(joined[0].control) == 19
     assert took < 10.0
 
 
-def test_a_greeting_brings_the_key_to_all(endpoint):
+def test_a_greeting_brings_the_key_to_all(join, endpoint):
     key = secrets.token_bytes(32)
     at_rank_0 = RendezvousEndpoint(endpoint.addresses, greeting=lambda: (b"sealed" + key, key))
     elsewhere = RendezvousEndpoint(endpoint.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
@@ -228,27 +214,26 @@ def test_a_greeting_brings_the_key_to_all(endpoint):
         job.rank(0, endpoint=at_rank_0),
         *[job.rank(rank, rendezvous=job.rendezvous(rank, None)) for rank in (1, 2, 3)],
     ]
-    meetings = [rank.end() for rank in ranks]
-    assert all(rendezvous.key == key for rendezvous in meetings)
-    close(meetings)
+    joined = join(ranks)
+    assert all(rendezvous.key == key for rendezvous in joined)
 
 
 # Strangers ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(job):
+def test_a_rank_that_does_not_know_its_relays_key_connects_with_rank_0_itself(join, job):
     relay = job.relay(2)
     first = job.rank(0)
     relay.await_waiting()
-    ranks = [first, job.rank(1), relay, job.rank(3, rendezvous=job.rendezvous(3, KEY[::-1])), *job.ranks(4, 5, 6, 7)]
-    meetings = [rank.end() for rank in ranks]
-    assert {2, 3} < set(meetings[0].control)
-    close(meetings)
+    joined = join(
+        [first, job.rank(1), relay, job.rank(3, rendezvous=job.rendezvous(3, KEY[::-1])), *job.ranks(4, 5, 6, 7)]
+    )
+    assert {2, 3} < set(joined[0].control)
 
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_ranks_whose_relays_name_is_taken_by_a_process_that_accepts_nobody_connect_themselves(
-    job, is_full, monkeypatch, caplog
+    join, job, is_full, monkeypatch, caplog
 ):
     monkeypatch.setattr(at_host, "_LISTEN_TIMEOUT", 0.1)
     with ExitStack() as kept:
@@ -257,16 +242,15 @@ def test_ranks_whose_relays_name_is_taken_by_a_process_that_accepts_nobody_conne
         if is_full:
             squatter.listen(0)
             client.connect(address)
-        meetings = [rank.end() for rank in job.ranks(*range(8))]
-    assert {2, 3, 4} < set(meetings[0].control)
+        joined = join(job.ranks(*range(8)))
+    assert {2, 3, 4} < set(joined[0].control)
     said = f"a process of user id {os.getuid()} has taken the abstract socket @distrun-"
     assert sum(said in text and "connects with rank 0 directly" in text for text in caplog.messages) == 3
-    close(meetings)
 
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64)])
 def test_an_intruder_at_a_host_delays_no_rank(job, junk, monkeypatch):
-    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # whoever waited for it would wait too long
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # waiting for it would take too long
     relay = job.relay(2)
     first = job.rank(0)
     relay.await_waiting()
@@ -339,15 +323,14 @@ def test_a_rank_says_that_its_relay_has_not_found_rank_0(job, clock):
     errors([relay])
 
 
-def test_when_a_relay_gives_up_another_rank_takes_its_place(job, clock):
+def test_when_a_relay_gives_up_another_rank_takes_its_place(join, job, clock):
     relay, other = job.relay(2), job.rank(3)
     await_that(other.is_with_relay)
     clock.end_for(relay)
     errors([relay])
     await_that(lambda: job.is_claimed(3))
-    meetings = [rank.end() for rank in [*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)]]
-    assert 3 in meetings[0].control
-    close(meetings)
+    joined = join([*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)])
+    assert 3 in joined[0].control
 
 
 def test_a_rank_that_comes_to_its_relay_and_dies_ends_the_waiting(job):
@@ -415,7 +398,6 @@ def relayed_by_hand(job: Job) -> tuple[Rank, socket.socket]:
     other = job.rank(3)
     client = listener.receive(DEADLINE)
     listener.close()
-    assert client is not None
     connection = client[0]
     with socket.create_server((HERE, 0)) as opened:
         socket.send_fds(connection, [b"!"], [opened.fileno()])
@@ -436,7 +418,7 @@ def test_a_relay_that_dies_is_named_on_other_hosts(job):
     assert set(texts) == {texts[0]}
 
 
-def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_its_relay(job, monkeypatch):
+def test_a_rank_that_is_lost_while_all_are_told_ends_it_for_its_relay(join, job, monkeypatch):
     def lose_rank_4(self: Relay, packed: bytes, until: float, pass_on: Any = Relay.pass_on) -> None:
         for connection, member in self._others.values():
             if member.rank == 4:

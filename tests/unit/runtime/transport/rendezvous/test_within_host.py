@@ -6,12 +6,13 @@ import os
 import secrets
 import select
 import socket
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.errors import BootstrapError
 from distrun.runtime.transport.rendezvous import within_host
@@ -24,36 +25,16 @@ from distrun.runtime.transport.rendezvous.within_host import (
 from distrun.runtime.transport.shared_memory.segment import segment_size
 
 KEY = bytes(range(32))
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 
 
-class Client(threading.Thread):
-    """One rank's call of `meet`."""
-
-    def __init__(self, name: str, key: bytes | None, rank: int, size: int, timeout: float = DEADLINE) -> None:
-        super().__init__()
-        self._arguments = (name, key, rank, size, timeout)
-        self.result: list[PeerInfo] = []
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.result = rendezvous_within_host(*self._arguments)
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> list[PeerInfo]:
-        self.join(2 * DEADLINE)
-        assert not self.is_alive(), "it is still waiting"
-        if self.error is not None:
-            raise self.error
-        return self.result
+def client_of(name: str, key: bytes | None, rank: int, size: int, timeout: float = DEADLINE) -> Future[list[PeerInfo]]:
+    """Start one rank's part of the rendezvous."""
+    return started(rendezvous_within_host, name, key, rank, size, timeout)
 
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name for a meeting; afterwards no descriptor and no socket of it is left."""
+    """A name for a rendezvous; afterwards no descriptor and no socket of it is left."""
     before = len(os.listdir("/proc/self/fd"))
     yield secrets.token_hex(8)
     assert len(os.listdir("/proc/self/fd")) == before, "descriptors are left open"
@@ -68,8 +49,8 @@ def is_open(name: str, key: bytes | None = KEY) -> bool:
         return probe.connect_ex(address_of(name, key)) == 0
 
 
-def close(meetings: list[list[PeerInfo]]) -> None:
-    for peers in meetings:
+def close(joined: list[list[PeerInfo]]) -> None:
+    for peers in joined:
         for peer_info in peers:
             peer_info.close()
 
@@ -77,8 +58,8 @@ def close(meetings: list[list[PeerInfo]]) -> None:
 @pytest.mark.parametrize("size", [2, 5])
 @pytest.mark.parametrize("key", [KEY, None])
 def test_all_ranks_get_the_descriptors_of_all_whatever_the_order_of_arrival(name, size, key):
-    clients = [Client(name, key, rank, size) for rank in reversed(range(size))]
-    met = [client.end() for client in clients]
+    clients = [client_of(name, key, rank, size) for rank in reversed(range(size))]
+    met = [client.result(2 * DEADLINE) for client in clients]
     for peers in met:
         assert [peer_info.pid for peer_info in peers] == [os.getpid()] * size
         assert all(os.fstat(peer_info.segment).st_size == segment_size(size) for peer_info in peers)
@@ -117,34 +98,34 @@ def let_names_be_without_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_with_another_key_is_not_let_in_and_the_rendezvous_goes_on(name, monkeypatch):
     let_names_be_without_key(monkeypatch)
-    server = Client(name, KEY, 0, 2)
+    server = client_of(name, KEY, 0, 2)
     with pytest.raises(BootstrapError):
-        Client(name, KEY[::-1], 1, 2, 5.0).end()
+        client_of(name, KEY[::-1], 1, 2, 5.0).result(2 * DEADLINE)
     with pytest.raises(BootstrapError):
-        Client(name, None, 1, 2, 5.0).end()
-    client = Client(name, KEY, 1, 2)
-    close([server.end(), client.end()])
+        client_of(name, None, 1, 2, 5.0).result(2 * DEADLINE)
+    client = client_of(name, KEY, 1, 2)
+    close([server.result(2 * DEADLINE), client.result(2 * DEADLINE)])
 
 
 def test_a_server_that_does_not_know_the_key_is_not_believed(name, monkeypatch):
     let_names_be_without_key(monkeypatch)
-    server = Client(name, KEY[::-1], 0, 2, 0.5)
-    client = Client(name, KEY, 1, 2, 0.5)
+    server = client_of(name, KEY[::-1], 0, 2, 0.5)
+    client = client_of(name, KEY, 1, 2, 0.5)
     for one in (server, client):
         with pytest.raises(BootstrapError):
-            one.end()
+            one.result(2 * DEADLINE)
 
 
 @pytest.mark.parametrize("junk", [b"", b"x", b"GET / HTTP/1.1\r\n\r\n", bytes(64), bytes(32), b"\xff" * 60_000])
 def test_an_intruder_that_talks_nonsense_delays_no_rank(name, junk):
-    server = Client(name, KEY, 0, 2)
+    server = client_of(name, KEY, 0, 2)
     intruder = knock(name)
     if junk:
         intruder.send(junk)
     else:
         intruder.close()
-    client = Client(name, KEY, 1, 2)
-    close([server.end(), client.end()])
+    client = client_of(name, KEY, 1, 2)
+    close([server.result(2 * DEADLINE), client.result(2 * DEADLINE)])
     intruder.close()
 
 
@@ -156,10 +137,10 @@ def test_an_intruder_that_says_nothing_delays_no_rank(name, monkeypatch):
         return receive(*arguments)
 
     monkeypatch.setattr(within_host, "_receive_client", receive_client)
-    server = Client(name, KEY, 0, 2)
+    server = client_of(name, KEY, 0, 2)
     intruder = knock(name)
-    client = Client(name, KEY, 1, 2)
-    close([server.end(), client.end()])
+    client = client_of(name, KEY, 1, 2)
+    close([server.result(2 * DEADLINE), client.result(2 * DEADLINE)])
     intruder.close()
 
 
@@ -175,10 +156,10 @@ def knock(name: str) -> socket.socket:
 
 def test_a_rank_that_dies_during_the_rendezvous_may_come_again(name):
     """As when a launcher restarts it: the first one's place is taken by the second."""
-    server = Client(name, KEY, 0, 3)
+    server = client_of(name, KEY, 0, 3)
     knock(name).close()
-    clients = [Client(name, KEY, rank, 3) for rank in (2, 1)]
-    close([server.end(), *[client.end() for client in clients]])
+    clients = [client_of(name, KEY, rank, 3) for rank in (2, 1)]
+    close([server.result(2 * DEADLINE), *[client.result(2 * DEADLINE) for client in clients]])
 
 
 def let_time_end_after(monkeypatch: pytest.MonkeyPatch, step: str, seconds: float = 0.2) -> list[Any]:
@@ -197,14 +178,14 @@ def let_time_end_after(monkeypatch: pytest.MonkeyPatch, step: str, seconds: floa
 
 def test_the_server_tells_in_time_which_ranks_did_not_come(name, monkeypatch):
     let_time_end_after(monkeypatch, "_receive_client")
-    server = Client(name, KEY, 0, 4)
-    client = Client(name, KEY, 2, 4)
+    server = client_of(name, KEY, 0, 4)
+    client = client_of(name, KEY, 2, 4)
     with pytest.raises(
         BootstrapError, match=r"ranks \[1, 3\] of 4 did not call init\(\) within 60 s: .*--start-timeout"
     ):
-        server.end()
+        server.result(2 * DEADLINE)
     with pytest.raises(BootstrapError, match="ended while the ranks of this host were meeting"):
-        client.end()
+        client.result(2 * DEADLINE)
     assert not is_open(name)
 
 
@@ -216,30 +197,30 @@ def test_a_client_tells_in_time_that_there_is_no_server(name):
 def test_a_client_tells_in_time_that_others_are_missing(name, monkeypatch):
     let_time_end_after(monkeypatch, "_authenticate")
     deadlines = let_time_end_after(monkeypatch, "_receive_client", DEADLINE)
-    server = Client(name, KEY, 0, 3)
-    client = Client(name, KEY, 1, 3)
+    server = client_of(name, KEY, 0, 3)
+    client = client_of(name, KEY, 1, 3)
     with pytest.raises(BootstrapError, match=r"met .*rank 0, but some rank of this host did not come within 60 s"):
-        client.end()
+        client.result(2 * DEADLINE)
     while not deadlines:
-        assert server.is_alive()
+        assert not server.done()
     deadlines[0]._time = time.monotonic()
     is_open(name)  # which wakes it, if it waits already
     with pytest.raises(BootstrapError):
-        server.end()
+        server.result(2 * DEADLINE)
 
 
 def test_two_servers_of_one_name_are_one_too_many(name):
-    server = Client(name, KEY, 0, 2)
+    server = client_of(name, KEY, 0, 2)
     knock(name).close()
     with pytest.raises(BootstrapError, match="cannot listen"):
         rendezvous_within_host(name, KEY, 0, 2, 5.0)
-    client = Client(name, KEY, 1, 2)
-    close([server.end(), client.end()])
+    client = client_of(name, KEY, 1, 2)
+    close([server.result(2 * DEADLINE), client.result(2 * DEADLINE)])
 
 
 def test_rendezvous_of_different_names_do_not_disturb_each_other(name):
-    clients = [Client(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
-    met = [client.end() for client in clients]
+    clients = [client_of(f"{name}{job}", KEY, rank, 2) for rank in range(2) for job in range(3)]
+    met = [client.result(2 * DEADLINE) for client in clients]
     for job in range(3):
         host, client = met[job], met[3 + job]
         assert [os.fstat(one.segment).st_ino for one in host] == [os.fstat(one.segment).st_ino for one in client]

@@ -50,13 +50,6 @@ def test_a_processor_that_reorders_stores_gets_a_fence_before_each_announcement(
     assert seen[1:] == [(True, tail), (True, tail)]  # before it is read, and before its room is free
 
 
-def test_messages_come_in_order(segment):
-    writer, reader = ends(segment)
-    messages = [b"x" * length for length in range(30)]
-    assert all(writer.put(message) for message in messages)
-    assert [reader.get() for _ in messages] == messages
-
-
 def test_a_message_that_would_never_fit_is_not_taken(segment):
     writer, reader = ends(segment)
     with pytest.raises(AssertionError, match=str(LARGEST + 1)):

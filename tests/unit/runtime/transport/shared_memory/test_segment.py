@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-import threading
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from in_process.calls import at_once
 
 from distrun.errors import BootstrapError
 from distrun.runtime.transport.shared_memory.segment import (
@@ -117,8 +117,7 @@ def test_arrays_have_the_length_and_type_asked_for_and_are_aligned():
     heap = Heap(segment())
     for dtype in (np.bool_, np.int8, np.float16, np.float64, np.longdouble, np.clongdouble):
         array = heap.empty(17, np.dtype(dtype))
-        assert array.dtype == dtype
-        assert array.shape == (17,)
+        assert (array.dtype, array.shape) == (dtype, (17,))
         assert array.flags.writeable
         assert array.flags.aligned
         assert array.flags.c_contiguous
@@ -137,15 +136,6 @@ def test_memory_is_returned_when_the_last_view_of_it_is_gone_and_used_again():
     del view
     again = heap.empty(HEAP, BYTE)
     assert made.offset_of(again) == address
-
-
-def test_neighbouring_pieces_become_one_again_in_whatever_order_they_are_returned():
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [0, 2, 1, 3], [2, 0, 3, 1]):
-        heap = Heap(segment())
-        pieces = {index: heap.empty(HEAP // 4, BYTE) for index in range(4)}
-        for index in order:
-            del pieces[index]
-        assert heap.empty(HEAP, BYTE).size == HEAP
 
 
 def test_an_array_outlives_its_heap_and_its_segment():
@@ -206,10 +196,6 @@ def test_several_threads_may_allocate_at_once():
             if len(kept) > 5 and not (kept.pop(turn % 5) == mark).all():
                 wrong.append(f"thread {mark} turn {turn}")
 
-    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, range(4))
     assert wrong == []
     assert heap.empty(4096 * PAGE, BYTE).size == 4096 * PAGE

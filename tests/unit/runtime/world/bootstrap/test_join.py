@@ -1,7 +1,5 @@
 """The steps before ranks meet: what is read, and what is said of it."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.contract.launch import LaunchContract

@@ -1,7 +1,5 @@
 """Which ranks come together at their host before they meet rank 0, and that there is a control tree then."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -26,5 +24,4 @@ def test_there_is_a_tree_if_a_rank_has_met_rank_0_through_another():
     hosts = ((0, 1), (2, 3))
     assert control_tree(hosts, 2, 0) is None
     tree = control_tree(hosts, 2, 0, is_relayed=True)
-    assert tree is not None
     assert (tree.parent, tree.fan_out) == (0, FAN_OUT)

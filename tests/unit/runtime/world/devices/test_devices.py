@@ -1,7 +1,5 @@
 """A rank's GPU follows from files and variables alone, and too few GPUs are one clear sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Every environment reads the same kind of topology out of its own variables. Whole clusters stand in the fixtures."""
 
-from __future__ import annotations
-
 import os
 import socket
 
@@ -130,51 +128,36 @@ def test_each_launcher_is_recognised_and_its_topology_read(environ, name, topolo
     assert environment.topology() == topology
 
 
-@pytest.mark.parametrize(
-    ("environ", "name"),
-    [
-        ({**DISTRUN, **CONTRACT.openmpi_environ()}, "distrun"),
-        ({**SRUN, **DISTRUN}, "distrun"),
-        ({**SBATCH, **OPENMPI_5}, "Open MPI"),
-        ({**SRUN, **HYDRA}, "Hydra"),
-        ({**SRUN, **TORCHRUN}, "torchrun"),
-        ({**OPENMPI_5, **TORCHRUN}, "torchrun"),
-        ({**SRUN, **ENV_URL}, "Slurm's srun"),
-        (SBATCH, "no launcher"),
-        ({**SBATCH, "SLURM_STEP_ID": "4294967291"}, "no launcher"),
-        ({**SBATCH, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, "no launcher"),
-        ({"PMI_RANK": "0", "PMI_SIZE": "4", **SRUN}, "Slurm's srun"),
-        ({**SRUN, **FLUX}, "Flux"),
-        ({**FLUX, **OPENMPI_5}, "Open MPI"),
-        ({"FLUX_URI": "local:///run/flux/local"}, "no launcher"),
-        ({**BATCH, **TORCHRUN}, "torchrun"),
-        ({**BATCH, **ENV_URL}, "AWS Batch"),
-        ({**BATCH, **ENV_URL, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "a launcher for env:// (RANK, WORLD_SIZE)"),
-        ({**AZURE, **OPENMPI_5}, "Open MPI"),
-        ({"AZUREML_NODE_COUNT": "1", "AZUREML_RUN_ID": "x"}, "no launcher"),
-    ],
-    ids=[
-        "distrun that also set Open MPI's variables",
-        "distrun inside srun",
-        "mpirun inside sbatch",
-        "mpiexec whose proxies srun started",
-        "torchrun inside srun",
-        "torchrun inside mpirun",
-        "srun with RANK exported by hand",
-        "python inside sbatch",
-        "python inside the batch step",
-        "python inside salloc's interactive step",
-        "srun with a PMI of its own",
-        "flux run inside srun",
-        "mpirun inside flux run",
-        "python in a shell of flux alloc",
-        "torchrun on AWS Batch",
-        "RANK exported on AWS Batch",
-        "all variables of env:// on AWS Batch",
-        "mpirun on Azure ML",
-        "python on a single node of Azure ML",
-    ],
-)
+NESTED = {
+    "distrun that also set Open MPI's variables": ({**DISTRUN, **CONTRACT.openmpi_environ()}, "distrun"),
+    "distrun inside srun": ({**SRUN, **DISTRUN}, "distrun"),
+    "mpirun inside sbatch": ({**SBATCH, **OPENMPI_5}, "Open MPI"),
+    "mpiexec whose proxies srun started": ({**SRUN, **HYDRA}, "Hydra"),
+    "torchrun inside srun": ({**SRUN, **TORCHRUN}, "torchrun"),
+    "torchrun inside mpirun": ({**OPENMPI_5, **TORCHRUN}, "torchrun"),
+    "srun with RANK exported by hand": ({**SRUN, **ENV_URL}, "Slurm's srun"),
+    "python inside sbatch": (SBATCH, "no launcher"),
+    "python inside the batch step": ({**SBATCH, "SLURM_STEP_ID": "4294967291"}, "no launcher"),
+    "python inside salloc's interactive step": (
+        {**SBATCH, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+        "no launcher",
+    ),
+    "srun with a PMI of its own": ({"PMI_RANK": "0", "PMI_SIZE": "4", **SRUN}, "Slurm's srun"),
+    "flux run inside srun": ({**SRUN, **FLUX}, "Flux"),
+    "mpirun inside flux run": ({**FLUX, **OPENMPI_5}, "Open MPI"),
+    "python in a shell of flux alloc": ({"FLUX_URI": "local:///run/flux/local"}, "no launcher"),
+    "torchrun on AWS Batch": ({**BATCH, **TORCHRUN}, "torchrun"),
+    "RANK exported on AWS Batch": ({**BATCH, **ENV_URL}, "AWS Batch"),
+    "all variables of env:// on AWS Batch": (
+        {**BATCH, **ENV_URL, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+        "a launcher for env:// (RANK, WORLD_SIZE)",
+    ),
+    "mpirun on Azure ML": ({**AZURE, **OPENMPI_5}, "Open MPI"),
+    "python on a single node of Azure ML": ({"AZUREML_NODE_COUNT": "1", "AZUREML_RUN_ID": "x"}, "no launcher"),
+}
+
+
+@pytest.mark.parametrize(("environ", "name"), NESTED.values(), ids=NESTED)
 def test_of_two_launchers_the_inner_one_counts(environ, name):
     assert detect(environ).name == name
 

@@ -1,7 +1,5 @@
 """Where the ranks of several hosts meet, as each environment tells it."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest
@@ -38,7 +36,7 @@ def test_a_cluster_tells_who_leads_and_the_user_the_secret():
         detect({**other, "DISTRUN_KEY": ""}).endpoint()
 
 
-def test_the_last_ports_have_neighbours_below():
+def test_the_last_ports_have_others_below():
     endpoint = detect({**ENV, "MASTER_PORT": "65533", "DISTRUN_KEY": SECRET}).endpoint()
     assert [port for _, port in endpoint.addresses] == [65532, 65531, 65530, 65529]
 

@@ -1,12 +1,11 @@
 """Measuring between two ends on this machine, and strangers who come in between."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import authentication, client, packet_sizes, server as serving, transfers
@@ -70,11 +69,10 @@ def test_a_listener_with_another_key_is_not_believed():
                 peer.sendall(b"p" * 32)
                 peer.recv(1)
 
-        thread = threading.Thread(target=pretend)
-        thread.start()
+        pretending = started(pretend)
         with pytest.raises(HostError, match="another program answers"):
             client.measure("127.0.0.1", server.getsockname()[1], KEY)
-        thread.join()
+        pretending.result(DEADLINE)
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\0" * 64, b"\xff" * 100000])
@@ -125,7 +123,6 @@ def test_nobody_there_is_an_error_with_a_reason():
 @pytest.mark.parametrize("is_sent", [True, False])
 def test_all_packets_pass_on_this_machine(server, is_sent):
     found = client.largest_packet("127.0.0.1", server.port, KEY, is_sent)
-    assert found is not None
     assert found["passing"] == found["full"]
     assert 1 << 14 < found["full"] <= 1 << 16  # the MTU of lo
 

@@ -1,7 +1,5 @@
 """The doctor's judgement of the network between two hosts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -19,8 +17,7 @@ def measured(rate, round_trip=1e-4):
 
 def test_a_fast_link_is_told_in_gigabits():
     link = measured(1.25e9)
-    assert link.status is Status.OK
-    assert link.text == "10 Gbit/s, round trip 100 us"
+    assert (link.status, link.text) == (Status.OK, "10 Gbit/s, round trip 100 us")
 
 
 def test_a_gigabit_is_too_little_and_the_time_of_an_allreduce_is_told():
@@ -110,8 +107,7 @@ def test_where_packets_were_lost_a_quarter_of_what_went_through_is_tried(transfe
 def test_a_link_that_loses_large_packets_is_told_with_the_size_that_passes_and_what_to_do():
     link = LinkReport("a", "b", Status.OK, "10.0.0.1", "10.0.0.2", 1e-4, None)
     found = verdicts.link(link, hosts=2, sizes=PacketSizes(1500, 1399), interface="eth1")
-    assert found.status is Status.FAILED
-    assert found.largest_packet == 1399
+    assert (found.status, found.largest_packet) == (Status.FAILED, 1399)
     assert found.text == (
         "10.0.0.2 can be connected to, but no data arrives from 10.0.0.1: large packets are lost on the way, those of "
         "more than 1399 bytes of up to 1500 (an MTU black hole)"
@@ -134,11 +130,8 @@ def test_a_firewall_for_new_connections_of_one_direction_is_told_as_such():
     assert link.text.endswith("though a can connect to b: new connections are dropped in this direction only")
 
 
-# The search for the largest packet ------------------------------------------------------------------------------------
-
-
 class Path:
-    """A path on which packets with so much data pass."""
+    """A path on which packets with at most `limit` bytes of data pass."""
 
     def __init__(self, limit, lost_at=()):
         self.limit = limit

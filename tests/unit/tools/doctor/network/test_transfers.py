@@ -1,7 +1,5 @@
 """The arithmetic of transfers."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.tools.doctor.network import transfers
