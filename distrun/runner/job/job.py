@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from distrun.errors import LaunchError
 from distrun.runner.decisions import actions, events, signals
-from distrun.runner.decisions.elastic.policy import ElasticPolicy
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import missing_module_remedy
 from distrun.runner.decisions.policy import Policy, State
@@ -36,6 +35,7 @@ from distrun.runner.system import descendants
 from distrun.tracing.activity import ActivityDescription
 
 if TYPE_CHECKING:
+    from distrun.runner.decisions.elastic.policy import ElasticPolicy
     from distrun.runner.hosts.nodes.messages import Notification
     from distrun.runner.hosts.nodes.peers import Peers
     from distrun.runner.observation.consumer import JobEnd
