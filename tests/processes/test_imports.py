@@ -14,12 +14,13 @@ import distrun
 pytestmark = pytest.mark.gate
 
 HEAVY = ("numpy", "mpi4py", "cupy", "torch", "tensorflow", "keras", "jax", "rich", "psutil", "cloudpickle", "paramiko")
-LAUNCHER = "distrun.cli, distrun.runner.job, distrun.runner.planning.prepare"
+ELASTIC = ("distrun.runner.decisions.elastic.policy", "distrun.runner.elastic.job")  # a plain job does not need them
+LAUNCHER = "distrun.cli, distrun.runner.launch.launch, distrun.runner.job.job, distrun.runner.planning.prepare"
 
 
 @pytest.mark.parametrize("modules", ["distrun", LAUNCHER, "distrun.runner.agent.__main__"])
 def test_importing_it_loads_no_numpy_mpi_framework_or_other_large_library(modules):
-    program = f"import sys, {modules}; print(*sorted(set(sys.modules) & set({HEAVY!r})))"
+    program = f"import sys, {modules}; print(*sorted(set(sys.modules) & set({HEAVY + ELASTIC!r})))"
     loaded = subprocess.run([sys.executable, "-Ic", program], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout == "\n"
 
