@@ -32,7 +32,7 @@ def everything(sets):
         order = random.Random(f"{rank} {first}")
         order.shuffle(mine)
         waits = [
-            (number, case, among, start(asynchronous(case), f"case.{number}", among)) for case, among, number in mine
+            (start(asynchronous(case), f"case.{number}", among), case, among, number) for case, among, number in mine
         ]
         order.shuffle(waits)
         results = {}
