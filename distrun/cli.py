@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
 
 
-_MOST_HIDDEN = 1 << 16  # the most ranks that --redirect may hide
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 

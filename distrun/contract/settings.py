@@ -14,18 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from distrun.contract import horovod
-from distrun.contract.elastic.variables import CONTROL_FD, PROCESS, SPARE, TRIAL, TRIAL_FD, TRIAL_PRUNES
-from distrun.contract.launch import (
-    AGENT,
-    PREFIX,
-    SERVER,
-    SERVER_MEMORY,
-    SERVER_RESTARTS,
-    SERVERS,
-    SHIPPED,
-    LaunchContract,
-)
+from distrun.contract import horovod, launch
+from distrun.contract.elastic import variables
+from distrun.contract.launch import PREFIX, LaunchContract
 from distrun.errors import UsageError
 from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.host.departures import DEPARTURES_FD
@@ -347,18 +338,8 @@ def unknown(names: Iterable[str]) -> list[str]:
     """
     known = {
         *VARIABLES,
-        HOSTS,
-        ENDPOINT,
-        SLOTS,
-        EVENTS_FD,
-        CONTROL_FD,
-        PROCESS,
-        SPARE,
-        SHIPPED,
-        AGENT,
-        DEPARTURES_FD,
-        *(SERVERS, SERVER, SERVER_MEMORY, SERVER_RESTARTS),
-        *(TRIAL, TRIAL_FD, TRIAL_PRUNES),
+        *(HOSTS, ENDPOINT, SLOTS, EVENTS_FD, DEPARTURES_FD),
+        *(value for module in (launch, variables) for value in vars(module).values() if isinstance(value, str)),
         *(PREFIX + entry.name.upper() for entry in fields(LaunchContract)),
     }
     unclaimed = sorted({name for name in names if name.startswith(PREFIX)} - known)

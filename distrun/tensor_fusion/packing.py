@@ -38,15 +38,15 @@ def unpack(buffer: Flat, parts: Sequence[Flat]) -> None:
 def small_as_one(
     flats: Sequence[Any], is_root: bool, empty: Callable[[int], Any], concatenate: Callable[..., object]
 ) -> tuple[list[Any], Callable[[], None]]:
-    """Return what to broadcast in place of `flats`, and what to call when all of it has arrived.
+    """Return the arrays to broadcast in place of `flats`, and a function to call when all of them have arrived.
 
-    Large ones are broadcast as they are. Small ones are packed by the root, and unpacked by that call elsewhere.
+    Large ones are broadcast as they are. The root packs small ones, and that function unpacks them on the other ranks.
 
     Args:
         flats: flat arrays of numpy or tensors of torch, all of bytes and on one device, with the same sizes on all
             ranks.
-        is_root: whether this rank sends them.
-        empty: returns one of so many bytes.
+        is_root: whether this rank is the root.
+        empty: returns a new flat array or tensor of this many bytes.
         concatenate: np.concatenate or torch.cat.
     """
     sent = []

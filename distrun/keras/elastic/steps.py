@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distrun.elastic.graphs import Ahead
-from distrun.keras.elastic.state import Training
+from distrun.keras.elastic.training import Training
 from distrun.keras.library import Library, misses, state_of
 
 

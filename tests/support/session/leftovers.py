@@ -51,7 +51,7 @@ class Leftovers:
     def _found(self) -> list[str]:
         return [
             *(f"process {process.pid} ({_name(process)})" for process in self._processes()),
-            *sorted(str(path) for path in self._folder.iterdir() if not path.name.startswith(OTHERS)),
+            *sorted(str(path) for path in self._folder.iterdir() if not _is_others(path)),
             *sorted(str(SHARED_MEMORY / name) for name in self._shared_memory() - self._before),
         ]
 
@@ -68,6 +68,13 @@ class Leftovers:
 
     def _shared_memory(self) -> set[str]:
         return {path.name for path in SHARED_MEMORY.iterdir() if "distrun" in path.name}
+
+
+def _is_others(path: Path) -> bool:
+    """Whether other software leaves this, and not what is tested."""
+    if path.name == "__pycache__":  # TensorFlow writes modules and imports them, and deletes only their sources
+        return all(entry.name.startswith("__autograph_generated_file") for entry in path.iterdir())
+    return path.name.startswith(OTHERS)
 
 
 def _name(process: psutil.Process) -> str:

@@ -154,6 +154,7 @@ def test_a_name_that_is_no_setting_is_told_with_the_nearest_one(name, remedy):
 
 def test_only_names_that_begin_like_ours_are_looked_at_and_each_is_told_once():
     contract = ["DISTRUN_" + field.name.upper() for field in fields(LaunchContract)]
+    contract += ["DISTRUN_SERVER_COPIES", "DISTRUN_SERVER_GENERATION", "DISTRUN_SCRATCH", "DISTRUN_CPU_SLOT"]
     assert unknown([*VARIABLES, *contract, "PATH", "DISTRUNNING", "MY_DISTRUN_X"]) == []
     assert len(unknown(["DISTRUN_Q", "DISTRUN_P", "DISTRUN_Q"])) == 2
 

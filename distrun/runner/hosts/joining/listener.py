@@ -73,7 +73,7 @@ class JoinListener:
         self._admission = Admission(listeners, endpoint, notify_user)
         self._roster = Roster(own, is_elastic, last_call, time.monotonic())
         self._waiting: dict[int, Connection] = {}  # by index
-        self._without_agent: set[int] = set()  # those of them that must start an agent first
+        self._without_agent: set[int] = set()  # waiting hosts that must start an agent first
         self._released: dict[int, Connection] = {}  # their agents have ended, and they wait for the end of the job
         self._contested: set[int] = set()  # indices that two hosts have, as the user has been notified
         self._changed = threading.Condition()
