@@ -91,15 +91,17 @@ def rules(
     """Return the rule of each reduction of a loss.
 
     Args:
-        ranks: the facts of all ranks. sizes: the number of samples of each rank, not all equal. is_padded: whether
-            samples may have been padded to the longest one of their part, so that a divisor that is proportional to the
-            number of samples now may not be in the next batch. whole: the divisor of each reduction in the loss of the
-            whole batch, if the step is tried. may_differ: whether the ranks' graphs may differ, as with texts of other
-            lengths. Then a trial shows whether the loss is right. may_select: whether selections of samples may have
-            the same extent on all ranks by chance.
+        ranks: the facts of all ranks.
+        sizes: the number of samples of each rank, not all equal.
+        is_padded: whether samples may have been padded to the longest one of their part, so that a divisor that is
+            proportional to the number of samples now may not be in the next batch.
+        whole: the divisor of each reduction in the loss of the whole batch, if the step is tried.
+        may_differ: whether the ranks' graphs may differ, as with texts of other lengths. Then a trial shows whether the
+            loss is right.
+        may_select: whether selections of samples may have the same extent on all ranks by chance.
 
-        Raises:
-            RefusedError: the losses of the parts do not combine to the loss of the batch.
+    Raises:
+        RefusedError: the losses of the parts do not combine to the loss of the batch.
     """
     first = ranks[0]
     if any(other.signature != first.signature for other in ranks):

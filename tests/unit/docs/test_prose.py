@@ -34,6 +34,23 @@ def test_other_first_lines_pass(prose, text):
     assert not list(prose.headless_docstrings(ast.parse(f'"""{text}\n\nWhat follows is free."""\n')))
 
 
+@pytest.mark.parametrize(
+    ("section", "found"),
+    [
+        (
+            "Args:\n        a: one.\n        b, c: two: three.\n            So: it.\n\n    Raises:\n        X: no.",
+            0,
+        ),
+        ("Args:\n        a: one.\n\n        Raises:\n            X: it fails.", 1),
+        ("Args:\n        a: one.\n        d: none.", 1),
+        ("Args:\n        a: one. b: two.", 1),
+    ],
+)
+def test_sections_of_docstrings_are_in_their_place_and_describe_parameters(prose, section, found):
+    source = f'def f(a, *b, c=1):\n    """Do it.\n\n    {section}\n    """\n'
+    assert len(list(prose.wrong_sections(ast.parse(source)))) == found
+
+
 def test_a_string_that_documents_nothing_is_no_docstring(prose):
     assert not list(prose.headless_docstrings(ast.parse('f("What?")\n"""What?"""\n')))
 

@@ -25,7 +25,7 @@ class JoinEndpoint:
     timeout: float = DEFAULT_TIMEOUT
     """Seconds for all hosts to join."""
     listeners: tuple[socket.socket, ...] = ()
-    """On host 0, sockets that listen at the endpoint already. None = it listens at the port on all addresses."""
+    """On host 0, sockets that listen at the endpoint already. Empty = it listens at the port on all addresses."""
     rejoins: bool = True
     """Whether a host calls again when its launcher vanishes, since the launcher may be started again."""
     is_encrypted: bool = True

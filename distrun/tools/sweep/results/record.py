@@ -172,10 +172,10 @@ def read(path: str) -> Earlier:
     """Read the record of an earlier run.
 
     Args:
-            path: the folder of the record, or any file in it.
+        path: the folder of the record, or any file in it.
 
-        Raises:
-            UsageError: there is no record, or it cannot be read.
+    Raises:
+        UsageError: there is no record, or it cannot be read.
     """
     folder = Path(path)
     try:

@@ -29,11 +29,11 @@ def write_study(path: Path, trials: Sequence[Trial], template: Template, minimiz
         minimizes: whether small values are good.
 
     Returns:
-            Whether it was written. Without Optuna, which grids and seeds do not need, it is not.
+        Whether it was written. Without Optuna, which grids and seeds do not need, it is not.
 
-        Raises:
-            OSError: it cannot be written.
-            ValueError: Optuna refuses a value because as a float it equals the next one.
+    Raises:
+        OSError: it cannot be written.
+        ValueError: Optuna refuses a value because as a float it equals the next one.
     """
     try:
         import optuna

@@ -67,12 +67,12 @@ def parse_words(words: Sequence[str], python: str = sys.executable) -> Template:
     """Return the command that the words of `distrun sweep` describe.
 
     Args:
-            words: such as `train.py lr=log:1e-4..1e-1 width=16|32 -- --epochs 5`. `NAME=RANGE` is a parameter,
-                except as the first word, and after `--`.
-            python: the interpreter for a command that is only a script.
+        words: such as `train.py lr=log:1e-4..1e-1 width=16|32 -- --epochs 5`. `NAME=RANGE` is a parameter,
+            except as the first word, and after `--`.
+        python: the interpreter for a command that is only a script.
 
-        Raises:
-            UsageError: there is no command, or a range is invalid.
+    Raises:
+        UsageError: there is no command, or a range is invalid.
     """
     rest = list(words)
     fixed: list[str] = []
