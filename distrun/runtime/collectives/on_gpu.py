@@ -15,7 +15,7 @@ import numpy as np
 from distrun.runtime.collectives.call import Call, row_size, rows_in
 from distrun.runtime.gpu import arrays
 from distrun.runtime.gpu.arrays import CupyArena, GpuArray
-from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.gpu.buffers import Borrowed, DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
@@ -60,7 +60,7 @@ def broadcast(tensor: GpuArray, call: Call, in_place: bool) -> Handle:
         if world.rank() == call.root:
             driver.copy(output.pointer, flat.pointer, flat.nbytes, CupyArena(driver).current_stream())
         made = handle(request, (), [output], _new, tensor.dtype)
-        made.kept_alive.append(flat)
+        made.kept_alive = [flat]
         return made
 
 
@@ -80,7 +80,9 @@ def handle(
 ) -> DeviceHandle:
     """Return a handle of an operation that starts from cupy's current stream, with results in cupy's memory (see
     `Handle`)."""
-    return DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
+    made = DeviceHandle(world.engine(), request, inputs, outputs, collect, given, arena=CupyArena(_driver()))
+    made.kept_alive = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
+    return made
 
 
 def _flats(tensors: Sequence[GpuArray]) -> tuple[list[DeviceBuffer], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 
 from distrun.errors import CollectiveError, UsageError
 from distrun.runtime.gpu.buffers import DeviceBuffer
-
-Event = Any
-"""A cupy.cuda.Event without timing."""
 
 _DONE, _NOT_READY = 0, 600  # cudaSuccess, cudaErrorNotReady
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -25,9 +22,25 @@ class DeviceError(CollectiveError):
     """Work that was queued on the GPU has failed. This process cannot use the GPU afterwards."""
 
 
+class Event:
+    """A point in the work of a stream. Its cupy event serves another point when this object is gone.
+
+    That is safe: a stream that was made to wait waits for the point of then, whatever the event marks later.
+    """
+
+    __slots__ = ("_event", "_unused", "ptr")
+
+    def __init__(self, event: Any, unused: list[Any]) -> None:
+        self._event = event
+        self._unused = unused
+        self.ptr: int = event.ptr
+
+    def __del__(self) -> None:
+        self._unused.append(self._event)
+
+
 class Driver:
-    """One GPU. Any thread may call. A call that touches the device makes it the thread's current one for its
-    duration."""
+    """One GPU. Any thread may call. Methods that queue work expect that it is the thread's current one: see `use`."""
 
     def __init__(self, index: int) -> None:
         """
@@ -45,9 +58,9 @@ class Driver:
             raise UsageError(
                 f"this rank was to use GPU {index}, but CUDA shows {count}: is CUDA_VISIBLE_DEVICES changed?"
             )
+        self._unused: list[Any] = []  # cupy's events
 
-    @contextmanager
-    def use(self) -> Iterator[None]:
+    def use(self) -> AbstractContextManager[None]:
         """Make this the current GPU of this thread, and restore the previous one afterwards.
 
         A previous GPU without a context is not restored: since CUDA 12, making it current would create a context, which
@@ -56,24 +69,7 @@ class Driver:
         Raises:
             DeviceError: in place of any error that CUDA reports inside the `with` block.
         """
-        try:
-            with self._current():
-                yield
-        except self._runtime.CUDARuntimeError as error:
-            raise DeviceError(f"GPU {self.index} has failed: {error}") from None
-
-    @contextmanager
-    def _current(self) -> Iterator[None]:
-        before = self._runtime.getDevice()
-        if before == self.index:
-            yield
-            return
-        self._runtime.setDevice(self.index)
-        try:
-            yield
-        finally:
-            if _has_context(before):
-                self._runtime.setDevice(before)
+        return _Use(self._runtime, self.index)
 
     @property
     def bus_id(self) -> str:
@@ -88,17 +84,19 @@ class Driver:
             return self.cupy.cuda.Stream(non_blocking=True)
 
     def record(self, stream: int) -> Event:
-        """Return a new event after everything that is now queued on `stream`."""
-        with self.use():
+        """Return the event after everything that is now queued on `stream`. The caller is inside `use`."""
+        try:
+            made = self._unused.pop()
+        except IndexError:
             # `block`: a host thread that synchronises with the event sleeps instead of spinning.
-            event = self.cupy.cuda.Event(block=True, disable_timing=True)
-            self._runtime.eventRecord(event.ptr, stream)
+            made = self.cupy.cuda.Event(block=True, disable_timing=True)
+        event = Event(made, self._unused)
+        self._runtime.eventRecord(event.ptr, stream)
         return event
 
     def wait(self, stream: int, event: Event) -> None:
-        """Make work that is queued on `stream` later start after `event`. The host does not wait."""
-        with self.use():
-            self._runtime.streamWaitEvent(stream, event.ptr)
+        """Make work that is queued on `stream` later start after `event`. The host does not wait, and is inside `use`."""
+        self._runtime.streamWaitEvent(stream, event.ptr)
 
     def is_done(self, event: Event) -> bool:
         """Return whether the device has passed `event`.
@@ -122,11 +120,9 @@ class Driver:
             self._runtime.eventSynchronize(event.ptr)
 
     def is_capturing(self, stream: int) -> bool:
-        """Return whether work queued on `stream` is captured into a CUDA graph."""
-        if not stream:  # the legacy default stream is never captured, and asking fails while a blocking stream is
-            return False
-        with self.use():
-            return bool(self._runtime.streamIsCapturing(stream))
+        """Return whether work queued on `stream` is captured into a CUDA graph. The caller is inside `use`."""
+        # The legacy default stream is never captured, and asking fails while a blocking stream is.
+        return bool(stream and self._runtime.streamIsCapturing(stream))
 
     def relax_capture(self) -> None:
         """Let this thread query events while another thread captures a CUDA graph, which would otherwise be
@@ -163,6 +159,27 @@ class Driver:
         with self.use():
             memory = self.cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
         return np.frombuffer(memory, dtype, count)
+
+
+class _Use:
+    """The context of `Driver.use`. A class, since a generator takes three times as long."""
+
+    __slots__ = ("_before", "_index", "_runtime")
+
+    def __init__(self, runtime: Any, index: int) -> None:
+        self._runtime = runtime
+        self._index = index
+
+    def __enter__(self) -> None:
+        self._before = before = self._runtime.getDevice()
+        if before != self._index:
+            self._runtime.setDevice(self._index)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self._before != self._index and _has_context(self._before):
+            self._runtime.setDevice(self._before)
+        if error is not None and isinstance(error, self._runtime.CUDARuntimeError):
+            raise DeviceError(f"GPU {self._index} has failed: {error}") from None
 
 
 class _ForeignStream:

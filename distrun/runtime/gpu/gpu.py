@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,7 @@ class Gpu:
         self._peer_failure = peer_failure
         self._alert = alert
         self._own_stream = self.driver.new_stream() if self._host_backend.size > 1 else None
+        self._own_pointer: int | None = None if self._own_stream is None else self._own_stream.ptr
         self._in_flight = InFlight(self.driver.is_done, config.timeouts)
         self._communicators = Communicators(self.driver, groups.backends, config.timeouts, peer_failure)
         self._fusion = FusionMemory(self.driver)
@@ -85,8 +86,10 @@ class Gpu:
         self._nccl: dict[int, NcclBackend | None] = {}
         self._staged = StagedBackend(self.driver, 0, groups)
         groups.before_removal.append(self._remove)
-        # Set while NCCL queues an operation, since it may wait for other ranks there.
-        self._wait_timer: WaitTimer | None = None
+        # Set while NCCL queues operations, since it may wait for other ranks there, and the timer of the latest such
+        # wait that was checked.
+        self._queueing: Sequence[DeviceHandle] | None = None
+        self._timed: tuple[Sequence[DeviceHandle], WaitTimer] | None = None
         # Whether a CUDA graph contains operations. It executes them at each replay without a call of this class.
         self._is_captured = False
         self._given_up: list[InFlightOperation] = []
@@ -100,61 +103,67 @@ class Gpu:
             UsageError: the operation is impossible. It is raised on all ranks.
             CollectiveError: the operation failed, and no other can complete.
         """
-        what = describe(handles)
         try:
-            self._execute(handles, what)
+            with self.driver.use():
+                self._execute(handles)
         except (CollectiveError, UsageError):
             raise
         except Exception as error:  # for example of the framework, which allocates the results
             rank = self._host_backend.rank
             raise CollectiveError(
-                f"{what} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
+                f"{describe(handles)} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
             ) from error
 
-    def _execute(self, handles: Sequence[DeviceHandle], what: str) -> None:
-        driver = self.driver
-        with driver.use():
-            stream = handles[0].stream if self._own_stream is None else self._own_stream.ptr
-            for handle in handles:
-                driver.wait(stream, handle.ready)
-            backend = self._backend_for(handles[0], stream)
-            is_captured = driver.is_capturing(stream)
-            with self._watched(what, backend):
-                backend.execute(handles, self._allocate, what)
-                finished = driver.record(stream)
-                for handle in handles:
-                    handle.finished = finished
-                if is_captured:
-                    self._is_captured = True
-                elif self._own_stream is not None:
-                    self._note_in_flight(what, handles, finished)
-
-    @contextmanager
-    def _watched(self, what: str, backend: NcclBackend | StagedBackend) -> Iterator[None]:
-        """Let the monitor watch the queueing in the body: NCCL connects GPUs on first use, which waits for all
-        ranks."""
-        is_first = not self.is_busy
-        if backend is not self._staged:
-            self._wait_timer = WaitTimer(
-                self._config.timeouts, lambda: f"{what}: NCCL does not come to an end of queueing it", None
-            )
+    def _execute(self, handles: Sequence[DeviceHandle]) -> None:
+        driver, own = self.driver, self._own_pointer
+        stream = handles[0].stream if own is None else own
+        ready = [handle.ready for handle in handles if handle.ready is not None]
+        for event in ready:
+            driver.wait(stream, event)
+        backend = self._backend_for(handles[0], stream)
+        is_captured = driver.is_capturing(stream)
+        if own is not None and backend is not self._staged:
+            is_first, self._queueing = not self.is_busy, handles
             if is_first:
                 self._alert()
         try:
-            yield
+            backend.execute(handles, self._allocate)
+            finished = driver.record(stream)
         finally:
-            self._wait_timer = None
+            self._queueing = None
+        for handle in handles:
+            handle.finished = finished
+        if is_captured:
+            self._is_captured = True
+        elif own is not None:
+            self._note_in_flight(handles, ready, finished)
         # Staging waits for the device. Operations that were in flight before may have ended in the meantime, which ends
         # the checks, so they must start again.
         if backend is self._staged:
             self._alert()
 
-    def _note_in_flight(self, what: str, handles: Sequence[DeviceHandle], finished: Event) -> None:
+    def _note_in_flight(self, handles: Sequence[DeviceHandle], ready: Sequence[Event], finished: Event) -> None:
         kept_alive = [owner for handle in handles for owner in handle.kept_alive]
-        operation = InFlightOperation(what, [handle.ready for handle in handles], finished, handles, kept_alive)
+        operation = InFlightOperation(describe(handles), ready, finished, handles, kept_alive)
         self._in_flight.add(operation)
         for handle in handles:
             handle.operation = operation
+
+    def record_inputs(self, stream: int) -> Event | None:
+        """Return the event after the work now queued on `stream`, which an operation submitted there must wait for.
+
+        None in a world of one, where it is queued on that stream.
+        """
+        if self._own_pointer is None:
+            return None
+        with self.driver.use():
+            return self.driver.record(stream)
+
+    def join(self, stream: int, submitted_on: int, finished: Event) -> None:
+        """Make work that is queued on `stream` later start after `finished`, the event after an operation."""
+        if stream != submitted_on or self._own_pointer is not None:
+            with self.driver.use():
+                self.driver.wait(stream, finished)
 
     def _backend_for(self, handle: DeviceHandle, stream: int) -> NcclBackend | StagedBackend:
         request = handle.request
@@ -194,10 +203,10 @@ class Gpu:
         """Return a new result from the arena of `handle` and for its stream, which the communication stream may
         write."""
         buffer = handle.arena.empty(count, dtype, handle.stream)
-        if self._own_stream is not None:
+        if self._own_pointer is not None:
             # The pool returns memory that is free in the order of the handle's stream: kernels that were queued there
             # may still use it.
-            self.driver.wait(self._own_stream.ptr, self.driver.record(handle.stream))
+            self.driver.wait(self._own_pointer, self.driver.record(handle.stream))
         return buffer
 
     def await_end(self, handle: DeviceHandle) -> None:
@@ -208,8 +217,9 @@ class Gpu:
         Raises:
             CollectiveError: the device has failed.
         """
-        if self.driver.is_capturing(handle.stream):
-            return
+        with self.driver.use():
+            if self.driver.is_capturing(handle.stream):
+                return
         finished = handle.finished
         assert finished is not None
         pause = _SHORTEST_PAUSE
@@ -225,7 +235,7 @@ class Gpu:
     @property
     def is_busy(self) -> bool:
         """Whether there is anything to check."""
-        return bool(self._in_flight) or self._is_captured or self._wait_timer is not None
+        return bool(self._in_flight) or self._is_captured or self._queueing is not None
 
     def check(self, now: float) -> None:
         """Check that operations in flight end in time and without errors.
@@ -234,10 +244,20 @@ class Gpu:
             CollectiveError: they do not, so everything should be aborted.
         """
         self._communicators.check()
-        wait_timer = self._wait_timer
-        if wait_timer is not None:
-            wait_timer.look(now)
+        self._check_queueing(now)
         self._in_flight.check(now)
+
+    def _check_queueing(self, now: float) -> None:
+        """Check how long NCCL takes to queue: it connects GPUs on first use, which waits for all ranks."""
+        queueing = self._queueing
+        if queueing is None:
+            self._timed = None
+            return
+        timed = self._timed
+        if timed is None or timed[0] is not queueing:
+            what = f"{describe(queueing)}: NCCL does not come to an end of queueing it"
+            timed = self._timed = queueing, WaitTimer(self._config.timeouts, lambda: what, None)
+        timed[1].look(now)
 
     def abort(self, reason: str) -> bool:
         """End all operations on the device, so that no thread waits for them. No operation can complete afterwards.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from distrun.runtime.gpu.buffers import Arena, Borrowed, DeviceBuffer
+from distrun.runtime.gpu.buffers import Arena, DeviceBuffer
 from distrun.runtime.gpu.driver import Event
 from distrun.runtime.gpu.in_flight import InFlightOperation
 from distrun.runtime.operations.engine import Engine
@@ -43,6 +43,8 @@ class DeviceHandle(Handle):
     """The event after the operation on the communication stream. None until the operation is queued."""
     operation: InFlightOperation | None = None
     """The in-flight operation, which keeps this handle alive until the device has passed `finished`."""
+    kept_alive: Sequence[Any] = ()
+    """Further objects to keep alive until then. To be set before the handle is started."""
 
     def __init__(
         self,
@@ -58,17 +60,15 @@ class DeviceHandle(Handle):
         """For the arguments see `Handle`. `arena` owns the inputs and outputs, and allocates further outputs."""
         super().__init__(engine, request, inputs, outputs, collect, given)  # type: ignore[arg-type]
         self.arena = arena
-        self._gpu = engine.gpu()
-        self._driver = self._gpu.driver
-        self.kept_alive: list[Any] = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
-        self.stream = arena.current_stream()
-        self.ready = self._driver.record(self.stream)
+        self._gpu = gpu = engine.gpu()
+        self.stream = stream = arena.current_stream()
+        self.ready = gpu.record_inputs(stream)
 
     def poll(self) -> bool:
         """Return whether the operation is done on the device, or has failed, without waiting."""
         if not super().poll():
             return False
-        return self.finished is None or self._driver.is_done(self.finished)
+        return self.finished is None or self._gpu.driver.is_done(self.finished)
 
     def wait(self) -> Any:
         """Wait until the operation is queued. Return its result, for work that this thread queues later.
@@ -78,13 +78,15 @@ class DeviceHandle(Handle):
         """
         if not self.done:
             self.engine.wait(self)
-        if self._gpu.is_elastic and self.error is None and self.finished is not None:
-            self._gpu.await_end(self)
-        if self.error is None and self.finished is not None:
-            stream = self.arena.current_stream()
-            self._driver.wait(stream, self.finished)
-            if stream == self.stream and self.operation is not None:
-                self.operation.release(self)
+        finished, gpu = self.finished, self._gpu
+        if finished is not None and self.error is None:
+            if gpu.is_elastic:
+                gpu.await_end(self)
+            if self.error is None:
+                stream = self.arena.current_stream()
+                gpu.join(stream, self.stream, finished)
+                if stream == self.stream and self.operation is not None:
+                    self.operation.release(self)
         return super().wait()
 
 

@@ -23,6 +23,7 @@ from distrun.runtime.gpu.handles import Allocate, DeviceHandle
 from distrun.runtime.gpu.nccl.library import ITEMSIZES, AnyCommunicator, NcclError
 from distrun.runtime.gpu.nccl.reduction import BYTES, NcclReduction, nccl_reduction
 from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Tensor, spans
+from distrun.runtime.operations.handle import describe
 from distrun.runtime.operations.request import Request, counts_of
 from distrun.runtime.operations.wire import SMALL
 from distrun.runtime.transport.host_layout import HostLayout
@@ -64,10 +65,8 @@ class NcclBackend:
         self.stream = stream
         """The stream that operations are queued on. It may be changed between operations."""
 
-    def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate, what: str) -> None:
+    def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate) -> None:
         """Queue `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
-
-        `what` names them in error messages.
 
         Raises:
             NcclError: NCCL failed.
@@ -79,15 +78,15 @@ class NcclBackend:
             elif kind == "broadcast":
                 self._broadcast(handles)
             elif kind == "allgather":
-                self._allgather(handles, allocate, what)
+                self._allgather(handles, allocate)
             else:
                 for handle in handles:
                     if kind == "alltoall":
-                        self._alltoall(handle, allocate, what)
+                        self._alltoall(handle, allocate)
                     else:
                         self._reducescatter(handle, allocate)
         except NcclError as error:
-            raise NcclError(f"{what}: {error}") from None
+            raise NcclError(f"{describe(handles)}: {error}") from None
 
     def _group(self, calls: int) -> AbstractContextManager[None]:
         """Return the context for `calls` calls of NCCL: several form one group, which costs one launch."""
@@ -264,9 +263,9 @@ class NcclBackend:
             for buffer in buffers:
                 self._communicator.broadcast(buffer.pointer, buffer.pointer, buffer.nbytes, BYTES, root, self.stream)
 
-    def _allgather(self, handles: Sequence[DeviceHandle], allocate: Allocate, what: str) -> None:
+    def _allgather(self, handles: Sequence[DeviceHandle], allocate: Allocate) -> None:
         sizes = np.array([buffer.size for handle in handles for buffer in handle.inputs], np.int64)
-        table, _ = self._host_backend.allgather(sizes, what)
+        table, _ = self._host_backend.allgather(sizes, describe(handles))
         columns = iter(table.reshape(self._host_backend.size, sizes.size).T.tolist())
         calls: list[Callable[[], None]] = []
         for handle in handles:
@@ -304,11 +303,11 @@ class NcclBackend:
                 yield broadcast(output.part(start, start + count), root)
             start += count
 
-    def _alltoall(self, handle: DeviceHandle, allocate: Allocate, what: str) -> None:
+    def _alltoall(self, handle: DeviceHandle, allocate: Allocate) -> None:
         communicator, stream, splits = self._communicator, self.stream, handle.splits
         (buffer,) = handle.inputs
         received_counts, _ = self._host_backend.alltoall(
-            np.array(splits, np.int64), [1] * self._host_backend.size, what
+            np.array(splits, np.int64), [1] * self._host_backend.size, describe([handle])
         )
         counts = received_counts.tolist()
         output = allocate(handle, sum(counts), buffer.dtype)

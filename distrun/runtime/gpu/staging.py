@@ -18,7 +18,7 @@ from distrun.runtime.backends.groups import Groups
 from distrun.runtime.gpu.buffers import PINNED_STAGING, DeviceBuffer, note_held
 from distrun.runtime.gpu.driver import Driver, Event
 from distrun.runtime.gpu.handles import Allocate, DeviceHandle
-from distrun.runtime.operations.handle import Handle
+from distrun.runtime.operations.handle import Handle, describe
 
 Flat = NDArray[Any]
 
@@ -47,10 +47,8 @@ class StagedBackend:
         """The bytes of page-locked memory held."""
         return self._pinned.nbytes
 
-    def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate, what: str) -> None:
+    def execute(self, handles: Sequence[DeviceHandle], allocate: Allocate) -> None:
         """Execute `handles`, all of one kind and, if there are several, of one fusion key, and set their outputs.
-
-        `what` names them in error messages.
 
         Raises:
             UsageError: a CUDA graph is being captured, which cannot contain staged operations.
@@ -58,7 +56,7 @@ class StagedBackend:
         request = handles[0].request
         if self._driver.is_capturing(self.stream):
             raise UsageError(
-                f"{what} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep "
+                f"{describe(handles)} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep "
                 "it out of the graph, or let NCCL do it"
             )
         in_place = request.kind in ("allreduce", "broadcast")
