@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import DistrunError, MismatchError
-from distrun.methods.servers.calls import CallQueue
 from distrun.methods.servers.layout import Layout
 from distrun.methods.servers.protocol import (
     Header,
@@ -142,10 +143,23 @@ class Service:
         return indices
 
 
+@dataclass(frozen=True)
+class Calls:
+    """The calls of the coordinator, in the order it schedules them, for any free worker. Server 0 holds them.
+
+    To the server, calls and results are bytes, which it does not interpret.
+    """
+
+    pending: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=SimpleQueue)
+    """The calls with their numbers. None: there will be no more."""
+    results: SimpleQueue[tuple[int, bytes]] = field(default_factory=SimpleQueue)
+    """The results that the coordinator has not taken yet, with the numbers of their calls."""
+
+
 class CallService:
     """Serves one connection with the coordinator, or with a worker that executes its calls."""
 
-    def __init__(self, connection: socket.socket, rank: int, calls: CallQueue) -> None:
+    def __init__(self, connection: socket.socket, rank: int, calls: Calls) -> None:
         """`rank` is the rank of the other side. The coordinator is rank 0."""
         self._connection = connection
         self._rank = rank
@@ -161,23 +175,24 @@ class CallService:
         finally:
             self._connection.close()
             if self._rank == 0:  # the coordinator may have ended without a call of `end`
-                self._calls.end()
+                self._calls.pending.put(None)
 
     def _answer(self, header: Header) -> None:
         text = receive_text(self._connection, header.length)
         match header.kind:
             case Kind.SCHEDULE:
-                self._calls.schedule(header.number, text)
+                self._calls.pending.put((header.number, text))
             case Kind.REPORT:
-                self._calls.report(header.number, text)
+                self._calls.results.put((header.number, text))
             case Kind.END:
-                self._calls.end()
+                self._calls.pending.put(None)
             case Kind.NEXT_CALL:
-                if (call := self._calls.next_call()) is not None:
+                if (call := self._calls.pending.get()) is not None:
                     send(self._connection, Kind.CALL, call[0], parts=[call[1]])
                     return
+                self._calls.pending.put(None)  # for the other workers
             case Kind.NEXT_RESULT:
-                number, result = self._calls.next_result()
+                number, result = self._calls.results.get()
                 send(self._connection, Kind.RESULT, number, parts=[result])
                 return
             case _:
