@@ -14,8 +14,7 @@ from session.tiers import one_in_gate
 from without_launcher.elastic_supervisor import Supervisor
 
 from distrun.errors import UsageError
-from distrun.runtime.world.devices.cpu import Cpu
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cpu, Cuda
 from distrun.torch import cuda, ranks
 from distrun.torch.gradients import device_bucket
 from distrun.torch.gradients.arrivals import Arrivals

@@ -25,15 +25,25 @@ from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous, rendezvous_within_host
 from distrun.runtime.transport.shared_memory.segment import FAILED
-from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound
-from distrun.runtime.world.devices import Device
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cuda, Device
 from distrun.runtime.world.environments import Environment
 
 if TYPE_CHECKING:
     from distrun.runtime.engine.autotuning.journal import Journal
 
 AnyEngine = ProgressEngine | SingleProcessEngine
+
+
+@dataclass(frozen=True)
+class RendezvousRound:
+    """The number of a rendezvous in the job. Ranks of another round do not find each other, even in the same job and at
+    the same port."""
+
+    generation: int
+    inits: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.inits}"
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from distrun.contract.settings import EVENTS
 from distrun.errors import UsageError
-from distrun.runtime.world.scalars.mlflow import ActiveRun
 from distrun.runtime.world.scalars.shares import Shares
-from distrun.runtime.world.scalars.tensorboard import KerasCallbacks, SummaryWriters
+from distrun.runtime.world.scalars.sinks import ActiveRun, KerasCallbacks, Sink, SummaryWriters
 from distrun.tracing import recording
 from distrun.tracing.reader import RingReader, events
 
@@ -23,15 +21,6 @@ LOOK_EVERY = 1.0
 """Seconds between two reads of the ring, which holds several seconds at least."""
 
 _writing: Writing | None = None
-
-
-class Sink(Protocol):
-    """A place to write figures."""
-
-    title: str
-
-    def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures, if there is a place for them."""
 
 
 class Writing:
