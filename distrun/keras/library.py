@@ -23,8 +23,6 @@ class Library(Protocol):
     """The backend of Keras: tensorflow, jax or torch."""
     OPTIMIZERS: tuple[type, ...]
     """The base classes of optimizers: each optimizer is an instance of one of them."""
-    ALTERING: tuple[str, ...]
-    """Names of the callbacks that change the training."""
 
     # Optimizers
 

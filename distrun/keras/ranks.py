@@ -16,10 +16,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     initialisation.init(comm, process_sets)
     backend = CHOSEN.BACKEND
     if backend == "tensorflow":
-        from distrun.graphs.tensorflow import binding, generated_files
+        from distrun.graphs.tensorflow import binding
 
         binding.bind()
-        generated_files.keep_apart()
+        binding.keep_files_apart()
     elif backend == "jax":
         import distrun.jax
 
