@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distrun.keras.elastic import stages
-from distrun.keras.library import Library, attach
+from distrun.keras.library import Library, attach, callbacks_of
 from distrun.keras.values.logs import plain
 from distrun.runtime.operations.numbering import Numbering
 
@@ -54,7 +54,7 @@ class Course:
         total, left = self._find_data(kind, arguments)
         verbose = arguments.get("verbose", "auto")
         callbacks = stages.callback_list(
-            *(kind.PACKAGE, self, _listed(arguments.get("callbacks")), total),
+            *(kind.PACKAGE, self, callbacks_of(arguments.get("callbacks")), total),
             add_history=True,
             add_progbar=verbose != 0,
             model=model,
@@ -218,12 +218,6 @@ def _is_known(callback: Any) -> bool:
 
 def _is_learnt(name: str, value: Any) -> bool:
     return name == _WEIGHTS or value is None or isinstance(value, (bool, int, float, np.number))
-
-
-def _listed(given: Any) -> list[Any]:
-    if hasattr(given, "callbacks"):  # a CallbackList
-        return list(given.callbacks)
-    return [given] if hasattr(given, "on_train_begin") else list(given or [])
 
 
 @contextlib.contextmanager

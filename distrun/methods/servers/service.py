@@ -30,12 +30,7 @@ class Service:
     """Serves one connection with a worker."""
 
     def __init__(self, connection: socket.socket, worker: int, open_store: Callable[[Layout, bool], Store]) -> None:
-        """
-        Args:
-            connection: a blocking socket.
-            worker: the rank of the worker.
-            open_store: returns the store of a layout, given whether this worker has opened it before.
-        """
+        """`open_store` returns the store of a layout, given whether this worker has opened it before."""
         self._connection = connection
         self._worker = worker
         self._open_store = open_store
@@ -61,7 +56,7 @@ class Service:
             raise MismatchError(f"rank {self._worker} is none of {layout.workers} workers")
         store = self._open_store(layout, bool(header.needed))
         store.rejoin(self._worker, header.number)
-        send(self._connection, Kind.OPENED, store.clocks[self._worker])
+        send(self._connection, Kind.OPENED, store.block.clocks[self._worker])
         dense = np.empty(store.share.dense_size, np.float32)
         while True:
             self._answer(store, receive_header(self._connection), dense)
@@ -71,7 +66,7 @@ class Service:
             case Kind.SET:
                 store.set(lambda arrays: self._receive_values(store, header, arrays))
                 store.keep(True)  # after the answer, the worker relies on the copy
-                send(self._connection, Kind.DONE, store.version)
+                send(self._connection, Kind.DONE, store.block.version)
             case Kind.PUSH:
                 pushed = self._receive_push(store, header, dense)
                 store.await_ready()
@@ -85,11 +80,11 @@ class Service:
                 if not 0 <= header.number < len(store.share.tables):
                     raise MismatchError(f"there is no table {header.number}")
                 store.await_clock(header.needed)
-                send(self._connection, Kind.VALUES, store.version, parts=[store.rows(header.number, indices)])
+                send(self._connection, Kind.VALUES, store.block.version, parts=[store.rows(header.number, indices)])
             case Kind.GET:
                 expect(header, 0)
                 store.await_ready()
-                send(self._connection, Kind.VALUES, store.version, parts=[*store.arrays, store.steps])
+                send(self._connection, Kind.VALUES, store.block.version, parts=[*store.block.arrays, store.block.steps])
             case Kind.LEAVE:
                 expect(header, 0)
                 store.leave(self._worker)
@@ -100,7 +95,7 @@ class Service:
 
     def _send_dense(self, store: Store, needed: int) -> None:
         store.await_clock(needed)
-        send(self._connection, Kind.VALUES, store.version, parts=[store.dense])
+        send(self._connection, Kind.VALUES, store.block.version, parts=[store.dense])
 
     def _receive_values(self, store: Store, header: Header, arrays: NDArray[np.float32]) -> NDArray[np.int64] | None:
         values, *slots = arrays

@@ -57,11 +57,7 @@ class Cuda(Device):
 def bind(topology: Topology, environ: Mapping[str, str], share_gpus: bool = False, slot: int | None = None) -> Device:
     """Return this rank's device: a GPU where any is visible, otherwise the CPU, which all ranks of a host share.
 
-    Args:
-        topology: the place of the rank.
-        environ: the variables that define which GPUs are visible.
-        share_gpus: whether ranks may share a GPU where there are fewer GPUs than ranks on this host.
-        slot: the place on its host that this process keeps for life. None: its local rank.
+    `slot` is the place on its host that this process keeps for life. None: its local rank.
 
     Raises:
         UsageError: there are fewer GPUs than ranks, and ranks may not share them.

@@ -65,10 +65,7 @@ class Facts:
     def join_local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
         """Run the rendezvous of the ranks of this host. Returns when all have come.
 
-        Args:
-            own: this rank's position among them.
-            ranks: the ranks of this host, by position.
-            network: the connections with ranks on other hosts. None: there are none.
+        `own` is this rank's position in `ranks`, and `network` has the connections with other hosts, if there are any.
 
         Raises:
             BootstrapError: some did not come within the start timeout, or the wait was interrupted.
@@ -96,12 +93,7 @@ class Facts:
     ) -> ProgressEngine:
         """Start the engine of a rank that is connected with all other ranks.
 
-        Args:
-            local_group: the ranks of this host.
-            groups: execute operations of all ranks and of process sets.
-            threshold: the fusion threshold in bytes.
-            may_offer: whether two ranks may send each other small arrays along with their submissions.
-            tree: the control tree, if there is one.
+        `may_offer`: two ranks may send each other small arrays along with their submissions.
         """
         controller = None
         if self.topology.rank == 0:

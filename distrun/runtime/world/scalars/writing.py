@@ -27,11 +27,7 @@ class Writing:
     """Writes figures until it is ended."""
 
     def __init__(self, every: float, is_first: Callable[[], bool]) -> None:
-        """
-        Args:
-            every: the seconds between two writes.
-            is_first: returns whether this is rank 0 at present.
-        """
+        """`every` is the number of seconds between two writes."""
         assert recording.ring is not None
         self._every = every
         self._is_first = is_first
@@ -74,9 +70,6 @@ class Writing:
 
 def begin(every: float, is_first: Callable[[], bool]) -> None:
     """Start writing, unless it was started already.
-
-    Args:
-        every, is_first: see `Writing`.
 
     Raises:
         UsageError: events are not recorded.
