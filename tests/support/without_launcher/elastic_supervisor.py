@@ -82,6 +82,12 @@ class Process:
         with self._changed:
             return facts_in(self.lines)
 
+    def await_hold(self, generation: int) -> None:
+        """Wait until it tells that it is held in a generation."""
+        self.await_output(
+            lambda lines: any(each.get("held") and each["generation"] == generation for each in facts_in(lines))
+        )
+
     def await_step(self, generation: int, steps: int = 1) -> None:
         """Wait until it has reported that many steps of a generation."""
         self.await_output(lambda lines: sum(_is_step(fact, generation) for fact in facts_in(lines)) >= steps)
