@@ -80,21 +80,13 @@ class Environment(abc.ABC):
         """
         return None
 
-    def _given_key(self) -> bytes | None:
-        """Return the key that the user has given to all ranks, or None.
-
-        Raises:
-            UsageError: the key is so short that it might be guessed.
-        """
-        return Settings.of(self._environ).key
-
     def _needed_key(self) -> bytes:
         """Return the key that the user has given to all ranks, for a launcher that gives none itself.
 
         Raises:
-            UsageError: the user has given none either.
+            UsageError: the user has given none either, or one so short that it might be guessed.
         """
-        if (key := self._given_key()) is None:
+        if (key := Settings.of(self._environ).key) is None:
             raise UsageError(
                 f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set "
                 f"{KEY} to the same text on all of them, as from `openssl rand -hex 32`, or start the script with "
