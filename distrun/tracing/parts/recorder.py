@@ -79,7 +79,8 @@ class Recorder:
         if any(path < self._part.path and not _is_dead(path) for path in others):
             return
         try:
-            self._tell_others_to_stop()
+            (self._folder / _STOP).unlink(missing_ok=True)
+            (self._folder / _STOP).touch()
             _wait_for(others)
             ranks = merge(self._folder, self.options, self._old)
         except OSError as error:
@@ -91,10 +92,6 @@ class Recorder:
 
     def _parts(self) -> list[Path]:
         return [path for path in parts_in(self._folder) if inode(path) not in self._old]
-
-    def _tell_others_to_stop(self) -> None:
-        (self._folder / _STOP).unlink(missing_ok=True)
-        (self._folder / _STOP).touch()
 
     def _work(self) -> None:
         stop = self._folder / _STOP

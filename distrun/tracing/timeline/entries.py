@@ -61,16 +61,9 @@ class RankEntries:
     def counters(self, now: int, span: int, steps: int, waiting: int, waiting_for_input: int) -> Iterator[str]:
         """Yield the counters for the `span` before `now`: steps, and nanoseconds of waiting in it."""
         # Perfetto shows a counter under its name followed by the name of the value: "% waiting for input".
-        for name, values in (
-            ("steps", {"per second": steps * 1e9 / span}),
-            (
-                "% waiting",
-                {
-                    "for other ranks": min(100.0, 100 * waiting / span),
-                    "for input": min(100.0, 100 * waiting_for_input / span),
-                },
-            ),
-        ):
+        waits = {"for other ranks": waiting, "for input": waiting_for_input}
+        shares = {key: min(100.0, 100 * time / span) for key, time in waits.items()}
+        for name, values in (("steps", {"per second": steps * 1e9 / span}), ("% waiting", shares)):
             told = ",".join(f'"{key}":{value:.4g}' for key, value in values.items())
             yield (
                 f'{{"ph":"C","pid":{self._process},"ts":{(now - span + self._shift) // 1000},"name":"{name}",'

@@ -48,11 +48,6 @@ class Timeline:
         self._forget_at = now + _FORGET_AFTER
         self._seconds = Seconds(options, epoch - base_time(epoch + now), base_time(epoch + now), now)
 
-    @property
-    def written(self) -> int:
-        """The bytes of the file so far."""
-        return self._seconds.written
-
     def add(self, process: int, rank: int, host: str, events: Iterable[Event], names: Sequence[str]) -> None:
         """Take new events of a process, in the order of recording.
 
@@ -110,7 +105,6 @@ class Timeline:
     def _new(self, process: int, rank: int, host: str) -> _Process:
         old = self._processes.get(process)
         emit = self._seconds.rank(rank, host)
-
         steps = self._options.steps
 
         def show(piece: Slice) -> None:

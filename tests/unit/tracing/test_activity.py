@@ -67,7 +67,7 @@ def test_a_script_of_which_only_operations_are_known_is_busy_since_the_last():
 
 def test_nothing_is_said_of_a_rank_of_which_nothing_is_known():
     assert describe() is None
-    assert Activity(0, 0, "", 3, "").describe(7) is None
+    assert Activity(0, 0, "", 3).describe(7) is None
 
 
 def test_long_times_are_minutes():

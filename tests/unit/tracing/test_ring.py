@@ -1,4 +1,4 @@
-"""Rings of events: what is written is read, in order, and a slow reader says what it has missed."""
+"""Rings of events: what is written is read, in order, and a slow reader goes on with what is left."""
 
 from __future__ import annotations
 
@@ -143,10 +143,9 @@ def test_a_reader_that_keeps_up_misses_nothing_across_the_end(batches, together)
             seen += [event.value for event in read(reader)]
     seen += [event.value for event in read(reader)]
     assert seen == list(range(written))
-    assert reader.lost == 0
 
 
-def test_a_reader_that_is_too_slow_goes_on_with_what_is_left_and_says_what_it_missed():
+def test_a_reader_that_is_too_slow_goes_on_with_what_is_left():
     ring = Ring()
     reader = RingReader(ring.memory)
     written = SLOTS + 5000
@@ -154,7 +153,6 @@ def test_a_reader_that_is_too_slow_goes_on_with_what_is_left_and_says_what_it_mi
         ring.enter(BACKWARD, value)
     seen = [event.value for event in read(reader)]
     assert seen == list(range(written - len(seen), written))
-    assert reader.lost == written - len(seen)
     assert len(seen) >= SLOTS - 2048
 
 

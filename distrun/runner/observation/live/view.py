@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from distrun.runner.observation.consumer import JobEnd
 from distrun.runner.observation.live.hub import Hub
 from distrun.runner.observation.live.keys import Keys
 from distrun.runner.observation.live.sentences import sentence
@@ -89,10 +90,10 @@ class LiveView(Hub):
         self.keys.on_stack = lambda rank: self.stack(rank, say)
         self.add(PanelView(panel, self.keys))
 
-    def close(self, status: int) -> None:
+    def close(self, ending: JobEnd) -> None:
         """Send the last snapshot, and restore the terminal even if that fails."""
         try:
-            super().close(status)
+            super().close(ending)
         finally:
             if self.keys is not None:
                 self.keys.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from distrun import __version__
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.metrics.server import Server
 from distrun.runner.observation.metrics.text import Labels, Page
 from distrun.runner.observation.model.accounts import SECOND
@@ -18,7 +18,7 @@ from distrun.tracing.reader import Event
 Values = Iterator[tuple[Labels, float]]
 
 
-class Metrics:
+class Metrics(Consumer):
     """Exports the current state of a job to Prometheus."""
 
     title = "the metrics"
@@ -38,15 +38,10 @@ class Metrics:
         say(f"metrics are at http://{server.address}/metrics")
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank."""
         self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take the usage of a host."""
         self._model.sample(host, sample)
-
-    def output(self, rank: int, data: bytes) -> None:
-        """Ignore output."""
 
     def tick(self, now: int) -> None:
         """Write a new page, if it is due."""
@@ -55,8 +50,7 @@ class Metrics:
             self._due = now + SECOND
             self._server.page = self._page()
 
-    def close(self, status: int) -> None:
-        """Close the server."""
+    def close(self, ending: JobEnd) -> None:
         self._server.close()
 
     def _page(self) -> bytes:

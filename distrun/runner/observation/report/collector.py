@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.model import model
 from distrun.runner.observation.model.model import Model
 from distrun.runner.observation.model.seconds import RankSecond, Second
@@ -96,7 +96,7 @@ class _Stretch:
         self.together.add(other.together)
 
 
-class Collector:
+class Collector(Consumer):
     """Takes what a consumer takes, and keeps the totals for the page."""
 
     def __init__(self, began: int) -> None:
@@ -118,7 +118,6 @@ class Collector:
     # Input -----------------------------------------------------------------------------------------------------
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank."""
         for event in events:
             if event.kind == layout.STEP:
                 if not self._last_step:
@@ -134,17 +133,14 @@ class Collector:
         self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take the usage of a host."""
         self._model.sample(host, sample)
         self._hosts.setdefault(host, HostTotal()).add(self._model.hosts[host])
 
     def tick(self, now: int) -> None:
-        """Divide the seconds that are over."""
         self._model.tick(now)
 
-    def close(self, status: int) -> None:
-        """Divide the remaining seconds: the job is over."""
-        self._model.close(status)
+    def close(self, ending: JobEnd) -> None:
+        self._model.close(ending)
 
     def _take_second(self, second: Second) -> None:
         for number, part in second.ranks.items():
@@ -152,9 +148,6 @@ class Collector:
             if rank is None:
                 rank = self._ranks[number] = RankTotal(self._model.ranks[number].host)
             rank.add(part)
-        self._add_moment(second)
-
-    def _add_moment(self, second: Second) -> None:
         new = _Stretch(second.begin, 1, RankSecond())
         for part in second.ranks.values():
             new.together.add(part)

@@ -1,11 +1,9 @@
-"""The facts about a job that do not change while it runs: its command line, ranks, settings and versions."""
+"""The facts about a job that do not change while it runs: its ranks, settings and versions."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import metadata
@@ -17,11 +15,6 @@ from distrun.errors import UsageError
 from distrun.runner.planning.plan import LaunchPlan
 
 _DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf_keras", "jax", "optax", "mpi4py")
-
-
-def command_line() -> str:
-    """Return the command line of this process."""
-    return shlex.join(["distrun", *sys.argv[1:]])
 
 
 def hosts_of(plan: LaunchPlan) -> dict[str, list[int]]:
@@ -44,9 +37,9 @@ def settings_of(plan: LaunchPlan, environ: Mapping[str, str]) -> dict[str, str]:
     except UsageError:  # the ranks report it
         return {}
     return {
-        PREFIX + entry.name.upper(): _shown(getattr(chosen, entry.name))
+        PREFIX + entry.name.upper(): str(int(value) if isinstance(value, bool) else value)
         for entry in fields(chosen)
-        if entry.repr and getattr(chosen, entry.name) != entry.default
+        if entry.repr and (value := getattr(chosen, entry.name)) != entry.default
     }
 
 
@@ -67,7 +60,3 @@ def versions() -> dict[str, str]:
             pass
     system = os.uname()
     return found | {"system": f"{system.sysname} {system.release} {system.machine}, {os.cpu_count()} CPUs"}
-
-
-def _shown(value: object) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
