@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from distrun.runner.observation.consumer import Consumer, JobEnd, Source
-from distrun.runner.observation.live.log import Log
 from distrun.runner.observation.live.snapshot import Snapshot, snapshot
 from distrun.runner.observation.model.model import Model
+from distrun.runner.observation.model.output import Log
 from distrun.tracing.reader import Event
 
 if TYPE_CHECKING:

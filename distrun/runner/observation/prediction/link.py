@@ -88,12 +88,12 @@ def assumptions(
         UsageError: there are several hosts, and the speed of their links is unknown.
     """
     notes = []
-    reached = _reached(profile, latency)
-    if reached is not None and hosts > 1 and not (link or profile.link or efficiency):
-        profile = replace(profile, link=reached)
+    measured = calibration.between_hosts(profile, LATENCY if latency is None else latency)
+    if measured and hosts > 1 and not (link or profile.link or efficiency):
+        profile = replace(profile, link=MeasuredLink(measured.rate * 8))
         notes.append(
             "Links are taken to be as fast as gradients were between the hosts of this job, "
-            f"{shown_rate(reached.bits_per_s)}: --link gives their true speed."
+            f"{shown_rate(measured.rate * 8)}: --link gives their true speed."
         )
     target, own = link or profile.link, profile.link or link
     network = Network(target.bits_per_s if target else 1e10, 1.0, 0.0, LOCAL_BYTES_PER_S)
@@ -113,12 +113,6 @@ def assumptions(
     if profile.hosts == 1 or (hosts > 1 and own):
         job_network = replace(network, bits_per_s=own.bits_per_s if own else network.bits_per_s)
     return Assumptions(network, deviation, tuple(notes), job_network)
-
-
-def _reached(profile: JobProfile, latency: float | None) -> MeasuredLink | None:
-    """Return a link with the speed that gradients have reached, or None if the job had one host or measured nothing."""
-    found = calibration.between_hosts(profile, LATENCY if latency is None else latency)
-    return MeasuredLink(found.rate * 8) if found else None
 
 
 def _with_local(network: Network, profile: JobProfile) -> tuple[Network, list[str]]:

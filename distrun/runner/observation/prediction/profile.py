@@ -138,7 +138,7 @@ class JobProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the module's docstring describes."""
-        return {"format": FORMAT, **asdict(self), "gradients": [asdict(batch) for batch in self.gradients]}
+        return {"format": FORMAT, **asdict(self)}
 
 
 def _gradients(item: _Members) -> Gradients:
