@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
 from distrun.tracing.timeline.clock_bounds import Bounds, ClockBounds
-from distrun.tracing.timeline.stragglers import Key
+from distrun.tracing.timeline.travel import Key
 
 DRIFT = 50e-6
 """Seconds per second that two clocks may drift apart: crystals are accurate to about 20 ppm each."""

@@ -13,8 +13,8 @@ from distrun.tracing.parts.part import Part, inode, parts_in
 from distrun.tracing.reader import Event, shifted
 from distrun.tracing.timeline.clock_bounds import ClockBounds
 from distrun.tracing.timeline.options import TimelineOptions
-from distrun.tracing.timeline.stragglers import Key
 from distrun.tracing.timeline.timeline import Timeline, recorded
+from distrun.tracing.timeline.travel import Key
 
 
 class _Stream:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from distrun.tracing.timeline.stragglers import Key
+from distrun.tracing.timeline.travel import Key
 
 _REMEMBERED = 4096
 
@@ -22,7 +22,7 @@ class Bounds(NamedTuple):
     at: int = 0
 
     def tightened(self, least: int, most: int, at: int, drift: float) -> Bounds:
-        """Return the bounds that follow from new ones, and from these: they widen by `drift` seconds per second."""
+        """Return the bounds that follow from new ones and from these, which become wider by `drift` s per s."""
         age = int(drift * max(0, at - self.at))
         low, high = max(self.least - age, least), min(self.most + age, most)
         if drift and low > high:

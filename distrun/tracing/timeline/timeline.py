@@ -11,7 +11,7 @@ from distrun.tracing.timeline.options import TimelineOptions
 from distrun.tracing.timeline.rank_rows import RankRows
 from distrun.tracing.timeline.seconds import Seconds
 from distrun.tracing.timeline.slices import Slice
-from distrun.tracing.timeline.stragglers import Key, LastSubmitters
+from distrun.tracing.timeline.travel import Key, LastSubmitters
 
 _FORGET_AFTER = 20 * 1_000_000_000
 """The least time, in nanoseconds, for which the last submitter of an operation is remembered."""

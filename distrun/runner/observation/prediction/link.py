@@ -15,6 +15,7 @@ from distrun.runner.observation.prediction.units import bits_per_second, shown_r
 
 EFFICIENCY, EFFICIENCY_DEVIATION = 0.8, 0.2
 """The share of a link that gradients get, and its standard deviation, if not measured. See docs/predicting.md."""
+LEAST_EFFICIENCY = 0.02
 LATENCY = 50e-6
 """Seconds from host to host if neither given nor measured: usual for TCP within a building."""
 LOCAL_BYTES_PER_S = 5e9
@@ -140,7 +141,7 @@ def _with_wire(
     if found and own:
         if profile.link is None:
             notes.append("The job is taken to have run on links of the same speed.")
-        share = calibration.efficiency(found.rate, own.bits_per_s)
+        share = min(max(found.rate * 8 / own.bits_per_s, LEAST_EFFICIENCY), 1.0)
         return replace(network, efficiency=share, overhead=found.overhead), found.deviation * share, notes
     notes.append(
         f"Gradients are assumed to get {EFFICIENCY:.0%} +- {EFFICIENCY_DEVIATION:.0%} of a link: --efficiency gives "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,8 @@ class Profiler(Consumer):
                 shapes[number] = shape
         if not shapes:
             return Profiled(None, "its backward passes reduced no gradients that all ranks have told of")
-        usual = _most_frequent(shapes.values())
+        # The most frequent operations of a step, as autotuning varies them. Among equals, the latest.
+        usual = Counter(reversed(shapes.values())).most_common(1)[0][0]
         steps = [self._kept[number] for number, shape in shapes.items() if shape == usual]
         if len(steps) < FEWEST_STEPS:
             return Profiled(None, f"it has done less than {FEWEST_STEPS} steps that reduced the same gradients")
@@ -176,16 +177,6 @@ def _worlds(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
             yield events[begin:at]
             begin = at
     yield events[begin:]
-
-
-def _most_frequent(shapes: Iterable[Shape]) -> Shape:
-    """Return the most frequent operations of a step, as autotuning varies them. Among equals, the latest."""
-    counts: Counter[Shape] = Counter()
-    latest: dict[Shape, int] = {}
-    for place, shape in enumerate(shapes):
-        counts[shape] += 1
-        latest[shape] = place
-    return max(counts, key=lambda shape: (counts[shape], latest[shape]))
 
 
 def _seconds(ranks: Sequence[Sequence[ProfiledStep]]) -> StepSeconds:

@@ -82,6 +82,11 @@ class HostTotal:
         self.sent += present.sent
         self.memory = max(self.memory, present.memory)
 
+    def mean(self, name: str, ranks: Sequence[int]) -> Host:
+        """Return the host with its mean usage, and the most of its memory."""
+        count = self.samples
+        return Host(name, ranks, self.cpu / count, self.memory, self.received / count, self.sent / count)
+
 
 @dataclass
 class _Stretch:
@@ -185,14 +190,9 @@ class Collector(Consumer):
 
     def hosts(self, planned: Mapping[str, Sequence[int]]) -> list[Host]:
         """Return all hosts, with the ranks that were planned there."""
-        return [self._host(name, ranks) for name, ranks in planned.items()]
-
-    def _host(self, name: str, ranks: Sequence[int]) -> Host:
-        total = self._hosts.get(name)
-        if total is None or not total.samples:
-            return Host(name, ranks)
-        count = total.samples
-        return Host(name, ranks, total.cpu / count, total.memory, total.received / count, total.sent / count)
+        return [
+            self._hosts[name].mean(name, on) if name in self._hosts else Host(name, on) for name, on in planned.items()
+        ]
 
     def moments(self) -> list[Interval]:
         """Return the step rate and the shares over time, from the first step to the last."""
@@ -200,13 +200,13 @@ class Collector(Consumer):
         stretches = self._moments[numbers[0] : numbers[-1] + 1] if numbers else self._moments
         if len(stretches) > 4:  # the first and the last are incomplete
             stretches = stretches[1:-1]
-        return [self._moment(stretch) for stretch in stretches if stretch.together.length]
-
-    def _moment(self, stretch: _Stretch) -> Interval:
-        together = stretch.together
-        shares = {name: seconds / together.length for name, seconds in _activities(together).items()}
-        rate = together.steps / together.length
-        return Interval((stretch.begin - self._began) / 1e9, stretch.seconds, rate, shares)
+        moments = []
+        for stretch in stretches:
+            if length := stretch.together.length:
+                shares = {name: seconds / length for name, seconds in _activities(stretch.together).items()}
+                begin, rate = (stretch.begin - self._began) / 1e9, stretch.together.steps / length
+                moments.append(Interval(begin, stretch.seconds, rate, shares))
+        return moments
 
 
 def _activities(part: RankSecond) -> dict[str, float]:

@@ -78,7 +78,7 @@ class Report(Consumer):
         self._say(f"the report is in {self._path}")
 
     def _summary(self, ending: JobEnd) -> Summary:
-        hosts = facts.hosts_of(self._plan)
+        hosts = {agent.host: [rank.rank for rank in agent.ranks] for agent in self._plan.agents}
         ranks = self._collector.ranks({rank: host for host, ranks in hosts.items() for rank in ranks})
         profiled = self._profiler.profiled()
         return Summary(

@@ -1,4 +1,4 @@
-"""The facts about a job that do not change while it runs: its ranks, settings and versions."""
+"""The facts about a job that do not change while it runs: its settings and versions."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ from distrun.errors import UsageError
 from distrun.runner.planning.plan import LaunchPlan
 
 _DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf_keras", "jax", "optax", "mpi4py")
-
-
-def hosts_of(plan: LaunchPlan) -> dict[str, list[int]]:
-    """Return the ranks of each host."""
-    return {agent.host: [rank.rank for rank in agent.ranks] for agent in plan.agents}
 
 
 def settings_of(plan: LaunchPlan, environ: Mapping[str, str]) -> dict[str, str]:
