@@ -34,12 +34,7 @@ class Observation:
     def __init__(
         self, consumers: Sequence[Consumer], rank_of: Callable[[int], int], say: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            consumers: are called one after the other.
-            rank_of: returns the current rank of a process.
-            say: prints a line for the user.
-        """
+        """Args: `rank_of` returns the current rank of a process, and `say` prints a line for the user."""
         self._consumers = list(consumers)
         self._rank_of = rank_of
         self._say = say

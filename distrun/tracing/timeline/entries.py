@@ -19,12 +19,7 @@ class RankEntries:
     """Makes the entries of one rank."""
 
     def __init__(self, rank: int, host: str, shift: int) -> None:
-        """
-        Args:
-            rank: the rank.
-            host: its host.
-            shift: the nanoseconds to add to the clock of the slices for the clock of the file.
-        """
+        """Args: `shift` has the nanoseconds to add to the clock of the slices for the clock of the file."""
         self._rank = rank
         self._host = host
         self._process = FIRST_PROCESS + rank

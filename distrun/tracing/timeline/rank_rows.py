@@ -35,13 +35,7 @@ class RankRows:
     def __init__(
         self, rank: int, submitters: LastSubmitters, emit: Callable[[Slice], None], operations: bool = False
     ) -> None:
-        """
-        Args:
-            rank: the rank of the events.
-            submitters: know which rank was the last to submit each operation.
-            emit: takes each slice when it is complete.
-            operations: whether each operation has its own row, too.
-        """
+        """Args: `emit` takes each slice when it is complete. `operations` is whether each has its own row, too."""
         self._emit = emit
         self._travel = Travel(rank, submitters)
         self._has_operations = operations

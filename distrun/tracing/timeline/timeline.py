@@ -49,15 +49,7 @@ class Timeline:
         self._seconds = Seconds(options, epoch - base_time(epoch + now), base_time(epoch + now), now)
 
     def add(self, process: int, rank: int, host: str, events: Iterable[Event], names: Sequence[str]) -> None:
-        """Take new events of a process, in the order of recording.
-
-        Args:
-            process: its number, which it keeps for life.
-            rank: its present rank.
-            host: its host.
-            events: the events.
-            names: the names for the numbers in events.
-        """
+        """Take new events of a process, in the order of recording. It keeps its number for life, and not its rank."""
         known = self._processes.get(process)
         if known is None or known.rank != rank:
             known = self._new(process, rank, host)

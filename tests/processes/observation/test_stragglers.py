@@ -40,7 +40,7 @@ def test_a_straggler_is_named_soon_in_live_view_timeline_and_report(distrun, pyt
     job = distrun("-np", "3", "--oversubscribe", *observers, *python(TRAINING))
     job.stdout.wait_for(b"slow from now on")
     began = time.monotonic()
-    job.stderr.wait_for_match(NAMED)
+    job.stderr.wait_for_match(rf"distrun: 3 ranks, [\d.]+ steps/s.*; compute \d+ %.*; {NAMED}")
     wait_until(lambda: is_in(timeline))
     assert time.monotonic() - began <= within
     job.process.send_signal(signal.SIGINT)

@@ -36,11 +36,7 @@ class Hub(Consumer):
     title = "the live view"
 
     def __init__(self, plan: LaunchPlan, since: int | None = None) -> None:
-        """
-        Args:
-            plan: the plan of the job.
-            since: the time to begin at, if the job has been running for a while.
-        """
+        """Args: `since` is the time to begin at, if the job has been running for a while."""
         self.job, self.command, self.size = plan.job, shlex.join(plan.command), plan.size
         self._model = Model(since=since)
         self._has_fixed_ranks = not plan.by_mpirun and not plan.is_elastic

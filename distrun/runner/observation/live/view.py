@@ -75,12 +75,7 @@ class LiveView(Hub):
     """The consumer of `--live`."""
 
     def __init__(self, plan: LaunchPlan, say: Callable[[str], None], panel: Panel | None) -> None:
-        """
-        Args:
-            plan: the plan of the job.
-            say: prints a line for the user.
-            panel: the panel to show it in. None = without a terminal.
-        """
+        """Args: `say` prints a line for the user, and `panel` is None without a terminal."""
         super().__init__(plan)
         self.keys = None if panel is None else Keys(say)
         if panel is None or self.keys is None:

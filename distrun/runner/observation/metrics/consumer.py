@@ -28,12 +28,7 @@ class Metrics(Consumer):
     title = "the metrics"
 
     def __init__(self, server: Server, plan: LaunchPlan, say: Callable[[str], None]) -> None:
-        """
-        Args:
-            server: serves the page. It is closed at the end of the job.
-            plan: the plan of the job.
-            say: prints a line for the user.
-        """
+        """Args: `server` serves the page, and is closed at the end of the job. `say` prints a line for the user."""
         self._server = server
         self._plan = plan
         self._model = Model()

@@ -76,13 +76,7 @@ def total(seconds: Iterable[Second]) -> dict[int, RankSecond]:
 
 
 def found(sums: Mapping[int, RankSecond], hosts: Mapping[int, str], least: float = SHARE) -> list[Straggler]:
-    """Return the ranks whose cost exceeds the share `least` of the time, the costliest first.
-
-    Args:
-        sums: the seconds of the ranks, as `total` returns them.
-        hosts: the host of each rank.
-        least: the share.
-    """
+    """Return the ranks whose cost exceeds the share `least` of the time, the costliest first."""
     late = {rank: part.cost / part.length for rank, part in sums.items() if part.length}
     stragglers = []
     for rank in sorted((rank for rank, share in late.items() if share > least), key=lambda rank: -late[rank]):

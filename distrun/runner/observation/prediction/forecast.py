@@ -54,12 +54,7 @@ def forecasts(
 ) -> list[Forecast]:
     """Return a prediction for each number of hosts.
 
-    Args:
-        profile: the profile of the job.
-        assumed: the network, and its uncertainty.
-        hosts: the numbers of hosts.
-        ranks_per_host: the number of ranks of each host.
-        keeps_global_batch: whether the global batch stays the same, instead of the batch of each rank.
+    With `keeps_global_batch`, the global batch stays the same, instead of the batch of each rank.
     """
     usual = work_of(profile)
     deviation = residual(profile, assumed)

@@ -98,14 +98,7 @@ def work_of(profile: JobProfile) -> Work:
 
 
 def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> PredictedStep:
-    """Return the prediction for a step.
-
-    Args:
-        work: the work of each rank.
-        hosts: the number of hosts.
-        ranks_per_host: the number of ranks of each host.
-        network: the network for gradients.
-    """
+    """Return the prediction for a step in which each rank has this work."""
     computing = work.forward + work.backward
     straggling = work.deviation * slowest(hosts * ranks_per_host)
     stretch = 1 + straggling / computing if computing else 1.0

@@ -7,20 +7,24 @@ without one.
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distrun.contract.settings import WIRE_DTYPE
+from distrun import __version__
+from distrun.contract.launch import PREFIX
+from distrun.contract.settings import WIRE_DTYPE, Settings
 from distrun.errors import UsageError
 from distrun.host.ranks import list_ranks
 from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.profiling.profiler import Profiler
-from distrun.runner.observation.report import facts
 from distrun.runner.observation.report.collector import Collector
 from distrun.runner.observation.report.page import page
 from distrun.runner.observation.report.scaling import scaling
@@ -30,6 +34,7 @@ from distrun.runner.protocol.exits import signal_name
 from distrun.tracing.reader import Event
 
 _TIMED_OUT = 124
+_DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf_keras", "jax", "optax", "mpi4py")
 
 
 class Report(Consumer):
@@ -40,13 +45,7 @@ class Report(Consumer):
     def __init__(
         self, path: Path, plan: LaunchPlan, say: Callable[[str], None], single_rank_step: float | None = None
     ) -> None:
-        """
-        Args:
-            path: the file of the page.
-            plan: the plan of the job.
-            say: prints a line for the user.
-            single_rank_step: the seconds of a step on one rank alone. None = unknown.
-        """
+        """Args: `say` prints a line for the user. `single_rank_step` has the seconds of a step on one rank alone."""
         self._path = path
         self._plan = plan
         self._say = say
@@ -54,7 +53,7 @@ class Report(Consumer):
         self._began = time.monotonic_ns()
         self._began_at = time.strftime("%Y-%m-%d %H:%M:%S %Z")
         self._collector = Collector(self._began)
-        self._settings = facts.settings_of(plan, os.environ)
+        self._settings = _settings_of(plan)
         self._profiler = Profiler(None if plan.is_elastic else plan.size, self._settings.get(WIRE_DTYPE, ""))
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
@@ -95,8 +94,8 @@ class Report(Consumer):
             failure_report=ending.failure_report,
             single_rank_step=self._single_rank_step,
             scaling=scaling(profiled, self._single_rank_step),
-            settings=self._settings | facts.chosen(list(self._collector.autotuned)),
-            versions=facts.versions(),
+            settings=self._settings | _chosen(list(self._collector.autotuned)),
+            versions=_versions(),
             notes=self._notes([rank.rank for rank in ranks if not rank.seconds]),
             profile=profiled.to_json(),
         )
@@ -117,6 +116,41 @@ class Report(Consumer):
                 "cut off for so long that newer records replaced those of these steps."
             )
         return notes
+
+
+def _settings_of(plan: LaunchPlan) -> dict[str, str]:
+    """Return the settings of the ranks that differ from the defaults, by their variables, without secrets."""
+    variables = dict(os.environ)  # ranks on this machine inherit it
+    for agent in plan.agents[:1]:
+        variables |= agent.environ
+    try:
+        settings = Settings.of(variables)
+    except UsageError:  # the ranks report it
+        return {}
+    return {
+        PREFIX + entry.name.upper(): str(int(value) if isinstance(value, bool) else value)
+        for entry in fields(settings)
+        if entry.repr and (value := getattr(settings, entry.name)) != entry.default
+    }
+
+
+def _chosen(autotuned: Sequence[str]) -> dict[str, str]:
+    """Return the choices of autotuning as rows for the table of settings, in order."""
+    if len(autotuned) == 1:
+        return {"autotuned": autotuned[0]}
+    return {f"autotuned, {place}": text for place, text in enumerate(autotuned, 1)}
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the software in the launcher's own environment."""
+    found = {"distrun": __version__, "Python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    system = os.uname()
+    return found | {"system": f"{system.sysname} {system.release} {system.machine}, {os.cpu_count()} CPUs"}
 
 
 def _in_words(ending: JobEnd) -> str:

@@ -39,9 +39,9 @@ class Canvas:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self._shapes.append(f'<polyline class="{looks}" points="{places}"/>')
 
-    def dot(self, x: float, y: float, looks: str, hint: str = "") -> None:
+    def dot(self, x: float, y: float, looks: str, hint: str) -> None:
         """Draw a dot with the tooltip `hint`."""
-        title = f"<title>{escape(hint)}</title>" if hint else ""
+        title = f"<title>{escape(hint)}</title>"
         self._shapes.append(f'<circle class="{looks}" cx="{x:.1f}" cy="{y:.1f}" r="5">{title}</circle>')
 
     def text(self, x: float, y: float, text: str, looks: str = "", anchor: str = "start") -> None:
