@@ -96,7 +96,7 @@ class Model(Consumer):
     """The state of a job. The thread that feeds it can query it at any time."""
 
     def __init__(self, on_second: Callable[[Second], None] = lambda second: None, since: int | None = None) -> None:
-        """Args: `on_second` takes each divided second. `since` is the begin of the first, or of the events."""
+        """Args: `on_second` takes each divided second. `since` is the begin of the first. None: of the first event."""
         self._since = since or 0
         self._on_second = on_second
         self.ranks: dict[int, Rank] = {}
