@@ -37,15 +37,14 @@ class Processes:
 
     def start(self, trial: Trial, command: Sequence[str]) -> None:
         """Start or activate the ranks of a trial that has begun."""
-        spares = {member.process for member in trial.members if member.was_spare}
-        for member in self._planner.trial(trial, command):
+        for member, plan in zip(trial.members, self._planner.trial(trial, command), strict=True):
             self._hosts[member.process] = member.host
-            if member.process not in spares:
-                self._send(Frame(FrameKind.START, member.process, member.plan.to_json()))
+            if not member.was_spare:
+                self._send(Frame(FrameKind.START, member.process, plan.to_json()))
                 continue
             parts = self._split(command)
             assert parts is not None  # spares run only Python programs
-            self.tell((member.process,), Activate(member.plan.environ, list(parts.program)))
+            self.tell((member.process,), Activate(plan.environ, list(parts.program)))
 
     def start_spares(self, hosts: Mapping[int, str]) -> None:
         """Start spares, given the host of each by process number."""

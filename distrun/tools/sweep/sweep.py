@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from distrun.contract.elastic.messages import Report, decode
@@ -132,8 +133,7 @@ class Sweep:
         self._act(policy.begin(now))
         while policy.phase is not Phase.OVER:
             due = min(time_limit, self._reporter.view.due, float("inf") if policy.deadline is None else policy.deadline)
-            event = self._next_event(due)
-            if event is not None:
+            if (event := self._next_event(due)) is not None:
                 self._take(event)
             now = self._suspension.now()
             if now >= time_limit:
@@ -216,14 +216,9 @@ class Sweep:
         self._reporter.conclude(policy.trials, policy.interrupted_by is not None)
         self._printer.close(None if policy.failure is None else f"distrun: error: {policy.failure}")
         give_up = time.monotonic() + _PRINT_TIMEOUT
-        while (event := self._next_printed(give_up)) is not None and not isinstance(event, events.Printed):
-            pass
-
-    def _next_printed(self, give_up: float) -> events.Event | None:
-        try:
-            return self._queue.get(timeout=max(0.0, give_up - time.monotonic()))
-        except Empty:
-            return None
+        with suppress(Empty):
+            while not isinstance(self._queue.get(timeout=max(0.0, give_up - time.monotonic())), events.Printed):
+                pass
 
     def _say(self, text: str) -> None:
         self._printer.say(f"distrun: {text}")

@@ -10,7 +10,6 @@ given the reports of pruned trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 
 class Halving:
@@ -50,11 +49,6 @@ class Halving:
         """Forget a trial that starts again from the beginning."""
         for rung in self._rungs.values():
             rung.pop(trial, None)
-
-    def remember(self, trial: int, values: Iterable[float]) -> None:
-        """Note the reported values of a trial of an earlier run."""
-        for reports, value in enumerate(values, start=1):
-            self.judge(trial, reports, value)
 
     def _is_rung(self, reports: int) -> bool:
         rung = self._first

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from distrun.runner.decisions.failure import Failure
-from distrun.tools.sweep.search.source import Result, Values
+from distrun.tools.sweep.space.ranges import Values
 
 
 class State(Enum):
@@ -85,12 +85,6 @@ class Trial:
     def hosts(self) -> list[str]:
         """The hosts of its ranks."""
         return list(dict.fromkeys(member.host for member in self.members))
-
-    @property
-    def result(self) -> Result:
-        """The result for the source of trials."""
-        value = None if self.state is State.FAILED else self.value
-        return Result(self.number, self.values, value, self.state is State.PRUNED, tuple(self.reports))
 
     def begin(self, members: tuple[Member, ...], now: float) -> None:
         """Note that it begins, perhaps again."""

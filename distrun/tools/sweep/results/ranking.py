@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import SEED
+from distrun.tools.sweep.space.ranges import Values
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,8 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import Template
-from distrun.tools.sweep.space.ranges import parse_range
+from distrun.tools.sweep.space.ranges import Values, parse_range
 
 _HEADER, _TRIALS = "sweep.json", "trials.jsonl"
 _VERSION = 1
@@ -225,12 +224,7 @@ def _not_writable(folder: Path, error: OSError) -> UsageError:
 
 def _is_torn(path: Path) -> bool:
     """Whether a file ends in the middle of a line, because its launcher was killed or the disk was full."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read() not in (b"", b"\n")
+    return path.read_bytes()[-1:] not in (b"", b"\n")
 
 
 def _trials(lines: list[str]) -> Iterator[Trial]:

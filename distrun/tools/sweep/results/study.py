@@ -71,9 +71,7 @@ def _copy(trial: Trial, template: Template, spaces: Mapping[str, Any]) -> Any:
         "command": template.command(trial.values),
         "story": trial.failure_text,
     }
-    copy = optuna_trials.frozen(
-        trial.result, spaces, {name: value for name, value in said.items() if value not in (None, "")}
-    )
+    copy = optuna_trials.frozen(trial, spaces, {name: value for name, value in said.items() if value not in (None, "")})
     ran = timedelta(seconds=trial.seconds)
     if trial.began:  # it ran in this process: trials from the record have no dates
         copy.datetime_start = datetime.now() - timedelta(seconds=time.monotonic() - trial.began)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
 
 Value = int | float | str
 """A value of a parameter. Choices stay as they are written."""
+
+Values = Mapping[str, Value]
+"""The values of a trial's parameters, by name."""
 
 _ALLOWED = "allowed are LOW..HIGH, log:LOW..HIGH, LOW..HIGH/STEP and choices A|B|C"
 _MOST = 1 << 20  # values of a range with steps

@@ -14,9 +14,8 @@ from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses,
 from distrun.runner.protocol.exits import RankExit
 from distrun.tools.sweep.policy import actions
 from distrun.tools.sweep.policy.halving import Halving
-from distrun.tools.sweep.policy.limits import Limits
-from distrun.tools.sweep.policy.placement import place
-from distrun.tools.sweep.policy.policy import Phase, Policy
+from distrun.tools.sweep.policy.hosts import place
+from distrun.tools.sweep.policy.policy import Limits, Phase, Policy
 from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.search.listed import Listed
 
@@ -86,7 +85,7 @@ def test_trials_fill_the_slots_and_each_end_begins_the_next_until_all_is_over():
     assert sweep.policy.phase is Phase.FINISHING
     sweep(events.AgentGone("b", 0))
     assert (sweep.policy.phase, sweep.policy.status) == (Phase.OVER, 0)
-    assert [result.number for result in sweep.told] == [0, 1, 2, 3, 4]
+    assert [trial.number for trial in sweep.told] == [0, 1, 2, 3, 4]
 
 
 def test_ranks_of_a_trial_are_on_the_host_that_it_fills_best_and_else_on_several():
@@ -117,7 +116,7 @@ def test_a_rank_that_fails_ends_the_others_of_its_trial_and_no_other_trial():
     assert (first.state, first.failure.rank, first.failure.status) == (State.FAILED, first.members[1].process, 3)
     assert of_kind(done, actions.TrialEnded)
     assert second.state is State.RUNNING
-    assert sweep.told[0].value is None
+    assert sweep.told == [first]
 
 
 def test_the_failure_of_a_rank_that_merely_lost_a_peer_waits_for_the_cause():
@@ -147,8 +146,8 @@ def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
     # Rank 1, which may not call report, has the grace.
     assert sweep.tick(5.0) == [EndProcesses(frozenset(everybody[1:]), 5.0)]
     sweep(events.RankExited(everybody[1], RankExit(-15)))
-    assert bad.state is State.PRUNED
-    assert (sweep.told[0].value, sweep.told[0].is_pruned) == (2.0, True)
+    assert (bad.state, bad.value) == (State.PRUNED, 2.0)
+    assert sweep.told == [bad]
 
 
 def test_what_a_pruned_trial_reports_afterwards_does_not_count():

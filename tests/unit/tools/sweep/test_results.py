@@ -15,8 +15,7 @@ import pytest
 from distrun.errors import UsageError
 from distrun.tools.sweep.output import Metric
 from distrun.tools.sweep.policy.trials import Member, State, Trial
-from distrun.tools.sweep.results.best import write_best
-from distrun.tools.sweep.results.ending import Ending
+from distrun.tools.sweep.results.ending import write_results
 from distrun.tools.sweep.results.ranking import best, groups, ranked
 from distrun.tools.sweep.results.record import Header, Record, read
 from distrun.tools.sweep.results.sentences import ended
@@ -109,7 +108,7 @@ def test_steps_that_are_no_numbers_are_strings_in_json(tmp_path):
     record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
     record.ended(odd, ["t.py"])
     record.close()
-    write_best(tmp_path, odd, ["t.py"], 1, True)
+    write_results(tmp_path, parse_words(["t.py", "x=a|b"]), 1, True, [odd])
     for name in ("trials.jsonl", "best.json"):
         assert json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)["step"] == "nan"
     (found,) = read(str(tmp_path)).trials
@@ -137,9 +136,8 @@ def test_one_sweep_at_a_time_writes_a_record(tmp_path):
 
 
 def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
-    ending = Ending(tmp_path, parse_words(["t.py", "x=a|b"], "python"), 2, True)
     with full_disk(10):
-        said = ending.write(TRIALS)
+        said = write_results(tmp_path, parse_words(["t.py", "x=a|b"], "python"), 2, True, TRIALS)
     assert said == [
         f"3 complete, 1 pruned, 1 failed; the results cannot be written to {tmp_path}: File too large",
         "the best is trial 4 with 2 at step 2: x=b",
@@ -199,14 +197,16 @@ def test_the_end_says_how_to_see_the_study_or_why_there_is_none(tmp_path, monkey
     pytest.importorskip("optuna")
     folder = tmp_path / "my sweep"
     folder.mkdir()
-    ending = Ending(folder, parse_words(["t.py", "x=1e15..1.0000000001e15/0.1"]), 1, True)
-    said = "1 complete; all of it is in"
-    assert ending.write([trial(0, 1.0, x=1e15)])[0] == (
-        f"{said} {folder}, and optuna-dashboard '{folder}/study.db' shows it"
-    )
-    assert "but no study.db: The value 1000000000000000.1" in ending.write([trial(0, 1.0, x=1e15 + 0.1)])[0]
+    template = parse_words(["t.py", "x=1e15..1.0000000001e15/0.1"])
+
+    def end(x):
+        said = write_results(folder, template, 1, True, [trial(0, 1.0, x=x)])
+        return said[0].removeprefix(f"1 complete; all of it is in {folder}")
+
+    assert end(1e15) == f", and optuna-dashboard '{folder}/study.db' shows it"
+    assert end(1e15 + 0.1).startswith(", but no study.db: The value 1000000000000000.1")
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert ending.write([trial(0, 1.0, x=1e15)])[0] == f"{said} {folder}"
+    assert end(1e15) == ""
 
 
 def test_the_mean_of_values_whose_sum_is_infinite_is_finite():
