@@ -10,7 +10,7 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -47,11 +47,6 @@ class Gpus:
     """The newest CUDA that the driver supports, such as 12040 for 12.4. 0 = unknown."""
     cupy: str = ""
     """The package that provides cupy, such as cupy-cuda12x. Empty = it is not installed."""
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Gpus:
-        """Return the GPUs from the output of `dataclasses.asdict`."""
-        return cls(**values)
 
 
 def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str | None = None) -> Gpus:

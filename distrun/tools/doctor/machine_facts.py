@@ -7,7 +7,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -43,11 +42,6 @@ class MachineFacts:
     """The output of `mpirun --version`. Empty = mpirun was not found."""
     slurm: str = ""
     """The output of `srun --version`. Empty = srun was not found."""
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> MachineFacts:
-        """Return the facts from the output of `dataclasses.asdict`."""
-        return cls(**values)
 
 
 def gather() -> MachineFacts:

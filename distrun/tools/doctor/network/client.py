@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from distrun.host.connections.tcp_info import TcpInfo
 from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import packet_sizes
 from distrun.tools.doctor.network.authentication import respond
@@ -59,7 +60,8 @@ def largest_packet(address: str, port: int, key: bytes, is_sent: bool) -> dict[s
         HostError: the server cannot be reached.
     """
     with _connect(address, port, key, EXCHANGE, tries=_TRIES) as peer:
-        most, headers = packet_sizes.full_size(peer)
+        info = TcpInfo.of(peer)
+        most, headers = info.largest, info.headers(peer.family)
 
     def passing(sizes: Sequence[int]) -> int:
         with _connect(address, port, key, EXCHANGE, tries=_TRIES) as peer:

@@ -1,4 +1,4 @@
-"""The network between two hosts: their probes connect to each other, and measure both directions."""
+"""The network between the hosts: the probes of each pair connect to each other, and measure both directions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from distrun.host.endpoints import PORTS
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
+from distrun.runner.system.fan_out import call_for_each
 from distrun.tools.doctor.network import verdicts
 from distrun.tools.doctor.network.packet_sizes import PacketSizes
 from distrun.tools.doctor.network.transfers import Traffic
@@ -21,6 +22,7 @@ from distrun.tools.doctor.report import LinkReport, Status
 from distrun.tools.doctor.shell_commands import ShellCommands
 from distrun.tools.doctor.verdicts import family
 
+_MAX_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
 _MAX_ADDRESSES = 4  # tried per host
 _QUICK = 10.0  # seconds for a question that is answered at once
 _MEASURING = 60.0  # seconds for several measurements, which have deadlines of their own
@@ -46,6 +48,43 @@ class _Attempts:
     """The first address that can be connected to. None = none can."""
     links: tuple[LinkReport, LinkReport] | None = None
     """The links to that host and from it, as measured over that address."""
+
+
+def rounds(count: int, most: int = _MAX_ROUNDS) -> list[list[tuple[int, int]]]:
+    """Return all pairs of `count` hosts in rounds, such that no host is in two pairs of a round.
+
+    This is the circle method of round-robin tournaments: one host stays, the others move by one place from round to
+    round, and with an odd number one of them pauses. In a pair the lower number comes first. Only the first `most`
+    rounds are returned.
+    """
+    places: list[int | None] = [*range(count), *([None] * (count % 2))]
+    found = []
+    for _ in range(min(most, max(0, len(places) - 1))):
+        half = len(places) // 2
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
+        found.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        places = [places[0], places[-1], *places[1:-1]]
+    return found
+
+
+def measure_all(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport], list[str]]:
+    """Measure every pair of hosts, but no host in two pairs at once, and return the links, and notes for the user.
+
+    The links are both directions of each pair. `network` is the value of `--network`.
+    """
+    found: dict[tuple[str, str], LinkReport] = {}
+    schedule = rounds(len(ends))
+    for pairs in schedule:
+        measured = call_for_each(
+            lambda pair: measure_pair(ends[pair[0]], ends[pair[1]], network, len(ends)), pairs, "doctor"
+        )
+        found |= {(item.source, item.target): item for items in measured for item in items}
+    order = [end.host for end in ends]
+    links = [found[pair] for pair in ((one, other) for one in order for other in order) if pair in found]
+    notes = []
+    if len(ends) > len(schedule) + 1:
+        notes.append(f"with {len(ends)} hosts, each was measured with {len(schedule)} of the others only")
+    return links, notes
 
 
 def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:

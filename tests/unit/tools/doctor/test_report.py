@@ -10,7 +10,7 @@ from rich.console import Console
 
 from distrun.runner.planning.ssh_config import Route, SshOptions
 from distrun.tools.doctor import rendering
-from distrun.tools.doctor.network.checks import rounds
+from distrun.tools.doctor.network.pair import rounds
 from distrun.tools.doctor.report import HostCheck, HostReport, LinkReport, Report, Status, worst
 from distrun.tools.doctor.shell_commands import ShellCommands
 
