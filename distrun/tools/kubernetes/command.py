@@ -98,23 +98,12 @@ def _pod_job(options: dict[str, Any]) -> PodJob:
     bundle = None
     if options["ships"] or options["bootstrap"] is not None:
         bundle = pack(options["ships"], options["bootstrap"], options["wdir"])
+    names = ("image", "command", "hosts", "gpus", "slots", "cpus", "memory", "namespace", "secret", "exports", "wdir")
+    given = {name: options[name] for name in (*names, "user", "gpu_resource", "python")}
     return PodJob(
-        image=options["image"],
-        command=command,
         name=options["name"] or default_name(command, secrets.token_hex(3)[:5]),
-        hosts=options["hosts"],
-        gpus=options["gpus"],
-        slots=options["slots"],
-        cpus=options["cpus"],
-        memory=options["memory"],
-        namespace=options["namespace"],
-        secret=options["secret"],
-        exports=options["exports"],
-        wdir=options["wdir"],
-        user=options["user"],
         is_writable=options["writable"],
-        gpu_resource=options["gpu_resource"],
         agent_options=(*(("--elastic",) if options["elastic"] else ()), *waits, *more),
         bundle=bundle,
-        python=options["python"],
+        **given,
     )
