@@ -19,7 +19,6 @@ arrives, if larger ones were found to be lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -41,11 +40,6 @@ class Status(str, Enum):
 
 
 _GRAVITY = (Status.FAILED, Status.WARNING, Status.NOT_TRIED, Status.OK)
-
-
-def worst(statuses: Sequence[Status]) -> Status:
-    """Return the worst of several results, or OK if there are none."""
-    return min(statuses, key=_GRAVITY.index, default=Status.OK)
 
 
 @dataclass(frozen=True)
@@ -73,8 +67,8 @@ class HostReport:
 
     @property
     def status(self) -> Status:
-        """The status of the worst step."""
-        return worst([step.status for step in self.steps])
+        """The status of the worst step, or OK if there are none."""
+        return min((step.status for step in self.steps), key=_GRAVITY.index, default=Status.OK)
 
 
 @dataclass(frozen=True)

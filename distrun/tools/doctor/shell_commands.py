@@ -8,7 +8,7 @@ from shlex import quote
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.ssh_config import Route
 
-_GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
+_BATCH = ("-o", "BatchMode=yes")
 
 
 class ShellCommands:
@@ -31,7 +31,7 @@ class ShellCommands:
     def step(self, name: str) -> str:
         """Return the command for a step, or "" if there is none."""
         commands: dict[str, Callable[[], str]] = {
-            "name": self._name,
+            "name": lambda: "" if self._route is None else f"getent ahosts {quote(self._route.hostname)}",
             "tcp": self._tcp,
             "host key": self._host_key,
             "login": lambda: self.there("true"),
@@ -41,7 +41,7 @@ class ShellCommands:
             "directory": lambda: self.there(f"ls -ld {quote(self._wdir)}"),
             "clock": lambda: f"date +%s.%N; {self.there('date +%s.%N')}",
             "machine": lambda: self.there("nproc; free -m; df -h /dev/shm; ulimit -v"),
-            "gpus": lambda: self.there(_GPUS),
+            "gpus": lambda: self.there("nvidia-smi; nvidia-smi topo -p2p r"),
             "network": lambda: self.there("ip -brief address"),
         }
         return commands[name]() if name in commands else ""
@@ -52,14 +52,7 @@ class ShellCommands:
             return f"srun --overlap --nodes=1 --ntasks=1 --nodelist={quote(self._node)} sh -c {quote(command)}"
         if self._route is None:
             return command
-        return f"{self._ssh()} {quote(command) if command != 'true' else command}"
-
-    def _ssh(self) -> str:
-        assert self._route is not None
-        return self._route.ssh("-o", "BatchMode=yes")
-
-    def _name(self) -> str:
-        return "" if self._route is None else f"getent ahosts {quote(self._route.hostname)}"
+        return f"{self._route.ssh(*_BATCH)} {quote(command) if command != 'true' else command}"
 
     def _tcp(self) -> str:
         route = self._route
@@ -78,7 +71,7 @@ class ShellCommands:
         if route is None:
             return ""
         if route.proxy_command is not None:
-            return self._ssh().replace("ssh ", "ssh -v ", 1) + " true"
+            return route.ssh(*_BATCH).replace("ssh ", "ssh -v ", 1) + " true"
         port = f"-p {route.port} " if route.port != 22 else ""
         scan = f"ssh-keyscan {port}{quote(route.hostname)}"
         if route.jump is not None:

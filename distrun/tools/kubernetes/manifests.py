@@ -81,9 +81,7 @@ class PodJob:
 def manifests(job: PodJob, key: str) -> list[Manifest]:
     """Return the manifests of a job in the order of their creation.
 
-    Args:
-        job: the job.
-        key: the secret that authenticates its hosts to each other. It goes into the Secret, if one is created.
+    `key` authenticates its hosts to each other. It goes into the Secret, if one is created.
     """
     secret = _object(job, "v1", "Secret", {"type": "Opaque", "stringData": {"key": key}})
     names = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_NAME: job.name}}
@@ -208,9 +206,7 @@ def _environ(job: PodJob) -> list[Manifest]:
 def default_name(command: Sequence[str], suffix: str) -> str:
     """Return a name for a job, from its script, `python train.py` -> `train-3f9a2`, or else from its program.
 
-    Args:
-        command: the command.
-        suffix: makes the name unique.
+    `suffix` makes the name unique.
     """
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = (scripts or [*command])[0].rpartition("/")[2].partition(".")[0].lower()

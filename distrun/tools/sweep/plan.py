@@ -33,7 +33,9 @@ class SweepPlan:
     minimizes: bool
     source: Source
     halving: Halving | None
+    """Prunes trials. None = no trial is pruned."""
     earlier: tuple[Trial, ...]
+    """The trials that an earlier run of the sweep has finished."""
     record: Record
     metric: Metric | None
     ssh: SshOptions

@@ -33,13 +33,7 @@ class TrialPlanner(ElasticPlanner):
         is_pruned: bool,
         free_port: Callable[[], int] | None = None,
     ) -> None:
-        """
-        Args:
-            request: the user's request, with the command of all trials, without values.
-            context: the facts about this machine and the environment.
-            is_pruned: whether trials may be pruned.
-            free_port: returns a port that is free on this machine now.
-        """
+        """Args: the request with the command of all trials, without values, and the rest as in `ElasticPlanner`."""
         super().__init__(request, context, ElasticOptions(1, 1, UNLIMITED), free_port)
         self._variables = replace(self._variables, elastic=False, max_restarts=0)
         self._is_pruned = is_pruned

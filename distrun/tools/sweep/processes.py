@@ -22,13 +22,7 @@ class Processes:
         split: Callable[[Sequence[str]], python_command.PythonCommand | None],
         modules: Sequence[str],
     ) -> None:
-        """
-        Args:
-            agents: the agents of the sweep, which may come and go.
-            planner: plans trials.
-            split: splits a command into interpreter and program. Returns None if it is not a Python program.
-            modules: the modules that spares import.
-        """
+        """Args: the agents of the sweep, which may come and go, and the rest as in `SweepPlan`."""
         self._agents = agents
         self._planner = planner
         self._split = split

@@ -18,14 +18,7 @@ class Reporter:
     def __init__(
         self, plan: SweepPlan, output: TrialOutput, view: View, reports_failures: bool, say: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            plan: the sweep.
-            output: keeps the output of ranks.
-            view: shows the trials.
-            reports_failures: whether the user sees the report of a failure as soon as a trial has failed.
-            say: prints a sentence for the user.
-        """
+        """`reports_failures` says whether the user sees the report of a failure as soon as a trial has failed."""
         self.view = view
         self._plan = plan
         self._output = output
@@ -45,12 +38,7 @@ class Reporter:
         return command
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Record and report how a trial has ended.
-
-        Args:
-            trial: the trial. If it has failed, it gets its failure report here.
-            trials: all trials.
-        """
+        """Record and report how a trial has ended. If it has failed, it gets its failure report here."""
         if trial.failure is not None:
             trial.failure_text = self._failure_text(trial)
         self._output.end(trial)

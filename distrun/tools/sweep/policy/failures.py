@@ -15,11 +15,9 @@ _NO_VALUE = (
 
 
 def judge(trial: Trial, needs_value: bool) -> None:
-    """Set the final state of a trial without ranks.
+    """Set the final state of a trial without ranks and, if it has failed, its failure.
 
-    Args:
-        trial: gets its state and, if it has failed, its failure.
-        needs_value: whether a trial without a value has failed.
+    With `needs_value`, a trial without a value has failed.
     """
     if trial.is_pruned:
         trial.state, trial.failure = State.PRUNED, None
@@ -32,10 +30,8 @@ def judge(trial: Trial, needs_value: bool) -> None:
 def too_many(trials: Iterable[Trial], ended: int, most: int | None) -> str | None:
     """Return why a sweep ends early because of failures. None: it does not.
 
-    Args:
-        trials: all trials.
-        ended: the number of trials that have ended in this run.
-        most: the number of failed trials that the user allows. None: any, unless the first few all fail alike.
+    `ended` trials have ended in this run, and the user allows `most` failed ones (None: any, unless the first few all
+    fail alike).
     """
     failed = [trial for trial in trials if trial.state is State.FAILED]
     if most is not None:

@@ -28,13 +28,7 @@ class Halving:
         self._rungs: dict[int, dict[int, float]] = {}  # reports -> trial -> loss
 
     def judge(self, trial: int, reports: int, value: float) -> bool:
-        """Return whether a trial continues.
-
-        Args:
-            trial: the number of the trial.
-            reports: the number of its reports so far.
-            value: the value of the last report. If it is NaN or infinite, the trial ends at once.
-        """
+        """Return whether a trial goes on after so many reports. It ends if the last value is NaN or infinite."""
         if not math.isfinite(value):
             return False
         if not self._is_rung(reports):

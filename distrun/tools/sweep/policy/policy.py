@@ -82,14 +82,7 @@ class Policy:
         halving: Halving | None = None,
         earlier: Sequence[Trial] = (),
     ) -> None:
-        """
-        Args:
-            slots: the slots of each host.
-            limits: the user's options.
-            source: chooses the values of trials.
-            halving: prunes trials. None: no trial is pruned.
-            earlier: the trials that an earlier run of the sweep has finished.
-        """
+        """Args: the slots of each host, and the rest as in `SweepPlan`."""
         self.phase = Phase.RUNNING
         self._upcoming = Upcoming(source, earlier)
         self.trials: Mapping[int, Trial] = self._upcoming.trials

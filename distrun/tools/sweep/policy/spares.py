@@ -12,11 +12,7 @@ class Spares:
     """Keeps spares on each host while trials are to come."""
 
     def __init__(self, per_host: int, new_process: Callable[[], int]) -> None:
-        """
-        Args:
-            per_host: the number of spares on each host.
-            new_process: returns the number of a new process.
-        """
+        """Args: the number of spares on each host, and what returns the number of a new process."""
         self._per_host = per_host
         self._new_process = new_process
         self._waiting: dict[str, list[int]] = {}  # host -> its spares

@@ -29,11 +29,7 @@ class Upcoming:
     """Returns one trial after another, and keeps all of them."""
 
     def __init__(self, source: Source, earlier: Sequence[Trial]) -> None:
-        """
-        Args:
-            source: chooses what trials try.
-            earlier: the trials that an earlier run of the sweep has finished.
-        """
+        """Args: what chooses the values of trials, and the trials that an earlier run of the sweep has finished."""
         self.trials: dict[int, Trial] = {trial.number: trial for trial in earlier}
         """All trials so far, by number."""
         self._source = source

@@ -168,10 +168,7 @@ class Earlier:
 
 
 def read(path: str) -> Earlier:
-    """Read the record of an earlier run.
-
-    Args:
-        path: the folder of the record, or any file in it.
+    """Read the record of an earlier run, given its folder, or any file in it.
 
     Raises:
         UsageError: there is no record, or it cannot be read.

@@ -22,12 +22,6 @@ def write_study(path: Path, trials: Sequence[Trial], template: Template, minimiz
     `optuna.load_study(study_name="sweep", storage=JournalStorage(JournalFileBackend(path)))` reads it, and so does
     `optuna-dashboard`.
 
-    Args:
-        path: the file.
-        trials: all trials.
-        template: the command with its parameters.
-        minimizes: whether small values are good.
-
     Returns:
         Whether it was written. Without Optuna, which grids and seeds do not need, it is not.
 

@@ -80,14 +80,7 @@ class Screen(View):
 
 
 def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: float) -> list[str]:
-    """Return the lines of the table, with their colours.
-
-    Args:
-        trials: all trials, best first.
-        title: the line above them.
-        columns, rows: the size of the terminal.
-        now: the time.
-    """
+    """Return the lines of the table of trials, best first, with their colours, for a terminal of this size."""
     from io import StringIO
 
     from rich import box

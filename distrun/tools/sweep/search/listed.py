@@ -20,11 +20,7 @@ class Listed:
     needs_values = False
 
     def __init__(self, points: Iterable[Values], finished: Collection[Values] = ()) -> None:
-        """
-        Args:
-            points: the values of all trials, in order.
-            finished: the values of trials of an earlier run that need not run again.
-        """
+        """Args: the values of all trials, in order, and those of an earlier run's trials that need not run again."""
         left = list(points)
         self.total: int | None = len(left)
         done = Counter(_key(values) for values in finished)

@@ -28,13 +28,7 @@ def ending(trial: Trial) -> tuple[float | None, Any]:
 
 
 def frozen(trial: Trial, spaces: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """Return a trial that has ended, for a study.
-
-    Args:
-        trial: the trial.
-        spaces: the distributions of its parameters.
-        attributes: other facts about it, by name.
-    """
+    """Return a trial that has ended, for a study, with the distributions of its parameters and other facts by name."""
     import optuna
 
     value, state = ending(trial)

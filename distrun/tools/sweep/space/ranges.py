@@ -75,11 +75,7 @@ Range = Choices | Integers | Floats
 
 
 def parse_range(name: str, text: str) -> Range:
-    """Return the range that a text such as `log:1e-4..1e-1` describes.
-
-    Args:
-        name: the parameter, for errors.
-        text: the text.
+    """Return the range of parameter `name` that a text such as `log:1e-4..1e-1` describes.
 
     Raises:
         UsageError: the text is not a range.

@@ -11,7 +11,7 @@ from rich.console import Console
 from distrun.runner.planning.ssh_config import Route, SshOptions
 from distrun.tools.doctor import rendering
 from distrun.tools.doctor.network.pair import rounds
-from distrun.tools.doctor.report import HostCheck, HostReport, LinkReport, Report, Status, worst
+from distrun.tools.doctor.report import HostCheck, HostReport, LinkReport, Report, Status
 from distrun.tools.doctor.shell_commands import ShellCommands
 
 GOOD = HostReport("a", True, (HostCheck("python", Status.OK, "3.11"),))
@@ -28,9 +28,10 @@ CLOSED = LinkReport("c", "a", Status.FAILED, "10.0.0.3", "10.0.0.1", text="c can
 
 
 def test_the_worst_step_is_the_hosts():
-    assert worst([]) is Status.OK
-    assert worst([Status.OK, Status.NOT_TRIED, Status.WARNING]) is Status.WARNING
     assert BAD.status is Status.FAILED
+    assert HostReport("a", True, ()).status is Status.OK
+    warned = [HostCheck("tcp", status) for status in (Status.OK, Status.NOT_TRIED, Status.WARNING)]
+    assert replace(GOOD, steps=tuple(warned)).status is Status.WARNING
 
 
 @pytest.mark.parametrize(
