@@ -13,9 +13,10 @@ import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from distrun.tools.doctor.machine_facts import installed_version
 
 _SMI_TIMEOUT = 15.0  # seconds for nvidia-smi, which is slow on a host with eight GPUs and no persistence daemon
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -75,7 +76,7 @@ def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: s
         [] if _is_virtual(root) else [place.name for place in places if _is_translated(root, place.name)],
         problem,
         cuda_version(load),
-        next((package for package in _CUPY_PACKAGES if _is_installed(package)), ""),
+        next((package for package in _CUPY_PACKAGES if installed_version(package)), ""),
     )
 
 
@@ -86,14 +87,6 @@ def cuda_version(load: Callable[[], Any]) -> int:
         if not load().cuDriverGetVersion(ctypes.byref(version)):
             return version.value
     return 0
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def peers(load: Callable[[], Any]) -> list[list[bool]] | None:
@@ -122,9 +115,8 @@ def _can_access(cuda: Any, one: int, other: int) -> bool:
 
 def nccl() -> str:
     """Return the version of the NCCL that a framework here would load, without importing a framework."""
-    for package in _NCCL_PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(package)
+    if version := next(filter(None, map(installed_version, _NCCL_PACKAGES)), ""):
+        return version
     try:
         library = ctypes.CDLL("libnccl.so.2")
         number = ctypes.c_int()

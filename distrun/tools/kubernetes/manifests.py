@@ -91,19 +91,18 @@ def manifests(job: PodJob, key: str) -> list[Manifest]:
 
 
 def _config_maps(job: PodJob) -> list[Manifest]:
-    pieces = job.bundle.pieces if job.bundle is not None else []
-    data = [{f"piece{number}": base64.b64encode(piece).decode()} for number, piece in enumerate(pieces)]
     return [
-        _object(job, "v1", "ConfigMap", {"immutable": True, "binaryData": item}, name)
-        for name, item in zip(_piece_names(job), data, strict=True)
+        _object(job, "v1", "ConfigMap", {"immutable": True, "binaryData": {f"piece{number}": data}}, name)
+        for number, (name, data) in enumerate(_pieces(job).items())
     ]
 
 
-def _piece_names(job: PodJob) -> list[str]:
-    """Return the names of the ConfigMaps. They depend on the content, and are the same for the same bundle."""
+def _pieces(job: PodJob) -> dict[str, str]:
+    """Return the pieces by the names of their ConfigMaps, which depend on the content: the same for the same bundle."""
     if job.bundle is None:
-        return []
-    return [f"{job.name}-{job.bundle.digest[:8]}-{number}" for number in range(len(job.bundle.pieces))]
+        return {}
+    names = f"{job.name}-{job.bundle.digest[:8]}"
+    return {f"{names}-{number}": base64.b64encode(piece).decode() for number, piece in enumerate(job.bundle.pieces)}
 
 
 def _object(job: PodJob, version: str, kind: str, content: Manifest, name: str | None = None) -> Manifest:
@@ -129,7 +128,7 @@ def _job(job: PodJob) -> Manifest:
 
 
 def _pod(job: PodJob) -> Manifest:
-    sources = [{"configMap": {"name": name}} for name in _piece_names(job)]
+    sources = [{"configMap": {"name": name}} for name in _pieces(job)]
     return {
         "subdomain": job.name,
         "restartPolicy": "Never",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,22 +127,20 @@ class _Pair:
 
     def measure(self, client: ProbedHost, server: ProbedHost) -> _Attempts:
         """Connect one host to the other, measure over the first address that works, and return all attempts."""
-        failed: list[tuple[str, str]] = []
-        for address in self._addresses(server):
-            try:
-                return _Attempts(failed, address, _measure(client, server, address, self._hosts))
-            except HostError as error:
-                failed.append((address, str(error)))
-        return _Attempts(failed)
+        return self._first(server, lambda address: _measure(client, server, address, self._hosts))
 
     def connect(self, client: ProbedHost, server: ProbedHost, has_loss: bool) -> _Attempts:
         """Find out whether one host can connect to the other, and return all attempts."""
+        return self._first(server, lambda address: _connect(client, server, address, has_loss))
+
+    def _first(self, server: ProbedHost, attempt: Callable[[str], tuple[LinkReport, LinkReport] | None]) -> _Attempts:
+        """Call `attempt` with one address of the server after the other, until it raises no HostError."""
         failed: list[tuple[str, str]] = []
         for address in self._addresses(server):
-            trouble = _trouble(client, server, address, has_loss)
-            if trouble is None:
-                return _Attempts(failed, address)
-            failed.append((address, trouble))
+            try:
+                return _Attempts(failed, address, attempt(address))
+            except HostError as error:
+                failed.append((address, str(error)))
         return _Attempts(failed)
 
     def with_closed(self, link: LinkReport, client: ProbedHost, server: ProbedHost, attempts: _Attempts) -> LinkReport:
@@ -156,9 +154,13 @@ class _Pair:
         for address in {family(address): address for address in reversed(shared)}.values():  # the best of each
             if attempts.reached is not None and family(address) == family(attempts.reached):
                 continue
-            trouble = known.get(address) or _trouble(client, server, address, _has_loss(attempts))
-            if trouble is not None:
-                closed.append((address, trouble))
+            try:
+                if address not in known:
+                    _connect(client, server, address, _has_loss(attempts))
+            except HostError as error:
+                known[address] = str(error)
+            if address in known:
+                closed.append((address, known[address]))
         judged = verdicts.with_closed(link, closed)
         if closed and not judged.command:
             judged = replace(judged, command=client.commands.there(f"ping -c 3 {closed[0][0]}"))
@@ -178,14 +180,10 @@ class _Pair:
         return [interface.address for interface in self._networks.of(host.host)[:_MAX_ADDRESSES]]
 
 
-def _trouble(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> str | None:
-    """Return the error when one host connects to an address of the other, or None if it succeeds."""
-    try:
-        with _Listening(server, address) as there:
-            client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
-    except HostError as error:
-        return str(error)
-    return None
+def _connect(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> None:
+    """Connect one host to an address of the other. Raises HostError."""
+    with _Listening(server, address) as there:
+        client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
 
 
 def _by_hand(client: ProbedHost, server: ProbedHost, address: str) -> str:

@@ -37,6 +37,7 @@ TRIALS = [
     trial(3, None, State.FAILED, x="<b>"),
     trial(4, 2.0, x="b"),
 ]
+HEADER = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
 
 
 def test_the_best_is_first_and_what_diverged_or_failed_is_last():
@@ -91,7 +92,7 @@ def full_disk(size):
 
 
 def test_lines_for_which_there_was_no_room_are_written_when_there_is(tmp_path):
-    record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
+    record = Record(tmp_path, HEADER)
     with full_disk(100):
         record.ended(TRIALS[0], ["t.py"])
         assert record.problem == "File too large"
@@ -105,7 +106,7 @@ def test_lines_for_which_there_was_no_room_are_written_when_there_is(tmp_path):
 def test_steps_that_are_no_numbers_are_strings_in_json(tmp_path):
     odd = trial(0, 1.0, x="a")
     odd.reports = [(math.inf, 2.0), (math.nan, 1.0)]
-    record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
+    record = Record(tmp_path, HEADER)
     record.ended(odd, ["t.py"])
     record.close()
     write_results(tmp_path, parse_words(["t.py", "x=a|b"]), 1, True, [odd])
@@ -117,22 +118,20 @@ def test_steps_that_are_no_numbers_are_strings_in_json(tmp_path):
 
 
 def test_a_sweep_that_is_resumed_on_a_full_disk_can_be_resumed_later(tmp_path):
-    header = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
-    Record(tmp_path, header).close()
+    Record(tmp_path, HEADER).close()
     with full_disk(10), pytest.raises(UsageError, match="cannot be written: File too large"):
-        Record(tmp_path, header)
-    assert read(str(tmp_path)).header == header
-    Record(tmp_path, header).close()
+        Record(tmp_path, HEADER)
+    assert read(str(tmp_path)).header == HEADER
+    Record(tmp_path, HEADER).close()
 
 
 def test_one_sweep_at_a_time_writes_a_record(tmp_path):
-    header = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
-    record = Record(tmp_path, header)
+    record = Record(tmp_path, HEADER)
     with pytest.raises(UsageError, match="is in use: another distrun sweep writes its results there; wait until"):
         Record(tmp_path, Header(["other.py"], [], {}, "grid", False))
-    assert read(str(tmp_path)).header == header
+    assert read(str(tmp_path)).header == HEADER
     record.close()
-    Record(tmp_path, header).close()
+    Record(tmp_path, HEADER).close()
 
 
 def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
