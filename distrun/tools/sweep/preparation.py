@@ -35,7 +35,7 @@ from distrun.tools.sweep.plan import SweepPlan
 from distrun.tools.sweep.planning import TrialPlanner
 from distrun.tools.sweep.policy.halving import Halving
 from distrun.tools.sweep.policy.policy import Limits
-from distrun.tools.sweep.policy.trials import Trial, finished
+from distrun.tools.sweep.policy.trials import Trial
 from distrun.tools.sweep.policy.upcoming import Source
 from distrun.tools.sweep.results.record import Earlier, Header, Record, is_there, read
 from distrun.tools.sweep.search.listed import Listed, grid, size_in_words
@@ -69,7 +69,7 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
         _check_script(parts, first.agents)
     spares = _spares(options, parts, header.ranks)
     source = _source(options, header, space, earlier)
-    done = () if earlier is None else tuple(finished(earlier.trials))
+    done = () if earlier is None else tuple(earlier.finished)
     listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
     return SweepPlan(
         first=replace(first, notes=(*first.notes, _size_note(header, space, source, slots))),
@@ -225,7 +225,7 @@ def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPla
 
 def _source(options: Mapping[str, Any], header: Header, space: Template, earlier: Earlier | None) -> Source:
     """Return the source that chooses the values of trials."""
-    done = [] if earlier is None else finished(earlier.trials)
+    done = [] if earlier is None else earlier.finished
     if header.kind == "grid":
         if options["seed"] is not None:
             raise UsageError(

@@ -13,9 +13,10 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from distrun.contract.elastic.messages import Activated, Report
 from distrun.runner.decisions import events
@@ -96,7 +97,7 @@ class Policy:
         self._halving = halving
         self._hosts = Hosts(slots)
         self._agents: set[str] = set()
-        self._processes = itertools.count()
+        self._new_process: Callable[[], int] = partial(next, itertools.count())
         self._spares = Spares(limits.spares, self._new_process)
         self._running = Running(limits.grace, halving)
         self._stranded_at: float | None = None
@@ -309,9 +310,6 @@ class Policy:
         self._running.add(trial)
         self._spares.trial_began(hosts, now)
         return StartTrial(trial)
-
-    def _new_process(self) -> int:
-        return next(self._processes)
 
     # --- the end
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -103,8 +102,3 @@ class Trial:
         """Note the failure of a rank. The first one that is not a consequence of another counts."""
         if self.failure is None or (self.is_consequence and not is_consequence):
             self.failure, self.is_consequence = failure, is_consequence
-
-
-def finished(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that are not run again when a sweep is resumed. Failed ones are, since they may succeed now."""
-    return [trial for trial in trials if trial.state in (State.COMPLETE, State.PRUNED)]

@@ -162,6 +162,11 @@ class Earlier:
     """All trials. Trials that were running are waiting again."""
 
     @property
+    def finished(self) -> list[Trial]:
+        """The trials that are not run again. Failed ones are, since they may succeed now."""
+        return [trial for trial in self.trials if trial.state in (State.COMPLETE, State.PRUNED)]
+
+    @property
     def unfinished(self) -> list[Values]:
         """The values of the trials that must run again."""
         return [trial.values for trial in self.trials if trial.state in (State.WAITING, State.FAILED)]
