@@ -170,33 +170,30 @@ class Sweep:
 
     def _act(self, decided: list[actions.Action]) -> None:
         for action in decided:
-            self._perform(action)
-
-    def _perform(self, action: actions.Action) -> None:
-        match action:
-            case actions.StartTrial(trial):
-                self._processes.start(trial, self._reporter.began(trial))
-                self._log(f"trial {trial.number} begins on {', '.join(trial.hosts)}")
-            case actions.TrialEnded(trial):
-                self._reporter.ended(trial, self._policy.trials)
-            case actions.Tell(processes, verdict):
-                self._processes.tell(processes, verdict)
-            case EndProcesses(processes, grace):
-                self._processes.end(processes, grace)
-            case actions.ReleaseProcesses(processes):
-                self._processes.release(processes)
-            case actions.StartSpares(hosts):
-                self._processes.start_spares(hosts)
-            case ConnectHosts(hosts):
-                self._hosts.connect(host for host in self._plan.slots if host in hosts)
-            case Say(text):
-                self._say(text)
-            case CleanUpAfter(host):
-                self._hosts.sweep(host)
-            case FinishAgents(grace):
-                self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
-            case KillAgents():
-                self._agents.kill()
+            match action:
+                case actions.StartTrial(trial):
+                    self._processes.start(trial, self._reporter.began(trial))
+                    self._log(f"trial {trial.number} begins on {', '.join(trial.hosts)}")
+                case actions.TrialEnded(trial):
+                    self._reporter.ended(trial, self._policy.trials)
+                case actions.Tell(processes, verdict):
+                    self._processes.tell(processes, verdict)
+                case EndProcesses(processes, grace):
+                    self._processes.end(processes, grace)
+                case actions.ReleaseProcesses(processes):
+                    self._processes.release(processes)
+                case actions.StartSpares(hosts):
+                    self._processes.start_spares(hosts)
+                case ConnectHosts(hosts):
+                    self._hosts.connect(host for host in self._plan.slots if host in hosts)
+                case Say(text):
+                    self._say(text)
+                case CleanUpAfter(host):
+                    self._hosts.sweep(host)
+                case FinishAgents(grace):
+                    self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
+                case KillAgents():
+                    self._agents.kill()
 
     # --- the end
 

@@ -192,9 +192,7 @@ def read(path: str) -> Earlier:
             f"--resume {path!r} is no sweep that can be resumed ({reason}): give the directory that its --output "
             "named, with sweep.json and trials.jsonl"
         ) from None
-    trials: dict[int, Trial] = {}
-    for trial in _trials(lines):
-        trials[trial.number] = trial
+    trials = {trial.number: trial for trial in _trials(lines)}  # the last line about each
     return Earlier(folder, header, list(trials.values()))
 
 

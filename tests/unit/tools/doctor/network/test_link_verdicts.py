@@ -47,7 +47,7 @@ def test_a_pair_without_a_connection_names_both_addresses():
 
 
 def test_a_family_that_is_closed_is_a_warning_of_a_link_that_works():
-    link = LinkReport("b", "a", Status.OK, "fd00::2", "fd00::1", 1e-4, 1e9, "8 Gbit/s")
+    link = LinkReport("b", "a", Status.OK, "fd00::2", "fd00::1", 1e-4, 1e9, text="8 Gbit/s")
     assert verdicts.with_closed(link, []) == link
     warned = verdicts.with_closed(link, [("10.0.0.1", "no answer within 4 s")])
     assert warned.status is Status.WARNING
