@@ -112,16 +112,16 @@ class HostChecks:
         try:
             self.probe = ProbeClient(self._access.start(self._python), self._options.timeout)
         except HostError as error:
-            if "distrun is not installed" in str(error):  # so its Python works
+            if "distrun is not installed" in str(error):
                 self._refusal = error
-                return HostCheck("python", Status.OK, self._python)
-            if _OLDER.search(str(error)):
+            elif _OLDER.search(str(error)):
                 self._refusal = HostError(
                     "an older distrun is installed there, which has no doctor; "
                     f"run there {install_command(self._python)}"
                 )
-                return HostCheck("python", Status.OK, self._python)
-            raise
+            else:
+                raise
+            return HostCheck("python", Status.OK, self._python)  # which works
         answer = self.probe.versions
         note = check_compatibility(answer, self._python, answer.distrun)
         text = f"{self._python} ({answer.python})"

@@ -31,12 +31,11 @@ from distrun.tools.sweep.policy.actions import (
     StartTrial,
     TrialEnded,
 )
-from distrun.tools.sweep.policy.failures import judge, too_many
 from distrun.tools.sweep.policy.halving import Halving
 from distrun.tools.sweep.policy.hosts import Hosts, Slots, place
 from distrun.tools.sweep.policy.running import Running, end_ranks
 from distrun.tools.sweep.policy.spares import Spares
-from distrun.tools.sweep.policy.trials import Member, State, Trial
+from distrun.tools.sweep.policy.trials import Member, State, Trial, judge, too_many
 from distrun.tools.sweep.policy.upcoming import Source, Upcoming
 
 _LEAVE_TIMEOUT = 5.0  # seconds that agents have to leave when everything below them has been killed
