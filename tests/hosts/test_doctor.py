@@ -127,8 +127,7 @@ def test_a_changed_and_an_unknown_key(doctor, home, alpha, beta, tmp_path):
 def test_a_refused_login(doctor, home, alpha, tmp_path):
     make_key(tmp_path / "stranger")
     home.config.write_text(f"Host alpha\n  HostName {alpha.address}\n  User root\n")
-    report = doctor("-H", "alpha", "-i", str(tmp_path / "stranger"), status=1)
-    found = failure(report, "alpha", "login")
+    found = failure(doctor("-H", "alpha", "-i", str(tmp_path / "stranger"), status=1), "alpha", "login")
     assert "root may not log in there" in found["text"]
     assert "ssh-copy-id root@alpha" in found["remedy"]
     assert found["command"] == f"ssh -o BatchMode=yes -i {tmp_path}/stranger root@alpha true"
@@ -163,8 +162,7 @@ def wrapper(tmp_path, code):
 
 def test_another_version_of_distrun(doctor, alpha, tmp_path):
     code = f"import sys; sys.path.insert(0, {ROOT!r})\nimport distrun; distrun.__version__ = '0.0.7'\n"
-    report = doctor("-H", "alpha", "--python", wrapper(tmp_path, code), status=1)
-    found = failure(report, "alpha", "distrun")
+    found = failure(doctor("-H", "alpha", "--python", wrapper(tmp_path, code), status=1), "alpha", "distrun")
     assert "distrun 0.0.7 is installed there and 0." in found["text"]
     assert "-m pip install " in found["remedy"]
 
@@ -201,8 +199,7 @@ def test_hosts_behind_a_jump_host(doctor, home, alpha, beta, network):
     assert steps(report, "alpha")["tcp"]["text"] == f"{alpha.address} port 22 through beta"
     bastion = f"Host alpha\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
     home.config.write_text(bastion + home.config.read_text())
-    report = doctor("-H", "alpha", status=1)
-    found = failure(report, "alpha", "tcp")
+    found = failure(doctor("-H", "alpha", status=1), "alpha", "tcp")
     assert "its jump host bastion" in found["text"]
 
 

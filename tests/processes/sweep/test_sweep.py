@@ -119,21 +119,6 @@ def test_a_trial_that_fails_has_its_story_in_all_places_and_ends_nothing(sweep):
     assert "b is <wrong>" in run.results.study.trials[1].user_attrs["story"]
 
 
-@pytest.mark.full
-def test_a_command_that_fails_alike_from_the_beginning_is_given_up(sweep):
-    run = sweep("--grid", "-H", "localhost:1", command=["false", "x=1..9"])
-    assert run.wait() == 1
-    assert run.results.states == ["failed"] * 3
-    assert b"the first 3 trials have all failed alike" in run.stderr.data
-
-
-def test_seeds_have_mean_and_deviation(sweep):
-    code = "import sys; print('loss', 1 + int(sys.argv[1].partition('=')[2]))"
-    run = sweep("--seeds", "3", "--metric", "loss", command=[sys.executable, "-c", code])
-    assert run.wait() == 0
-    assert "2 ± 1 over 3 seeds".encode() in run.stderr.data
-
-
 def test_trials_begin_in_spares_which_run_the_script_as_if_started_just_now(sweep):
     script = """
 import json
@@ -168,14 +153,3 @@ def test_a_sweep_is_resumed_without_repeating_what_is_done(sweep, tmp_path):
     assert (other.wait(), anew.wait()) == (2, 2)
     assert b"a sweep of another command" in other.stderr.data
     assert b"go on with that one by --resume" in anew.stderr.data
-
-
-@pytest.mark.full
-def test_without_optuna_a_search_is_refused_with_the_remedy(distrun, tmp_path):
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "optuna.py").write_text("raise ModuleNotFoundError('No optuna', name='optuna')")
-    output, hidden = ("--output", str(tmp_path / "o")), {"PYTHONPATH": str(tmp_path / "hidden")}
-    run = distrun("sweep", *output, "true", "x=1..2", **hidden)
-    assert run.wait() == 2
-    assert b"pip install 'distrun[sweep]'" in run.stderr.data
-    assert distrun("sweep", "--grid", *output, "true", "x=1..2", **hidden).wait() == 0

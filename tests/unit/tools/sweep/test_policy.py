@@ -274,6 +274,7 @@ def test_failures_end_a_sweep_when_there_are_too_many(most, ends_after):
         count += 1
     assert count == ends_after
     assert sweep.policy.status == 1
+    assert ("the first 3 trials have all failed alike" in sweep.policy.failure) == (most is None)
 
 
 @pytest.mark.parametrize(("ended", "status"), [(0, 1), (1, 0)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 import pytest
 
@@ -133,6 +135,13 @@ def test_a_sweep_has_defaults(prepared):
     assert plan.metric is None
     assert plan.source.total == 2
     assert plan.halving.judge(0, 1, 9.0)
+
+
+def test_without_optuna_a_search_is_refused_with_the_remedy_and_a_grid_is_not(prepared, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match=r"pip install 'distrun\[sweep\]'"):
+        prepared("true", "x=1..2")
+    assert prepared("--grid", "true", "x=1..2").source.total == 2
 
 
 def test_the_time_of_a_sweep_is_a_number():

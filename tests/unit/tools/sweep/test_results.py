@@ -18,7 +18,7 @@ from distrun.tools.sweep.policy.trials import Member, State, Trial
 from distrun.tools.sweep.results.ending import write_results
 from distrun.tools.sweep.results.ranking import best, groups, ranked
 from distrun.tools.sweep.results.record import Header, Record, read
-from distrun.tools.sweep.results.sentences import ended
+from distrun.tools.sweep.results.sentences import ended, summary
 from distrun.tools.sweep.results.study import write_study
 from distrun.tools.sweep.results.table import PlainTable, lines
 from distrun.tools.sweep.space.command_line import parse_words
@@ -53,6 +53,10 @@ def test_trials_that_differ_in_the_seed_are_one_group():
     first, second = groups(trials, minimizes=False)
     assert (first.values, first.mean, first.deviation) == ({"lr": "0.2"}, 4.0, 1.0)
     assert second.mean == 1.0
+    assert summary(trials, False, "it is there")[1:] == [
+        "4 ± 1 over 3 seeds (lr=0.2)",
+        "1 ± 1 over 3 seeds (lr=0.1)",
+    ]
 
 
 def test_a_record_is_read_as_it_was_written_and_survives_a_torn_line(tmp_path):
