@@ -53,11 +53,9 @@ class Attempt:
 
 
 def report(attempts: Sequence[Attempt] | None = None, verbose: bool = False) -> str:
-    """Try everything, as many attempts at a time as there are cores, and return the results as text.
+    """Try everything, or these attempts, as many at a time as there are cores, and return the results as text.
 
-    Args:
-        attempts: the attempts to make. None = all.
-        verbose: whether the whole reason is given where something does not work, instead of its last line.
+    With `verbose`, the whole reason is given where something does not work, instead of its last line.
     """
     attempts = ATTEMPTS if attempts is None else attempts
     tried = list(dict.fromkeys(attempt.try_it for attempt in attempts))  # some serve two entries

@@ -65,20 +65,16 @@ def _arrow(link: LinkReport) -> str:
 
 def on_terminal(report: Report, console: Console) -> None:
     """Print the report as tables."""
-    for part in _parts(report):
-        console.print(part)
-
-
-def _parts(report: Report) -> Iterator[RenderableType]:
-    yield _steps(report)
-    if report.links:
-        yield _matrix(report) if len(report.hosts) <= _MAX_COLUMNS else _list(report.links)
-        troubles = [link for link in report.links if link.status is not Status.OK]
-        if troubles and len(report.hosts) <= _MAX_COLUMNS:
-            yield _list(troubles)
+    console.print(_steps(report))
+    if report.links and len(report.hosts) <= _MAX_COLUMNS:
+        console.print(_matrix(report))
+        if troubles := [link for link in report.links if link.status is not Status.OK]:
+            console.print(_list(troubles))
+    elif report.links:
+        console.print(_list(report.links))
     for note in report.notes:
-        yield Text(f"note: {note}", style=_COLOURS[Status.WARNING])
-    yield Text(report.summary, style=_COLOURS[Status.OK if report.ok else Status.FAILED])
+        console.print(Text(f"note: {note}", style=_COLOURS[Status.WARNING]))
+    console.print(Text(report.summary, style=_COLOURS[Status.OK if report.ok else Status.FAILED]))
 
 
 def _steps(report: Report) -> RenderableType:

@@ -15,13 +15,7 @@ class ShellCommands:
     """Commands for one host, to be typed on this machine."""
 
     def __init__(self, route: Route | None, python: str, wdir: str, node: str = "") -> None:
-        """
-        Args:
-            route: the route to the host by SSH, or None for this machine, or if srun reaches the host.
-            python: the host's Python.
-            wdir: the working directory of the ranks.
-            node: Slurm's name of the host if srun reaches it, else empty.
-        """
+        """`route` is None for this machine, and if srun reaches the host, whose name there is then `node`."""
         self._route = route
         home, rest = ("~/", python[2:]) if python.startswith("~/") else ("", python)
         self._python = home + quote(rest)

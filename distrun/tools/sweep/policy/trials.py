@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -81,6 +82,12 @@ class Trial:
     def value(self) -> float | None:
         """The last value that was reported or, without reports, printed. None: there is none."""
         return self.reports[-1][1] if self.reports else self.printed
+
+    @property
+    def outcome(self) -> float | None:
+        """The value, if the trial is complete and did not diverge."""
+        value = self.value if self.state is State.COMPLETE else None
+        return value if value is not None and math.isfinite(value) else None
 
     @property
     def step(self) -> float | None:

@@ -89,7 +89,7 @@ class Record:
         try:
             self._lock()
             write_whole(folder / _HEADER, json.dumps(asdict(header), indent=2) + "\n")
-            if _is_torn(folder / _TRIALS):
+            if (folder / _TRIALS).read_bytes()[-1:] not in (b"", b"\n"):  # its launcher was killed, or the disk full
                 self._file.write(b"\n")
         except OSError as error:
             self._file.close()
@@ -220,11 +220,6 @@ def _not_writable(folder: Path, error: OSError) -> UsageError:
         f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write, with room on "
         "its disk"
     )
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether a file ends in the middle of a line, because its launcher was killed or the disk was full."""
-    return path.read_bytes()[-1:] not in (b"", b"\n")
 
 
 def _trials(lines: list[str]) -> Iterator[Trial]:
