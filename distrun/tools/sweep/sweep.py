@@ -61,7 +61,7 @@ class Sweep:
         self._agents = Agents(self, self._log)
         self._suspension = Suspension(self._agents, signal.SIGSTOP)
         self._policy = Policy(plan.slots, plan.limits, plan.source, plan.halving, plan.earlier)
-        self._processes = Processes(self._agents, plan.planner, plan.split, plan.modules)
+        self._processes = Processes(self._agents, plan)
         starter = make_starter or self._usual_starter
         self._hosts = Hosts(self._agents, plan.planner, plan.hosts, plan.first.job, None, starter, self.post)
         view = make_view(self._say, self._suspension.now())
