@@ -73,17 +73,15 @@ class _Trial:
         if self._channel is None:
             return
         if self._is_first:
-            self._send(self._channel, Report(self._reports, value, self._reports if step is None else step))
+            message = Report(self._reports, value, self._reports if step is None else step)
+            try:
+                self._channel.send(encode(message))
+            except OSError as error:
+                raise LaunchError(f"the launcher of the sweep is gone ({error.strerror})") from None
         if self._is_pruned:
             self._await_verdict(self._channel)
             if not self._verdict.goes_on:
                 raise TrialPruned
-
-    def _send(self, channel: socket.socket, message: Report) -> None:
-        try:
-            channel.send(encode(message))
-        except OSError as error:
-            raise LaunchError(f"the launcher of the sweep is gone ({error.strerror})") from None
 
     def _await_verdict(self, channel: socket.socket) -> None:
         while self._verdict.goes_on and self._verdict.number < self._reports:
