@@ -12,30 +12,12 @@ import time
 
 import pytest
 from session.tiers import one_in_gate
-from without_launcher.unlaunched_ranks import check_a_kill, listening_ports, ready
+from without_launcher.unlaunched_ranks import listening_ports, ready
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 
 GATE = pytest.mark.gate
-
-
-# Killed, stopped and gone: see tests/unit/runtime/engine/test_deaths.py for who is named for which death -----------
-
-
-@pytest.mark.parametrize(
-    ("scenario", "hosts", "victim"),
-    [
-        pytest.param("waiting", (2, 2), 0, marks=GATE),
-        pytest.param("working", (1, 2), 2, marks=GATE),
-        ("waiting", (1, 1, 1), 1),
-        ("working", (2, 2), 3),
-        ("working in a set", (2, 2), 1),
-        ("working in a set", (2, 2), 3),
-    ],
-)
-def test_a_killed_rank_is_named_on_every_host(ranks, scenario, hosts, victim):
-    check_a_kill(ranks, scenario, hosts, victim)
 
 
 @GATE
@@ -57,30 +39,15 @@ def test_a_stopped_rank_is_a_stall_and_the_job_goes_on(ranks, victim):
     assert everybody[0].end() == -signal.SIGKILL
 
 
-@GATE
-def test_an_idle_job_over_hosts_costs_nothing(ranks):
-    everybody = ranks("idle", hosts=(1, 2))
-    for rank in everybody:
-        rank.stdout.wait_for("idle")
-    for rank in ranks("missing"):  # the time in which they are watched is the life of another job
-        assert rank.end() == 0
-    for rank in everybody:
-        rank.tell("enough")
-    for rank in everybody:
-        assert rank.end() == 0, rank.stderr.text
-        cpu, switches = rank.stdout.text.split()[-2:]
-        assert float(cpu) <= 0.01, f"an idle rank used {cpu} s of processor time"
-        assert int(switches) <= 10, f"an idle rank woke up {switches} times"
-
-
 # Starting -------------------------------------------------------------------------------------------------------------
 
 
+@GATE
 @pytest.mark.parametrize(
     ("absent", "said"),
     [
-        pytest.param(1, r"rank 1 of 2 did not call init\(\) within 0.5 s at 127", marks=GATE),
-        pytest.param(0, r"rank 1 did not find rank 0 within 0.5 s: ", marks=GATE),
+        (1, r"rank 1 of 2 did not call init\(\) within 0.5 s at 127"),
+        (0, r"rank 1 did not find rank 0 within 0.5 s: "),
     ],
 )
 def test_a_rank_that_never_comes_is_named_in_time(ranks, absent, said):

@@ -1,4 +1,7 @@
-"""A rank dies where hosts exchange quantised arrays, where leaders of hosts pass messages on, and while all start."""
+"""A rank dies, in each mode that several hosts may work in: whatever travels, whoever passes messages on, as all start.
+
+Who is named for which death is shown by the histories in tests/unit/runtime/engine/test_deaths.py.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,10 @@ RELAYED = {"DISTRUN_FAN_OUT": "1"}
 @pytest.mark.parametrize(
     ("scenario", "hosts", "victim", "environ"),
     [
+        pytest.param("waiting", (2, 2), 0, {}, marks=GATE),
+        pytest.param("working", (1, 2), 2, {}, marks=GATE),
+        *(("waiting", (1, 1, 1), 1, {}), ("working", (2, 2), 3, {})),
+        *(("working in a set", (2, 2), victim, {}) for victim in (1, 3)),
         pytest.param("waiting", (1, 2, 1), 3, RELAYED, marks=GATE),
         *(("waiting", (1, 2, 1), 0, RELAYED), ("working", (1, 2, 1), 2, RELAYED)),
         ("working", (1, 2, 1), 1, {**RELAYED, "DISTRUN_WIRE_DTYPE": "int8"}),
@@ -26,7 +33,7 @@ RELAYED = {"DISTRUN_FAN_OUT": "1"}
         ("working", (1, 1, 1), 2, {"DISTRUN_ALGORITHM": "halving-doubling"}),
     ],
 )
-def test_a_killed_rank_is_named_in_each_mode(ranks, scenario, hosts, victim, environ):
+def test_a_killed_rank_is_named_on_every_host(ranks, scenario, hosts, victim, environ):
     check_a_kill(ranks, scenario, hosts, victim, **environ)
 
 

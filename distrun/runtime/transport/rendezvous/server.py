@@ -61,7 +61,8 @@ class Server(Participant):
             sockets = _listen_at(self.endpoint.addresses, allowed, self.mine.hostname)
             for opened in sockets:
                 undo.callback(opened.close)
-            greeting, key = self._credentials()
+            greet = self.endpoint.greeting
+            greeting, key = (b"", self.endpoint.known_key) if greet is None else greet()
             listener = Listener(sockets, key, greeting, self.endpoint.is_encrypted)
             undo.callback(listener.close)
             address, port = listener.endpoints[0]
@@ -78,12 +79,6 @@ class Server(Participant):
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
         is_encrypted, is_relayed = self.endpoint.is_encrypted, self._is_relayed()
         return Rendezvous(members, dict(agreed), control, alarms, listener, key, is_encrypted, is_relayed)
-
-    def _credentials(self) -> tuple[bytes, bytes]:
-        """Return the greeting to send to clients, and the job key."""
-        if self.endpoint.greeting is not None:
-            return self.endpoint.greeting()
-        return b"", self.endpoint.known_key
 
     def _await_ranks(self, listener: Listener) -> None:
         with select.epoll() as epoll:
