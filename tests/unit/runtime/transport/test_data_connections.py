@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from in_process.connected_ranks import MEMBERS
 from in_process.hosts_of_threads import reductions_for_threads as reductions_for_threads
 
 from distrun.errors import BootstrapError
+from distrun.host.connections import listener
 from distrun.host.connections.listener import Listener, listen, listen_at
 from distrun.runtime.backends.rail import Rail, first_partners
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
@@ -54,11 +56,11 @@ class Job:
         self._barrier = threading.Barrier(3)
 
     def _connections(self, rank: int, timeout: float) -> DataConnections:
-        listener = Listener([listen("127.0.0.1")], KEY)
-        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener, is_encrypted=False)
+        listening = Listener([listen("127.0.0.1")], KEY)
+        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listening, is_encrypted=False)
         layout, local_group = HostLayout.of("abc", rank), self.local_groups[rank]
         made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)
-        listener.close()
+        listening.close()
         return made
 
     def tell(self, rank: int, port: int) -> list[int]:
@@ -138,6 +140,25 @@ def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(three,
     results = at_once(work, range(3))
     assert all((array == 3 * (3 * np.arange(50_000) + 3)).all() for array in results)
     assert job.streams() == [[1, 2], [0, 2], [0, 1]]  # so few hosts exchange broadcasts directly
+
+
+def test_strangers_at_the_port_of_a_rank_delay_nobody(three, monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # waiting for one would take too long
+    job, strangers = Job(three), []
+    tell = job.tell
+
+    def tell_after_strangers(rank: int, port: int) -> list[int]:
+        for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000) if port else ():
+            strangers.append(socket.create_connection(("127.0.0.1", port)))
+            strangers[-1].setblocking(False)
+            strangers[-1].send(words)
+        return tell(rank, port)
+
+    monkeypatch.setattr(job, "tell", tell_after_strangers)
+    swap(job.add(0, 1, 2), (0, 1, 2))
+    assert len(strangers) == 6  # at the ports of two
+    for each in strangers:
+        each.close()
 
 
 def test_nobody_listens_where_all_connections_are_there(three):
