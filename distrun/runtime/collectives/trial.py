@@ -56,12 +56,7 @@ class _Trial:
     """This process as a rank of a trial."""
 
     def __init__(self, channel: socket.socket | None, is_first: bool, is_pruned: bool) -> None:
-        """
-        Args:
-            channel: the control channel, or None if it is not open in this process.
-            is_first: whether this is rank 0, whose values count.
-            is_pruned: whether trials are pruned, so that the launcher sends verdicts.
-        """
+        """`channel` is None if it is not open in this process. `is_first`: this is rank 0, whose values count."""
         self._channel = channel
         self._is_first = is_first
         self._is_pruned = is_pruned

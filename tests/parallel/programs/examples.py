@@ -181,11 +181,3 @@ class SameEverywhere:
             for other in others:
                 differing = [place for place, pair in enumerate(zip(mine, other, strict=True)) if len(set(pair)) > 1]
                 assert not differing, f"the bits of results {differing} of process set {number} differ between ranks"
-
-
-def same(actual: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
-    """Equal in dtype, shape and every element."""
-    assert actual.dtype == expected.dtype, (actual.dtype, expected.dtype)
-    assert actual.shape == expected.shape, (actual.shape, expected.shape)
-    equal = (actual == expected) | ((actual != actual) & (expected != expected))
-    assert bool(np.all(equal)), (actual, expected)

@@ -27,7 +27,6 @@ from distrun.runtime.transport.rendezvous.protocol import Addresses
 from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 _DIAL_INTERVAL = 12.0  # seconds: more than a handshake may take
-_LOCAL_TIMEOUT = 5.0  # seconds for a handshake within the host
 _BUFFER = 1 << 21  # bytes in the socket's buffer, if the kernel allows it: the other side is woken less often
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.05  # seconds between attempts: no event reports that a socket appears
 Attach = Callable[[Peer, socket.socket], None]
@@ -111,7 +110,7 @@ class RankListeners:
         key, introduction = self._rendezvous.key or b"", {"rank": self._rank}
         for name in names.to_try():
             with suppress(OSError, BootstrapError):  # it does not listen yet, or another process does
-                connection = connect_locally(name, key, introduction, time.monotonic() + _LOCAL_TIMEOUT, self)
+                connection = connect_locally(name, key, introduction, time.monotonic() + _DIAL_INTERVAL, self)
                 _enlarge_buffer(connection)
                 return connection
         return None

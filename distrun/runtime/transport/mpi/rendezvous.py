@@ -135,11 +135,7 @@ def _own_endpoint(network: str, keys: KeyPair | None, publics: Sequence[bytes]) 
     """Return rank 0's message to all ranks, and the job key that it has made.
 
     If the job cannot start, the message has a sentence about the reason instead, so that the others need not time out.
-
-    Args:
-        network: see `find`.
-        keys: rank 0's own key pair.
-        publics: the public keys of all ranks, zeros for a rank that has none.
+    `publics` are the public keys of all ranks, zeros for a rank that has none.
     """
     try:
         present = own_interfaces()

@@ -296,8 +296,7 @@ class Requests:
     def _abandon(self) -> None:
         if self._afterwards is not None:
             self._afterwards.end()
-        _abandoned.append([request for request in self._posted if request])
-        abort_at_exit()
+        keep([request for request in self._posted if request])
 
     def close(self) -> None:
         """Free the communicator if this object owns it. If the job has failed, make sure that this process can end.
