@@ -82,12 +82,6 @@ def _cooldown(text: str | None) -> tuple[float, float] | None:
 def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: float, ssh: SshOptions) -> ElasticPlan:
     """Check a request against this machine and plan it.
 
-    Args:
-        request: the user's request, as of any job.
-        elastic: what makes the job elastic.
-        grace: seconds from SIGTERM to SIGKILL.
-        ssh: how to reach other hosts.
-
     Raises:
         UsageError: the request cannot be met.
     """
@@ -120,16 +114,6 @@ def plan_hosts(
     launcher: str,
 ) -> ElasticPlan:
     """Return the plan of an elastic job whose first hosts are known.
-
-    Args:
-        request: what is to run.
-        hosts: the first hosts, with their slots.
-        np: the number of ranks at first.
-        options: the limits.
-        listed: gets these hosts.
-        context: the facts of the launcher, with the routes to the hosts.
-        grace: seconds from SIGTERM to SIGKILL.
-        launcher: how agents are started.
 
     Raises:
         UsageError: the request cannot be met.
@@ -201,12 +185,7 @@ def _horovods_timeout() -> float | None:
 
 
 def _hosts(request: LaunchRequest, default: int) -> list[Host]:
-    """Return the hosts with their slots, which are enough for the ranks at the start.
-
-    Args:
-        request: the request.
-        default: the slots of this machine if no host is listed.
-    """
+    """Return the hosts with their slots, which are enough for the ranks at the start. With none listed, it is this machine."""
     given = with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe)
     bare = 1 if request.hosts else default
     placed = {host.name: ranks for host, ranks in place(given, request.np, bare, oversubscribe=request.oversubscribe)}

@@ -97,10 +97,6 @@ def _parse_entry(text: str) -> list[Host]:
 def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
     """Parse the contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line. `#` starts a comment.
 
-    Args:
-        text: the contents.
-        file: the file's name, for errors.
-
     Raises:
         UsageError: a line cannot be understood, or no line names a host.
     """
@@ -178,10 +174,6 @@ def _slots(value: str, text: str) -> int:
 
 def expand(text: str, remedy: str = "correct it") -> list[str]:
     """Return the names in the list `text`: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
-
-    Args:
-        text: the list.
-        remedy: the remedy for the error message.
 
     Raises:
         UsageError: the text is not such a list.

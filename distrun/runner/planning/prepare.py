@@ -45,11 +45,6 @@ class CommandError(UsageError):
 def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -> LaunchPlan:
     """Check a request against this machine and plan it.
 
-    Args:
-        request: the user's request.
-        grace: seconds from SIGTERM to SIGKILL.
-        ssh: the flags for reaching other hosts.
-
     Raises:
         UsageError: the request cannot be met. A CommandError if that is because of the command.
     """

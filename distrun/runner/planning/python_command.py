@@ -82,13 +82,7 @@ def _is_python(word: str) -> bool:
 
 
 def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) -> tuple[str, ...]:
-    """Return the command that runs a plain script in zero-line mode (`distrun.auto`).
-
-    Args:
-        command: the command of the plain script.
-        mode: the value of `--auto`.
-        path: the PATH that the command is searched on.
-        wdir: the directory that it runs in.
+    """Return the command that runs a plain script in zero-line mode (`distrun.auto`). For `path` see `split`.
 
     Raises:
         UsageError: the command is not a Python script.

@@ -161,12 +161,7 @@ class Processes:
         self.unenrolled = set(self.members) - self.enrolled
 
     def end(self, numbers: Iterable[int], give_up: float) -> frozenset[int]:
-        """Note that processes are being ended, and return those that were not being ended before.
-
-        Args:
-            numbers: the processes.
-            give_up: the time when members are no longer waited for.
-        """
+        """Note that processes are being ended, and return those that were not before. Members are given up at a time."""
         ended = []
         for number in list(numbers):
             process = self.alive[number]

@@ -147,13 +147,7 @@ def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
 
 
 def as_rank(mpi: MpiImplementation, command: Sequence[str], counts: Sequence[int]) -> list[str]:
-    """Return `command` wrapped in a shell that sets RANK and the like, for scripts of other frameworks.
-
-    Args:
-        mpi: the MPI whose mpirun runs it.
-        command: the user's command.
-        counts: the number of ranks on each host.
-    """
+    """Return `command` wrapped in a shell that sets RANK and the like. `counts` are the ranks on each host."""
     names = _HYDRA_NAMES if mpi.is_hydra else [f"OMPI_{name}" for name in _OPENMPI_NAMES]
     told = dict(zip(("rank", "size", "local_rank", "local_size"), (f"{{{name}}}" for name in names), strict=True))
     return ["sh", "-c", _RANK_SCRIPT.format(counts=" ".join(map(str, counts)), **told), "sh", *command]
