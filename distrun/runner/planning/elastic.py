@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distrun.contract.elastic.messages import SPARE
+from distrun.contract.elastic.variables import SPARE
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
@@ -142,7 +142,7 @@ class ElasticPlanner:
     def _master_endpoint(
         self, hosts: Sequence[str], port: int, first: HostInfo
     ) -> tuple[MasterEndpoint, dict[str, dict[str, str]], dict[str, str]]:
-        """Return the master endpoint, with a port of the first host, and by host the default variables and the address."""
+        """Return the master endpoint, with this port of the first host, and by host the defaults and the address."""
         if len(hosts) == 1:
             return MasterEndpoint("127.0.0.1", port), {}, {hosts[0]: "127.0.0.1"}
         networks = Networks({host: self._infos[host].addresses for host in hosts}, self._network)

@@ -74,11 +74,11 @@ def _split_script(command: Sequence[str], path: str | None, wdir: str) -> Python
     words = first.decode(errors="replace").removeprefix("#!").split() if first.startswith(b"#!") else []
     if words[:1] == ["/usr/bin/env"]:
         words = words[1:]
-    return split([*words, found, *command[1:]], path, wdir) if words and _is_python(words[0]) else None
-
-
-def _is_python(word: str) -> bool:
-    return _PYTHON.fullmatch(os.path.basename(word)) is not None
+    return (
+        split([*words, found, *command[1:]], path, wdir)
+        if words and _PYTHON.fullmatch(os.path.basename(words[0]))
+        else None
+    )
 
 
 def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) -> tuple[str, ...]:

@@ -129,7 +129,7 @@ class FailureRecord:
         return host, host is not None and host == self._suspect
 
     def link_failed(self, suspect: str | None, unconfirmed: set[int]) -> None:
-        """Note that the last failure in the history is a link's. The `unconfirmed` have not said that they lost peers."""
+        """Note that the last failure in the history is a link's. The `unconfirmed` have not reported lost peers."""
         self._suspect, self._unconfirmed, self._link_failure = suspect, unconfirmed, self.history.last
 
 

@@ -161,7 +161,10 @@ class Processes:
         self.unenrolled = set(self.members) - self.enrolled
 
     def end(self, numbers: Iterable[int], give_up: float) -> frozenset[int]:
-        """Note that processes are being ended, and return those that were not before. Members are given up at a time."""
+        """Note that processes are being ended, and return those that were not being ended before.
+
+        Members are no longer waited for after the time `give_up`.
+        """
         ended = []
         for number in list(numbers):
             process = self.alive[number]
