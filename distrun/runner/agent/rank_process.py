@@ -96,7 +96,7 @@ class RankProcess:
         if rank.is_server:
             inherit = (rank.memory,)
         if plan.room:
-            from distrun.contract.elastic.messages import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
+            from distrun.contract.elastic.variables import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
             from distrun.runner.system import scratch
 
             control = self._control(theirs)

@@ -8,8 +8,7 @@ from dataclasses import replace
 from distrun.runner.decisions.elastic.options import UNLIMITED
 from distrun.runner.decisions.events import Event, HostsFound
 from distrun.runner.elastic.host_list import HostList
-from distrun.runner.elastic.plan import ElasticPlan
-from distrun.runner.elastic.preparation import ElasticRequest, check_elastic, elastic_limits, plan_hosts
+from distrun.runner.elastic.preparation import ElasticPlan, ElasticRequest, check_elastic, elastic_limits, plan_hosts
 from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.hosts.joining.planning import LAUNCHER

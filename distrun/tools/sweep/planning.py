@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from distrun.contract.elastic.messages import CPU_SLOT, TRIAL, TRIAL_PRUNES
+from distrun.contract.elastic.variables import CPU_SLOT, TRIAL, TRIAL_PRUNES
 from distrun.host.endpoints import PORTS
 from distrun.host.gpus import VISIBLE
 from distrun.runner.decisions.elastic.options import UNLIMITED, ElasticOptions

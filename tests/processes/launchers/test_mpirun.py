@@ -16,9 +16,9 @@ from session.tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, parse_host_list
+from distrun.runner.planning.mpirun.command_line import as_rank
 from distrun.runner.planning.mpirun.plan import make_plan
 from distrun.runner.planning.mpirun.program import MpiImplementation, find
-from distrun.runner.planning.mpirun.rank_command import as_rank
 from distrun.runner.planning.plan import describe
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions

@@ -77,7 +77,7 @@ def test_without_flux_hosts_that_are_given_do(distrun, flux):
 
 
 def test_ranks_of_a_launcher_do_not_look_for_clusters(distrun):
-    code = "import sys, distrun; distrun.init(); print('distrun.host.clusters.sagemaker' in sys.modules)"
+    code = "import sys, distrun; distrun.init(); print('distrun.host.clusters.clouds' in sys.modules)"
     job = distrun("-np", "1", sys.executable, "-c", code)
     assert job.wait() == 0, job.stderr.data
     assert job.stdout.data == b"[0] False\n"

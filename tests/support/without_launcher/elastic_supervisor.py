@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distrun.contract.elastic import messages
+from distrun.contract.elastic import messages, variables
 from distrun.contract.elastic.messages import Assignment, Message, Prepare, Waiting
 from distrun.contract.launch import LaunchContract
 
@@ -168,7 +168,7 @@ class Supervisor:
                 env={
                     **self._environ,
                     **self.contract(rank, hosts, slot, generation),
-                    messages.CONTROL_FD: str(theirs.fileno()),
+                    variables.CONTROL_FD: str(theirs.fileno()),
                     "OMP_NUM_THREADS": "1",
                 },
                 stdout=subprocess.PIPE,

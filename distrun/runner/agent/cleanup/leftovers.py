@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-from distrun.contract.elastic.messages import PROCESS
+from distrun.contract.elastic.variables import PROCESS
 from distrun.runner.system import descendants
 
 _INTERVAL = 0.01  # seconds between two rounds of SIGKILL: a process may fork between being listed and being killed
