@@ -53,8 +53,7 @@ class PointToPoint:
             ArgumentError: `destination` is this rank, or not in the group, or this is not one dense tensor.
             JobAbortedError: the job has failed.
         """
-        tensor = _only(tensors)
-        _check_tag(tag)
+        tensor = _only(tensors, tag)
         self._check(destination, "send to")
         host = _in_a_row(tensor)
         transfer = messages.send(_memory(host), self._ranks[destination], self._group, tag, _dtype(tensor))
@@ -62,8 +61,7 @@ class PointToPoint:
 
     def receive(self, tensors: Sequence[Tensor], source: int | None, tag: int, timeout: float) -> Work:
         """Start to receive a tensor, from any rank if `source` is None. Raises as `send` does."""
-        tensor = _only(tensors)
-        _check_tag(tag)
+        tensor = _only(tensors, tag)
         storage.check_written([tensor])
         if source is None:
             sources = [rank for place, rank in enumerate(self._ranks) if place != self._rank]
@@ -186,12 +184,6 @@ class MessageWork(PythonWork):
         """Return the tensor in a list. It has its values once the work is done."""
         return [self._tensor]
 
-    def synchronize(self) -> None:
-        """Wait, so that work that is queued on the current stream later comes after the message."""
-        self.wait()
-
-    block_current_stream = synchronize
-
     def get_future(self) -> Future[Any]:
         """Return a future of the tensor in a list, which is completed when the work is."""
         if self._future is None:
@@ -230,8 +222,9 @@ class MessageWork(PythonWork):
                     self._moment = self._arena.moment()
 
 
-def _only(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor of a list that has one. Raises `ArgumentError`."""
+def _only(tensors: Sequence[Tensor], tag: int) -> Tensor:
+    """Return the tensor of a list that has one, for a message with a tag that fits its header. Raises
+    `ArgumentError`."""
     if len(tensors) != 1:
         raise ArgumentError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
     (tensor,) = tensors
@@ -240,13 +233,9 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
             f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot be sent or received by itself: send a "
             "dense one (.to_dense(), .dequantize())"
         )
-    return tensor
-
-
-def _check_tag(tag: int) -> None:
-    """Refuse a tag that does not fit the header of a message. Raises `ArgumentError`."""
     if not -_TAGS <= tag < _TAGS:
         raise ArgumentError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
+    return tensor
 
 
 def _is_lazy(tensor: Tensor) -> bool:

@@ -122,12 +122,6 @@ class DistrunWork(PythonWork):
         """Return the tensors. They have their values once the operation is done."""
         return self._tensors
 
-    def synchronize(self) -> None:
-        """Wait, so that work that is queued on the current stream later comes after the operation."""
-        self.wait()
-
-    block_current_stream = synchronize
-
     def get_future(self) -> Future[Any]:
         """Return a future of the tensors, which is completed when the operation is."""
         if self._future is None:
@@ -138,7 +132,7 @@ class DistrunWork(PythonWork):
         begun: Future[None] = Future(devices=self._devices())
         # The error of a Python future is a plain value to C++, but an exception in a callback is an error to both.
         future = begun.then(lambda _: self._outcome())
-        if self._is_done():
+        if all(handle.done for handle in self._handles):
             begun.set_result(None)
             return future
         completion.before_waiting()  # this may be a callback of another future that waits for this one
@@ -165,9 +159,6 @@ class DistrunWork(PythonWork):
     def _devices(self) -> list[int | str | torch.device]:
         arena = on_gpu.arena_of(self._handles)
         return [] if arena is None else [arena.device]
-
-    def _is_done(self) -> bool:
-        return all(handle.done for handle in self._handles)
 
     def _watch(self, _: Handle | None = None) -> None:
         """Queue the future for completion if all operations are done; otherwise try again when the first unfinished one

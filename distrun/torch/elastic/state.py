@@ -15,8 +15,8 @@ from distrun.torch.elastic.handlers import StateHandler
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
 from distrun.torch.elastic.randomness import RandomNumbers
 from distrun.torch.elastic.registry import handler_of
+from distrun.torch.state.broadcasts import broadcast_tensors
 from distrun.torch.state.objects import broadcast_object
-from distrun.torch.state.tensors import broadcast_tensors
 
 
 class TorchState(ObjectState):

@@ -11,18 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
+from torch._C import _distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import profiler
 
@@ -31,8 +20,9 @@ from distrun.torch_distributed.interface.arguments import ArgumentError, check_l
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _OPTIONS = (
-    AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions, BarrierOptions, BroadcastOptions,
-    GatherOptions, ReduceOptions, ReduceScatterOptions, ScatterOptions,
+    c10d.AllgatherOptions, c10d.AllreduceCoalescedOptions, c10d.AllreduceOptions, c10d.AllToAllOptions,
+    c10d.BarrierOptions, c10d.BroadcastOptions, c10d.GatherOptions, c10d.ReduceOptions, c10d.ReduceScatterOptions,
+    c10d.ScatterOptions,
 )  # fmt: skip
 _ATTRIBUTES = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
 
@@ -123,16 +113,17 @@ def collective(
     return decorate
 
 
-ALLREDUCE = Overload(AllreduceOptions, ["tensors"], ["op", "timeout"], renamed={"tensor": "tensors"})
-REDUCE = Overload(ReduceOptions, ["tensors"], ["root", "op", "timeout"], ["root"], {"tensor": "tensors"})
-BROADCAST = Overload(BroadcastOptions, ["tensors"], ["root", "timeout"], ["root"], {"tensor": "tensors"})
+ALLREDUCE = Overload(c10d.AllreduceOptions, ["tensors"], ["op", "timeout"], renamed={"tensor": "tensors"})
+REDUCE = Overload(c10d.ReduceOptions, ["tensors"], ["root", "op", "timeout"], ["root"], {"tensor": "tensors"})
+BROADCAST = Overload(c10d.BroadcastOptions, ["tensors"], ["root", "timeout"], ["root"], {"tensor": "tensors"})
 _TO_ONE = {"input_tensor": "input_tensors"}
-ALLGATHER = Overload(AllgatherOptions, ["output_tensors", "input_tensors"], ["timeout"], renamed=_TO_ONE)
-GATHER = Overload(GatherOptions, ["output_tensors", "input_tensors"], ["root", "timeout"], ["root"], _TO_ONE)
+_LISTS = ["output_tensors", "input_tensors"]
+ALLGATHER = Overload(c10d.AllgatherOptions, _LISTS, ["timeout"], renamed=_TO_ONE)
+GATHER = Overload(c10d.GatherOptions, _LISTS, ["root", "timeout"], ["root"], _TO_ONE)
 _FROM_ONE = {"output_tensor": "output_tensors"}
-SCATTER = Overload(ScatterOptions, ["output_tensors", "input_tensors"], ["root", "timeout"], ["root"], _FROM_ONE)
+SCATTER = Overload(c10d.ScatterOptions, _LISTS, ["root", "timeout"], ["root"], _FROM_ONE)
 _PARTS = {"output": "output_tensors", "input": "input_tensors"}
-REDUCE_SCATTER = Overload(ReduceScatterOptions, ["output_tensors", "input_tensors"], ["op", "timeout"], renamed=_PARTS)
+REDUCE_SCATTER = Overload(c10d.ReduceScatterOptions, _LISTS, ["op", "timeout"], renamed=_PARTS)
 _SPLITS = ["output", "input", "output_split_sizes", "input_split_sizes"]
-ALL_TO_ALL_SINGLE = Overload(AllToAllOptions, _SPLITS, ["timeout"])
-BARRIER = Overload(BarrierOptions, [], ["timeout"])
+ALL_TO_ALL_SINGLE = Overload(c10d.AllToAllOptions, _SPLITS, ["timeout"])
+BARRIER = Overload(c10d.BarrierOptions, [], ["timeout"])

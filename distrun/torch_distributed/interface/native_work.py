@@ -19,6 +19,15 @@ from torch.distributed import Work
 class PythonWork(Work):
     """A work in Python."""
 
+    deadline: float
+    """When its future is completed at the latest, by the waking clock."""
+
+    def synchronize(self) -> None:
+        """Wait, so that work that is queued on the current stream later comes after the operation."""
+        self.wait()
+
+    block_current_stream = synchronize
+
     def boxed(self) -> Any:
         """Return a work for C++, in the form that torch's operators use."""
         return waiting(self).boxed()
