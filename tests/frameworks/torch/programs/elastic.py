@@ -6,6 +6,7 @@ from collections import Counter
 import torch
 from checking import batches, check, loss_of, network, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import train_alone
 
 import distrun.torch as hvd
 from distrun.elastic.donor import NEW
@@ -24,15 +25,7 @@ def trained(make, steps):
     model = network()
     torch.manual_seed(RANK)
     optimizer = make(model.parameters())
-    for batch in batches(steps):
-
-        def closure(batch=batch):
-            optimizer.zero_grad()
-            loss = loss_of(model, (batch[0] + RANK, batch[1]))
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
+    train_alone(model, optimizer, steps)
     return model, optimizer
 
 

@@ -5,6 +5,7 @@ import copy
 import torch
 from checking import batches, check, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import train_alone, train_on
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distrun.torch as hvd
@@ -19,15 +20,7 @@ def trained(make, steps):
     torch.manual_seed(RANK)
     model = network()
     optimizer = make(model.parameters())
-    for batch in batches(steps):
-
-        def closure(batch=batch):
-            optimizer.zero_grad()
-            loss = loss_of(model, (batch[0] + RANK, batch[1]))
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
+    train_alone(model, optimizer, steps)
     return model, optimizer
 
 
@@ -89,9 +82,7 @@ def optimizer_state_becomes_the_roots_whatever_the_others_have():
             hvd.broadcast_parameters(model.state_dict(), 0)
             if not isinstance(optimizer, optim.LBFGS):
                 for batch in batches(2):
-                    optimizer.zero_grad()
-                    loss_of(model, mine(batch)).backward()
-                    optimizer.step()
+                    train_on(model, optimizer, mine(batch))
                 assert same_on_all_ranks(parameters(model))
 
 

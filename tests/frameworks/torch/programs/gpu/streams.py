@@ -3,11 +3,14 @@
 float64 tensors play CPU tensors, all others CUDA tensors.
 """
 
+from functools import partial
+
 import playing
 import simulator
 import torch
 from checking import batches, check, close, gradients, mine, parameters, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import plain, whole, wrapped
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError
@@ -46,9 +49,9 @@ def models_on_cpu_and_gpu_train():
             optimizer.step()
         return parameters(model)
 
-    alone = run(lambda optimizer, _: optimizer, lambda batch: batch)
+    alone = run(plain, whole)
     for options in ({}, {"groups": 2}):
-        together = run(lambda optimizer, model: hvd.DistributedOptimizer(optimizer, **options), mine)  # noqa: B023
+        together = run(partial(wrapped, **options), mine)
         assert close(together, alone, 1e-5)
         assert same_on_all_ranks(together)
     hvd.broadcast_parameters(Mixed().state_dict(), 0)

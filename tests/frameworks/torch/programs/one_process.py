@@ -1,0 +1,61 @@
+"""Training in one process and on all ranks together, which are to do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from checking import batches, close, loss_of, mine, network, same_on_all_ranks
+
+import distrun.torch as hvd
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+def train_on(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
+    """Make a step of training on a batch."""
+    optimizer.zero_grad()
+    loss_of(model, batch).backward()
+    optimizer.step()
+
+
+def train_alone(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Train on batches of this rank's own, with a closure as LBFGS needs it."""
+    rank = hvd.rank()
+    for features, targets in batches(steps):
+
+        def closure(batch=(features + rank, targets)):
+            optimizer.zero_grad()
+            loss = loss_of(model, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def whole(batch: Batch) -> Batch:
+    """The part of one process in a combined batch."""
+    return batch
+
+
+def plain(optimizer: torch.optim.Optimizer, *_: object, **__: object) -> torch.optim.Optimizer:
+    """The optimizer of one process."""
+    return optimizer
+
+
+def wrapped(optimizer: torch.optim.Optimizer, model: torch.nn.Module, **options: object) -> torch.optim.Optimizer:
+    """The optimizer of all ranks together."""
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+
+
+def made(**options: object) -> tuple[torch.nn.Sequential, torch.optim.Optimizer]:
+    """A small model, and its optimizer of all ranks together."""
+    model = network()
+    return model, wrapped(torch.optim.SGD(model.parameters(), 0.1), model, **options)
+
+
+def as_one_process(run: Callable[..., list[torch.Tensor]], *arguments: object, tolerance: float = 1e-6) -> None:
+    """Check that `run(wrap, part, *arguments)` does on all ranks together what it does in one process."""
+    together = run(wrapped, mine, *arguments)
+    assert close(together, run(plain, whole, *arguments), tolerance), arguments
+    assert same_on_all_ranks(together)
