@@ -1,4 +1,4 @@
-"""Checkpoints of torch; see programs/checkpoints for the behaviours."""
+"""Checkpoints of scripts of torch.distributed, and of an example."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from session.tiers import one_in_gate
 
 SCRIPT = Path(__file__).parent / "programs" / "checkpoints" / "ddp_checkpoint.py"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_checkpoint.py"
 DISTRUN = [sys.executable, "-m", "distrun.runner", "-np"]
 DEADLINE = 240.0
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("size", one_in_gate(2, (1, 2)), ids=str)
-def test_models_and_optimizers_go_on_as_if_nothing_had_happened(job, size, tmp_path):
-    job("checkpoints/checkpoint", size, str(tmp_path))
 
 
 @pytest.mark.parametrize("mode", [[], ["sharded"]])

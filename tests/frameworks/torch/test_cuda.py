@@ -70,24 +70,19 @@ def test_a_world_of_one(gpu_job):
 @pytest.mark.lab
 @pytest.mark.gpu
 @real
-@pytest.mark.parametrize("program", [*HERE, "compiled"])
-def test_what_works_on_the_cpu_works_on_real_gpus(job, program):
-    job("gpu/on_gpu", 2, "real", program, DISTRUN_SHARE_GPUS="1")
-
-
-@pytest.mark.lab
-@pytest.mark.gpu
-@real
-def test_quantised_gradients_on_real_gpus(job, tmp_path):
-    environ = {"DISTRUN_SHARE_GPUS": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts may be one GPU in truth
-    job("gpu/on_gpu", (1, 1), "real", "quantised", f"losses:{tmp_path}", **environ)
-
-
-@pytest.mark.lab
-@pytest.mark.gpu
-@real
-def test_streams_graphs_and_models_half_on_the_cpu_on_real_gpus(job):
-    job("gpu/real", 2, DISTRUN_SHARE_GPUS="1")
+@pytest.mark.parametrize(
+    ("size", "program"),
+    [
+        *((2, f"gpu/on_gpu real {each}") for each in (*HERE, "compiled")),
+        ((1, 1), "gpu/on_gpu real quantised residuals:FOLDER"),
+        (2, "gpu/real"),
+    ],
+    ids=str,
+)
+def test_what_works_on_the_cpu_or_a_simulated_gpu_works_on_real_ones(job, size, program, tmp_path):
+    environ = {} if size == 2 else {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts may be one GPU in truth
+    name, *arguments = program.replace("FOLDER", str(tmp_path)).split()
+    job(name, size, *arguments, DISTRUN_SHARE_GPUS="1", **environ)
 
 
 # What needs no rank ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The example that a newcomer reads first does what it says, however it is started."""
+"""The example that a newcomer reads first does what it says, however it is started; and others do."""
 
 from __future__ import annotations
 
@@ -53,3 +53,13 @@ def test_the_digits_are_learned_by_hosts_that_exchange_now_and_then(run_on_hosts
     done = run_on_hosts(command, (1, 1), {**os.environ, "OMP_NUM_THREADS": "1", "DISTRUN_STALL_TIMEOUT": "100"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(done.stdout.split()[2].rstrip("%")) > 95
+
+
+@pytest.mark.parametrize("example", ["torch_process_sets", "torch_uneven_data"])
+@pytest.mark.parametrize("launcher", [[], [*DISTRUN, "2"]], ids=["1", "2"])
+def test_the_checks_of_other_examples_hold(example, launcher):
+    command = [*launcher, sys.executable, str(EXAMPLE.with_name(f"{example}.py")), "--check"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") >= 3

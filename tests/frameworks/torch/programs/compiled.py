@@ -14,8 +14,7 @@ import distrun.torch as hvd
 def a_compiled_model_gets_the_result_of_one_process():
     alone = network()
     optimizer = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
-    for batch in batches(4):
-        train_on(alone, optimizer, batch)
+    train_on(alone, optimizer, *batches(4))
     model = network()
     compiled = torch.compile(model, backend=sys.argv[1] if len(sys.argv) > 1 else "aot_eager")
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(compiled.parameters(), 0.1, momentum=0.9))

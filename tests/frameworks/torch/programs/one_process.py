@@ -12,25 +12,30 @@ import distrun.torch as hvd
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def train_on(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
-    """Make a step of training on a batch."""
-    optimizer.zero_grad()
-    loss_of(model, batch).backward()
-    optimizer.step()
+def train_on(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *given: Batch) -> None:
+    """Make a step of training on each batch."""
+    for batch in given:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        optimizer.step()
+
+
+def closure_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Callable[[], torch.Tensor]:
+    """A closure for a step, as LBFGS needs it."""
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = loss_of(model, batch)
+        loss.backward()
+        return loss
+
+    return closure
 
 
 def train_alone(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Train on batches of this rank's own, with a closure as LBFGS needs it."""
-    rank = hvd.rank()
+    """Train on batches of this rank's own, with closures."""
     for features, targets in batches(steps):
-
-        def closure(batch=(features + rank, targets)):
-            optimizer.zero_grad()
-            loss = loss_of(model, batch)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
+        optimizer.step(closure_of(model, optimizer, (features + hvd.rank(), targets)))
 
 
 def whole(batch: Batch) -> Batch:

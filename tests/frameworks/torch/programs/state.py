@@ -81,8 +81,7 @@ def optimizer_state_becomes_the_roots_whatever_the_others_have():
             assert optimizer.param_groups[0]["lr"] != 7.0
             hvd.broadcast_parameters(model.state_dict(), 0)
             if not isinstance(optimizer, optim.LBFGS):
-                for batch in batches(2):
-                    train_on(model, optimizer, mine(batch))
+                train_on(model, optimizer, *map(mine, batches(2)))
                 assert same_on_all_ranks(parameters(model))
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
 from expecting import raises
-from one_process import as_one_process, made, plain, train_on, whole, wrapped
+from one_process import as_one_process, closure_of, made, plain, train_on, whole, wrapped
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError
@@ -22,8 +22,7 @@ def train(make, dtype=torch.float64, wrap=plain, part=whole):
     """Train the small model; what its parameters are afterwards."""
     model = network(dtype)
     optimizer = wrap(make(model.parameters()), model)
-    for batch in batches(6, dtype=dtype):
-        train_on(model, optimizer, part(batch))
+    train_on(model, optimizer, *map(part, batches(6, dtype=dtype)))
     return parameters(model)
 
 
@@ -224,16 +223,7 @@ def closures_see_the_loss_and_gradients_of_all_ranks():
     def run(make, wrap, part):
         model = network()
         optimizer = wrap(make(model.parameters()), model)
-        losses = []
-        for batch in batches(3):
-
-            def closure(batch=batch):
-                optimizer.zero_grad()
-                loss = loss_of(model, part(batch))
-                loss.backward()
-                return loss
-
-            losses.append(optimizer.step(closure))
+        losses = [optimizer.step(closure_of(model, optimizer, part(batch))) for batch in batches(3)]
         return [*parameters(model), torch.stack([loss.detach() for loss in losses])]
 
     for make in (
