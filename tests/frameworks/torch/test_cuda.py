@@ -32,8 +32,9 @@ def test_what_works_on_the_cpu_works_on_the_gpu(gpu_job, programs):
 
 
 @pytest.mark.full
-def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
-    gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data")
+@pytest.mark.parametrize(("size", "programs"), [(3, ("process_sets", "uneven_data")), (1, ("alone",))], ids=str)
+def test_some_of_the_ranks_or_one_alone_work_on_the_gpu(gpu_job, size, programs):
+    gpu_job(PROGRAMS / "on_gpu.py", size, *programs)
 
 
 @pytest.mark.full
@@ -60,11 +61,6 @@ def test_a_graph_that_was_captured_before_ranks_came_or_went_is_refused(gpu_envi
         supervisor.prepare()
         supervisor.assign(supervisor.members)
         assert supervisor.await_exits() == [0, 0], [rank.output()[-3000:] for rank in supervisor.members]
-
-
-@pytest.mark.full
-def test_a_world_of_one(gpu_job):
-    gpu_job(PROGRAMS / "alone.py", 1)
 
 
 @pytest.mark.lab

@@ -11,6 +11,7 @@ from without_launcher.unlaunched_ranks import named, ready
 
 PROGRAMS = {
     "adasum": [(1, 2), 3],
+    "alone": [1],
     "checkpoints/checkpoint": [2, (1, 2)],
     "collectives": [2, (1, 1)],
     "compiled": [2],
