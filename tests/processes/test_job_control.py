@@ -82,7 +82,7 @@ def test_a_job_goes_on_in_the_background_and_is_stopped_and_ended_there(shell):
     for _ in range(2):
         stop(shell)
         go_on(shell, "bg")
-        before = shell.type("kill -TSTP %1\n")
+        shell.type("kill -TSTP %1\n")
         wait_until(lambda: are_stopped(shell.family("distrun.runner")))
         go_on(shell, "fg")
     stop(shell)
@@ -133,5 +133,5 @@ def test_mpirun_stops_its_ranks_itself(shell):
     wait_until(lambda: len(shell.ranks()) == 2 and are_stopped(shell.ranks()))
     before = shell.type("fg\n")
     shell.wait_for("step", before + 10)
-    before = shell.type("\x03")
+    shell.type("\x03")
     wait_until(lambda: not shell.ranks())
