@@ -35,12 +35,7 @@ class PointToPoint:
     """The messages of one process group. Ranks are ranks in the group."""
 
     def __init__(self, members: Members, rank: int, label: str) -> None:
-        """
-        Args:
-            members: all ranks of the group.
-            rank: this rank's rank in the group.
-            label: the name of the group in messages for people.
-        """
+        """`members` are all ranks of the group, `rank` is ours in it, and `label` its name in messages for people."""
         self._ranks = members.ranks
         self._rank = rank
         self._group = members.unique_name
@@ -102,14 +97,8 @@ class MessageWork(PythonWork):
     def __init__(
         self, transfer: Transfer, tensor: Tensor, host: Tensor | None, timeout: float, group: PointToPoint
     ) -> None:
-        """
-        Args:
-            transfer: the message.
-            tensor: the tensor that is sent or received.
-            host: the tensor in host memory that receives it, if that is not the tensor's own memory.
-            timeout: seconds that a wait may take, and a future from its start.
-            group: the group of the message.
-        """
+        """`host` is the tensor in host memory that receives the message, if that is not the memory of `tensor`. A wait
+        may take `timeout` seconds, and so may a future, from its start."""
         super().__init__()
         self._transfer = transfer
         self._tensor = tensor

@@ -56,14 +56,7 @@ class DistrunProcessGroup(Collectives):
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, members: Members, name: str = DEFAULT
     ) -> None:
-        """
-        Args:
-            store: shared by the ranks of the group.
-            rank, size: this rank's place in the group, and the number of its ranks.
-            timeout: how long an operation may take.
-            members: all ranks of the group.
-            name: torch's name of the group, the same on all its ranks.
-        """
+        """For the arguments see `Collectives`."""
         super().__init__(store, rank, size, timeout, members, name)
         replace_functions(DistrunProcessGroup)
         serve_operators(DistrunProcessGroup)

@@ -22,9 +22,6 @@ from distrun.torch_distributed import completion, on_gpu
 from distrun.torch_distributed.group_health import GroupHealth
 from distrun.torch_distributed.interface.native_work import PythonWork
 
-Timeout = float
-"""Seconds; infinite for none."""
-
 Finish = Callable[[], object]
 """Makes one result from the results of several operations."""
 
@@ -45,18 +42,12 @@ class DistrunWork(PythonWork):
         self,
         handles: Sequence[Handle],
         tensors: Any,
-        timeout: Timeout,
+        timeout: float,
         group: GroupHealth,
         finish: Finish | None = None,
     ) -> None:
-        """
-        Args:
-            handles: the operations.
-            tensors: the result of the work, filled when the handles have been waited for.
-            timeout: how long it may take from its start.
-            group: the process group.
-            finish: called when the results of all handles are complete.
-        """
+        """`tensors` are the result, filled when the handles have been waited for and `finish` was called. The work may
+        take `timeout` seconds from its start; infinite for none."""
         super().__init__()
         self._finish = finish
         self._handles = handles
@@ -233,7 +224,7 @@ class _TimedWait:
         return self.handle.title
 
 
-def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: GroupHealth) -> None:
+def wait_until(handle: Handle, deadline: float, timeout: float, group: GroupHealth) -> None:
     """Return when an operation is done. If it is not done at `deadline`, after `timeout` seconds, it is given up."""
     if not handle.done:
         completion.before_waiting()

@@ -40,11 +40,9 @@ class Overload:
     ) -> None:
         """
         Args:
-            options: the class of the method's options.
             tensors: the arguments of the method, without its options. A tensor in place of a list stands for a list of
                 one, and then all of these arguments must be tensors.
-            given: the arguments that are fields of the options.
-            required: the arguments in `given` that have no default.
+            given: the arguments that are fields of the options. Those in `required` have no default.
             renamed: arguments that have another name here than in the method.
         """
         self._options = options

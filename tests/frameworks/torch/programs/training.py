@@ -27,7 +27,7 @@ def train(make, dtype=torch.float64, wrap=plain, part=whole):
 
 
 def together(make, dtype=torch.float64, **options):
-    """What its parameters are when all ranks have trained it."""
+    """Train it on all ranks together; return its parameters, which are the same on all."""
     trained = train(make, dtype, partial(wrapped, **options), mine)
     assert same_on_all_ranks(trained)
     return trained
