@@ -32,7 +32,12 @@ def trained(make, steps):
 def take_over(state, boundaries):
     """Have the ranks take the state of the one that is furthest, as at the beginning of a generation."""
     state._boundaries = boundaries
-    state.recover(False)
+    meet(state, False)
+
+
+def meet(state, is_aborted):
+    """Have the ranks agree on a state, as all do when some have come or are gone."""
+    state.recover(is_aborted)
     state.elect()
     state.sync()
 
@@ -99,10 +104,8 @@ def a_rank_that_has_stepped_since_its_last_boundary_is_no_donor():
             with torch.no_grad():
                 model[0].weight.fill_(9.0)
     assert model[0].weight[0, 0].item() != 9.0 or RANK != DONOR
-    state.recover(True)
-    state.elect()
+    meet(state, True)
     assert all(parameter.grad is None for parameter in model.parameters())
-    state.sync()
     assert model[0].weight[0, 0].item() != 9.0
     assert (state.step, state._boundaries) == (2, 2)
 
@@ -122,9 +125,7 @@ def without_a_clean_rank_all_go_back_to_the_best_commit():
         if state.step == 2:
             state.commit()
             kept = copy.deepcopy([model.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
-    state.recover(True)
-    state.elect()
-    state.sync()
+    meet(state, True)
     assert state.step == 2
     assert scheduler.state_dict() == kept[2]
     now = [model.state_dict(), optimizer.state_dict()]
@@ -156,9 +157,7 @@ def a_step_that_backward_passes_follow_before_the_boundary_is_undone():
     assert not state._parts["second"]._is_followed  # and costs no copy
     assert state._parts["second"]._before is None
     assert not torch.equal(first[0].weight, kept[0]["0.weight"])
-    state.recover(True)
-    state.elect()
-    state.sync()
+    meet(state, True)
     now = [first.state_dict(), turns[0].state_dict()]
     assert all(map(torch.equal, tensors_of(now), tensors_of(kept)))
     assert state._boundaries == 2
@@ -302,9 +301,7 @@ def handlers_of_horovods_kind_send_rank_0s_value_themselves():
     state.elect()
     assert (state.words.text, state.step) == ("first", 1)
     state.words.text, state.step = f"of rank {RANK}", 2 + RANK
-    state.recover(False)
-    state.elect()
-    state.sync()
+    meet(state, False)
     assert (state.words.text, state.step) == ("of rank 0", 2)
     state.words = Words("another")
     assert state._parts["words"].value is state.words

@@ -59,8 +59,10 @@ def made(**options: object) -> tuple[torch.nn.Sequential, torch.optim.Optimizer]
     return model, wrapped(torch.optim.SGD(model.parameters(), 0.1), model, **options)
 
 
-def as_one_process(run: Callable[..., list[torch.Tensor]], *arguments: object, tolerance: float = 1e-6) -> None:
-    """Check that `run(wrap, part, *arguments)` does on all ranks together what it does in one process."""
-    together = run(wrapped, mine, *arguments)
-    assert close(together, run(plain, whole, *arguments), tolerance), arguments
+def as_one_process(
+    run: Callable[..., list[torch.Tensor]], *arguments: object, tolerance: float = 1e-6, **options: object
+) -> None:
+    """Check that `run(wrap, part, *arguments, **options)` does on all ranks together what it does in one process."""
+    together = run(wrapped, mine, *arguments, **options)
+    assert close(together, run(plain, whole, *arguments, **options), tolerance), (arguments, options)
     assert same_on_all_ranks(together)

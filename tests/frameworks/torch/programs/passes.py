@@ -264,9 +264,7 @@ def a_backward_pass_that_fails_on_one_rank_fails_on_all_and_the_next_is_right():
 def activation_checkpointing_of_both_kinds_is_one_pass():
     def run(wrap, part, reentrant):
         model = network()
-        optimizer = wrap(
-            SGD(model.parameters(), 0.1, momentum=0.9), model, **({"groups": 3} if wrap is wrapped else {})
-        )
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model, groups=3)
         for batch in batches(4):
             features, targets = part(batch)
             features = features.clone().requires_grad_()

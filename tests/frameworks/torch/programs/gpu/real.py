@@ -38,6 +38,11 @@ def train(model, wrap, part, loss=loss_of, count=5):
     return parameters(model)
 
 
+def equal(together, expected):
+    assert close(together, expected)
+    assert same(together)
+
+
 @check
 def this_process_uses_its_own_gpu_only():
     for index in range(torch.cuda.device_count()):
@@ -65,8 +70,7 @@ def models_on_cpu_and_gpu_train():
     expected = train(Mixed(), plain, whole, loss)
     for options in ({}, {"groups": 2}):
         together = train(Mixed(), lambda o: hvd.DistributedOptimizer(o, **options), mine, loss)  # noqa: B023
-        assert close(together, expected)
-        assert same(together)
+        equal(together, expected)
 
 
 @check
@@ -83,8 +87,7 @@ def checkpoints_of_both_kinds_are_one_pass():
     for reentrant in (True, False):
         model = network().to(OWN)
         together = train(model, lambda o: hvd.DistributedOptimizer(o, groups=3), mine, loss(reentrant))
-        assert close(together, expected)
-        assert same(together)
+        equal(together, expected)
         assert same(gradients(model))
 
 
@@ -102,8 +105,7 @@ def layers_on_side_streams_train():
 
     expected = train(network().to(OWN), plain, whole)
     together = train(network().to(OWN), lambda o: hvd.DistributedOptimizer(o, groups=2), mine, loss)
-    assert close(together, expected)
-    assert same(together)
+    equal(together, expected)
 
 
 def warm_up(step):
@@ -145,8 +147,7 @@ def graphs_of_whole_steps_and_of_backward_alone_are_captured():
 
     for is_whole in (True, False):
         together = run(hvd.DistributedOptimizer, mine, True, is_whole)
-        assert close(together, run(plain, whole, False, is_whole))
-        assert same(together)
+        equal(together, run(plain, whole, False, is_whole))
     sums = [run(lambda o: hvd.DistributedOptimizer(o, op=hvd.Sum), mine, captures, False) for captures in (True, False)]
     assert close(*sums)
 
@@ -158,8 +159,7 @@ def graphed_callables_train():
     sample = on_gpu(mine(batches(1)[0]))[0].requires_grad_()
     model = torch.cuda.make_graphed_callables(model, (sample,))
     together = train(model, hvd.DistributedOptimizer, mine)
-    assert close(together, expected)
-    assert same(together)
+    equal(together, expected)
 
 
 @check
@@ -177,8 +177,7 @@ def gradients_in_channels_last_go_to_a_fused_optimizer():
         return parameters(model)
 
     together = run(hvd.DistributedOptimizer, slice(RANK, None, SIZE))
-    assert close(together, run(plain, slice(None)))
-    assert same(together)
+    equal(together, run(plain, slice(None)))
 
 
 @check
