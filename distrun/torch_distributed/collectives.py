@@ -23,8 +23,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.world import world
 from distrun.torch import operations
 from distrun.torch_distributed.interface import calls
-from distrun.torch_distributed.interface.arguments import ArgumentError, check_one_each, check_single
-from distrun.torch_distributed.interface.calls import collective
+from distrun.torch_distributed.interface.calls import ArgumentError, check_one_each, check_single, collective
 from distrun.torch_distributed.interface.group import NamedGroup
 from distrun.torch_distributed.members import Members
 from distrun.torch_distributed.moving import Moving, storable

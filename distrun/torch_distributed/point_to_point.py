@@ -22,9 +22,8 @@ from distrun.runtime.collectives.point_to_point.transfer import Receive, Transfe
 from distrun.runtime.operations import waking_clock
 from distrun.torch import cuda, tensors as storage
 from distrun.torch_distributed import completion
-from distrun.torch_distributed.interface.arguments import ArgumentError
-from distrun.torch_distributed.interface.native_work import PythonWork
-from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
+from distrun.torch_distributed.interface.calls import ArgumentError
+from distrun.torch_distributed.interface.native_work import PythonWork, leave_uncompiled
 from distrun.torch_distributed.members import Members
 
 _NOTHING = timedelta(0)

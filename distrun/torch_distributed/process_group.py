@@ -13,12 +13,10 @@ from torch.distributed import Work, distributed_c10d
 from distrun.errors import StallError
 from distrun.host.ranks import list_ranks
 from distrun.torch_distributed.collectives import Collectives, Tensors
-from distrun.torch_distributed.interface.arguments import ArgumentError
-from distrun.torch_distributed.interface.calls import collective
+from distrun.torch_distributed.interface.calls import ArgumentError, collective
 from distrun.torch_distributed.interface.group import NamedGroup
-from distrun.torch_distributed.interface.native_work import PythonWork
+from distrun.torch_distributed.interface.native_work import PythonWork, leave_uncompiled
 from distrun.torch_distributed.interface.operators import replace_functions, serve_operators
-from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
 from distrun.torch_distributed.members import Members, all_ranks, beside, some_ranks
 from distrun.torch_distributed.work import DistrunWork
 

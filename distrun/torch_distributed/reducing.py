@@ -23,7 +23,7 @@ from distrun.runtime.operations.reduction import Average, Max, Min, Product, Red
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch.sparse import start_sparse
-from distrun.torch_distributed.interface.arguments import ArgumentError, check_alike
+from distrun.torch_distributed.interface.calls import ArgumentError, check_alike
 from distrun.torch_distributed.members import Members
 
 _Kind: Any = dist.ReduceOp.RedOpType  # whose members its types do not have

@@ -24,8 +24,7 @@ from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
 
-from distrun.torch_distributed.interface.native_work import waiting, with_future
-from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
+from distrun.torch_distributed.interface.native_work import leave_uncompiled, waiting, with_future
 
 Kind = type[Any]
 
