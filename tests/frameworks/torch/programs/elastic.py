@@ -6,7 +6,7 @@ from collections import Counter
 import torch
 from checking import batches, check, loss_of, network, run_checks, same_on_all_ranks
 from expecting import raises
-from one_process import train_alone
+from one_process import trained_alone
 
 import distrun.torch as hvd
 from distrun.elastic.donor import NEW
@@ -17,16 +17,6 @@ hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 DONOR = 1
 STEPS = 3
-
-
-def trained(make, steps):
-    """A model and its optimizer after some steps of this rank alone."""
-    torch.manual_seed(7)
-    model = network()
-    torch.manual_seed(RANK)
-    optimizer = make(model.parameters())
-    train_alone(model, optimizer, steps)
-    return model, optimizer
 
 
 def take_over(state, boundaries):
@@ -64,7 +54,7 @@ def all_take_weights_and_the_optimizers_state_from_the_rank_that_is_furthest():
         lambda parameters: torch.optim.Adagrad(parameters, 0.01),
         lambda parameters: torch.optim.LBFGS(parameters, 0.01, max_iter=2),
     ):
-        model, optimizer = trained(make, max(0, steps_of(RANK)))
+        model, optimizer = trained_alone(make, max(0, steps_of(RANK)))
         optimizer.param_groups[0]["lr"] = 0.5 + RANK
         state = hvd.elastic.TorchState(model, optimizer, step=steps_of(RANK), seen=[RANK])
         take_over(state, steps_of(RANK))
@@ -91,7 +81,7 @@ def nothing_is_sent_where_all_are_as_far():
 
 @check
 def a_rank_that_has_stepped_since_its_last_boundary_is_no_donor():
-    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
     state = hvd.elastic.TorchState(model, hvd.DistributedOptimizer(optimizer), step=0)
     state.sync()
     for step in range(2):
@@ -112,7 +102,7 @@ def a_rank_that_has_stepped_since_its_last_boundary_is_no_donor():
 
 @check
 def without_a_clean_rank_all_go_back_to_the_best_commit():
-    model, optimizer = trained(lambda parameters: torch.optim.Adam(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.Adam(parameters, 0.01), 0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, step=0)
     state.sync()
@@ -202,7 +192,7 @@ def buffers_and_extra_state_and_gradient_scalers_travel_too():
 
 @check
 def what_a_scheduler_holds_keeps_its_type():
-    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1 + RANK])
     state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler)
     take_over(state, steps_of(RANK))
@@ -311,7 +301,7 @@ def handlers_of_horovods_kind_send_rank_0s_value_themselves():
 
 @check
 def a_part_may_be_exchanged():
-    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
     state = hvd.elastic.TorchState(model, optimizer)
     state.sync()
     state.optimizer = other = torch.optim.SGD(model.parameters(), 0.1)

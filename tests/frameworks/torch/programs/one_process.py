@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from checking import batches, close, loss_of, mine, network, same_on_all_ranks
@@ -32,10 +32,15 @@ def closure_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batch: 
     return closure
 
 
-def train_alone(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Train on batches of this rank's own, with closures."""
+def trained_alone(
+    make: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer], steps: int
+) -> tuple[torch.nn.Sequential, torch.optim.Optimizer]:
+    """The small model and its optimizer after steps of this rank alone, on batches of its own."""
+    model = network()
+    optimizer = make(model.parameters())
     for features, targets in batches(steps):
         optimizer.step(closure_of(model, optimizer, (features + hvd.rank(), targets)))
+    return model, optimizer
 
 
 def whole(batch: Batch) -> Batch:

@@ -5,7 +5,7 @@ import copy
 import torch
 from checking import batches, check, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
 from expecting import raises
-from one_process import train_alone, train_on
+from one_process import train_on, trained_alone
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distrun.torch as hvd
@@ -13,15 +13,6 @@ from distrun.errors import MismatchError
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-
-
-def trained(make, steps):
-    """A model and its optimizer after some steps of one process, different on each rank."""
-    torch.manual_seed(RANK)
-    model = network()
-    optimizer = make(model.parameters())
-    train_alone(model, optimizer, steps)
-    return model, optimizer
 
 
 @check
@@ -69,7 +60,7 @@ def optimizer_state_becomes_the_roots_whatever_the_others_have():
         lambda p: optim.LBFGS(p, max_iter=3),
     ):
         for theirs in (0, 2):
-            model, optimizer = trained(make, 3 if RANK == 0 else theirs)
+            model, optimizer = trained_alone(make, 3 if RANK == 0 else theirs)
             if RANK:
                 optimizer.param_groups[0]["lr"] = 7.0
             optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
@@ -97,7 +88,7 @@ def same(left, right):
 
 @check
 def a_checkpoint_read_by_rank_0_alone_resumes_everywhere():
-    reference, optimizer = trained(lambda p: torch.optim.Adam(p, 0.01), 3)
+    reference, optimizer = trained_alone(lambda p: torch.optim.Adam(p, 0.01), 3)
     saved = copy.deepcopy((reference.state_dict(), optimizer.state_dict()))
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), 0.5)
