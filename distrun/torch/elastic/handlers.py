@@ -103,10 +103,6 @@ class ObjectStateHandler(StatefulPart, StateHandler):
 class ModelStateHandler(ObjectStateHandler):
     """The handler of a module: its parameters and buffers, in place."""
 
-    def __init__(self, value: torch.nn.Module) -> None:
-        """`value` is the module."""
-        super().__init__(value)
-
     def restore(self) -> None:
         """Go back to the copy, which `load_state_dict` of a module copies by itself."""
         self._load(self._saved)

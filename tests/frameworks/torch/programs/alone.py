@@ -1,6 +1,7 @@
-"""A world of one with all tensors on the simulated GPU."""
+"""A world of one."""
 
-import playing
+import copy
+
 import torch
 from checking import check, run_checks
 from expecting import raises
@@ -8,7 +9,7 @@ from expecting import raises
 import distrun.torch as hvd
 
 hvd.init()
-playing.play()
+assert hvd.size() == 1
 
 
 @check
@@ -37,12 +38,22 @@ def collectives_are_copies():
 
 
 @check
-def an_optimizer_is_as_it_was():
-    layer = torch.nn.Linear(2, 2)
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), 0.1))
-    layer(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    hvd.broadcast_parameters(layer.state_dict(), 0)
+def a_wrapped_optimizer_has_no_hooks_and_all_methods():
+    model = torch.nn.Linear(2, 2)
+    plain = copy.deepcopy(model)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+    for each, stepper in ((model, optimizer), (plain, torch.optim.SGD(plain.parameters(), 0.1))):
+        each(torch.ones(1, 2)).sum().backward()
+        stepper.step()
+        stepper.zero_grad(set_to_none=False)
+    assert torch.equal(model.weight, plain.weight)
+    assert not model.weight._post_accumulate_grad_hooks
+    optimizer.synchronize()
+    optimizer.set_backward_passes_per_step(2)
+    with optimizer.no_sync(), optimizer.skip_synchronize():
+        optimizer.step()
+    assert optimizer.step(lambda: 3.0) == 3.0
+    hvd.broadcast_parameters(model.state_dict(), 0)
     hvd.broadcast_optimizer_state(optimizer, 0)
 
 
