@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from distrun.elastic.stateful import is_stateful
+from distrun.elastic.part import is_stateful
 from distrun.torch.elastic.handlers import GradScalerStateHandler, ModelStateHandler, ObjectStateHandler, StateHandler
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
 
