@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.elastic.part import Part
-from distrun.elastic.stateful import StatefulPart
+from distrun.elastic.part import Part, StatefulPart
 from distrun.errors import UsageError
 from distrun.runtime.world import world
 from distrun.torch.state.skeletons import Skeleton, TensorSlot, take_apart
