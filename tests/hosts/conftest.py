@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import shutil
@@ -85,10 +84,12 @@ def home(network: Network, tmp_path: Path) -> Home:
 @pytest.fixture
 def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
     """Starts `distrun` with the given arguments in a home of its own; afterwards nothing is left on any host."""
-    with launches(tmp_path, HOME=str(home.directory), SSH_AUTH_SOCK="") as start:
-        yield start
-        left = list(itertools.chain.from_iterable(host.processes() for host in network.hosts.values()))
-    kill_all(left)
+    hosts = network.hosts.values()
+    try:
+        with launches(tmp_path, hosts, HOME=str(home.directory), SSH_AUTH_SOCK="") as start:
+            yield start
+    finally:
+        kill_all([process for host in hosts for process in host.processes()])
 
 
 @pytest.fixture

@@ -19,16 +19,13 @@ LOOKS = ["machine", "gpus", "network", "software"]
 
 
 @pytest.fixture
-def doctor(distrun, network):
+def doctor(distrun):
     """Runs `distrun doctor --json`; returns its report and exit status."""
 
     def run(*arguments, **environ):
         job = distrun("doctor", "--json", *arguments, **environ)
         status = job.wait()
         assert b"Traceback" not in job.stderr.data, job.stderr.data
-        job.assert_gone()
-        for host in network.hosts.values():
-            host.assert_gone()
         return json.loads(job.stdout.data), status
 
     return run
@@ -88,7 +85,7 @@ def test_good_hosts_pass_every_step_and_the_network_between_them_is_measured(doc
         assert link["bytes_per_s"] > 0
 
 
-def test_the_table_for_people_says_the_same(distrun, alpha, beta):
+def test_the_table_for_people_says_the_same(distrun, alpha):
     job = distrun("doctor", "-H", "alpha,beta", "--wdir", "/no/such/place")
     assert job.wait() == 1, job.stderr.data
     text = job.stdout.data.decode()
@@ -99,7 +96,7 @@ def test_the_table_for_people_says_the_same(distrun, alpha, beta):
     assert text.endswith("2 hosts, alpha failed at directory; beta failed at directory, no warning\n")
 
 
-def test_a_name_that_is_not_found_is_the_first_step(doctor, alpha):
+def test_a_name_that_is_not_found_is_the_first_step(doctor):
     report, status = doctor("-H", "no-such-host.invalid,alpha")
     assert status == 1
     found = failure(report, "no-such-host.invalid")
@@ -125,7 +122,7 @@ def test_a_port_where_nobody_listens_and_a_host_that_does_not_answer(doctor, hom
 
 
 @pytest.mark.gate
-def test_a_changed_and_an_unknown_key(doctor, home, alpha, beta, tmp_path):
+def test_a_changed_and_an_unknown_key(doctor, home, alpha, tmp_path):
     other = " ".join(make_key(tmp_path / "other").read_text().split()[:2])
     home.known_hosts.write_text(f"{alpha.address} {other}\n")
     report, status = doctor("-H", "alpha,beta")
@@ -154,7 +151,7 @@ def test_a_refused_login(doctor, home, alpha, tmp_path):
     assert found["command"] == f"ssh -o BatchMode=yes -i {tmp_path}/stranger root@alpha true"
 
 
-def test_a_wrong_python(doctor, alpha):
+def test_a_wrong_python(doctor):
     report, status = doctor("-H", "alpha", "--python", "/no/such/python")
     assert status == 1
     found = failure(report, "alpha")
@@ -166,7 +163,7 @@ def test_a_wrong_python(doctor, alpha):
 @pytest.mark.parametrize(
     ("module", "text"), [("distrun", "distrun is not installed"), ("distrun.tools.doctor", "an older distrun")]
 )
-def test_a_python_without_distrun_or_with_an_old_one(doctor, alpha, tmp_path, module, text):
+def test_a_python_without_distrun_or_with_an_old_one(doctor, tmp_path, module, text):
     bare = tmp_path / "python"
     bare.write_text(f"#!/bin/sh\necho \"ModuleNotFoundError: No module named '{module}'\" >&2; exit 1\n")
     bare.chmod(0o755)
@@ -187,7 +184,7 @@ def wrapper(tmp_path, code):
     return str(python)
 
 
-def test_another_version_of_distrun(doctor, alpha, tmp_path):
+def test_another_version_of_distrun(doctor, tmp_path):
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     code = f"import sys; sys.path.insert(0, {root!r})\nimport distrun; distrun.__version__ = '0.0.7'\n"
     report, status = doctor("-H", "alpha", "--python", wrapper(tmp_path, code))
@@ -198,7 +195,7 @@ def test_another_version_of_distrun(doctor, alpha, tmp_path):
     assert "-m pip install " in found["remedy"]
 
 
-def test_a_clock_that_is_ahead_another_python_and_a_limited_address_space_are_warnings(doctor, alpha, tmp_path):
+def test_a_clock_that_is_ahead_another_python_and_a_limited_address_space_are_warnings(doctor, tmp_path):
     code = (
         "import time, platform, resource\n"
         "now = time.time\n"
@@ -216,7 +213,7 @@ def test_a_clock_that_is_ahead_another_python_and_a_limited_address_space_are_wa
         assert found[step]["command"]
 
 
-def test_what_a_login_prints_does_no_harm(doctor, alpha, tmp_path):
+def test_what_a_login_prints_does_no_harm(doctor, tmp_path):
     noisy = tmp_path / "python"
     noisy.write_text(f'#!/bin/sh\necho "Welcome!"; exec {sys.executable} "$@"\n')
     noisy.chmod(0o755)
@@ -225,7 +222,7 @@ def test_what_a_login_prints_does_no_harm(doctor, alpha, tmp_path):
 
 
 @pytest.mark.gate
-def test_hosts_behind_a_jump_host(doctor, home, alpha, beta, network):
+def test_hosts_behind_a_jump_host(doctor, home, alpha, network):
     jump = "Host alpha\n  ProxyJump beta\n"
     home.config.write_text(jump + home.config.read_text())
     report, status = doctor("-H", "alpha")
@@ -240,7 +237,7 @@ def test_hosts_behind_a_jump_host(doctor, home, alpha, beta, network):
     assert "its jump host bastion" in found["text"]
 
 
-def test_a_network_that_a_host_does_not_have(doctor, alpha, beta):
+def test_a_network_that_a_host_does_not_have(doctor, alpha):
     report, status = doctor("-H", "alpha,beta", "--network", "ib0")
     assert status == 1
     found = steps(report, "alpha")["network"]
@@ -386,7 +383,7 @@ def test_a_link_that_loses_large_packets_is_told_with_the_size_that_passes_and_t
     assert link(report, "alpha", "beta")["largest_packet"] is None
 
 
-def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha, beta):
+def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha):
     alpha.cut()
     try:
         # Beta has to answer within that time.
@@ -397,8 +394,6 @@ def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha, beta):
     report = json.loads(job.stdout.data)
     assert failure(report, "alpha")["step"] == "tcp"
     assert steps(report, "beta")["clock"]["status"] == "ok"
-    beta.assert_gone()
-    job.assert_gone()
 
 
 @pytest.mark.parametrize(
@@ -427,7 +422,7 @@ def test_garbage_on_the_command_line_is_a_usage_error(distrun):
     assert job.wait() == 2
 
 
-def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun, alpha, beta, tmp_path):
+def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun, tmp_path):
     code = "import os\nfrom distrun.tools.doctor import machine_facts\nmachine_facts.gather = lambda: os._exit(3)\n"
     root = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
     code = f"import os, sys\nsys.path.insert(0, {root!r})\nif os.uname().nodename == 'alpha':\n    " + code.replace(
@@ -441,4 +436,3 @@ def test_a_host_that_dies_while_it_is_examined_does_not_stop_the_others(distrun,
     assert "the program there has ended" in found["text"]
     assert steps(report, "beta")["software"]["status"] == "ok"
     assert report["links"] == []
-    job.assert_gone()

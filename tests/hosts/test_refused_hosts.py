@@ -13,15 +13,12 @@ import pytest
 from machines.namespaces import make_key
 
 
-def complaint(job, *hosts):
+def complaint(job):
     """Return the message to the user when no rank was started."""
     assert job.wait() == 2, job.stderr.data
     text = job.stderr.data.decode()
     assert "Traceback" not in text
     assert job.stdout.data == b""
-    for host in hosts:
-        host.assert_gone()
-    job.assert_gone()
     return text
 
 
@@ -34,10 +31,10 @@ def run_remedy(text, home):
 
 
 @pytest.mark.gate
-def test_an_unknown_key_is_refused_until_the_command_given_has_been_run(distrun, home, alpha, beta):
+def test_an_unknown_key_is_refused_until_the_command_given_has_been_run(distrun, home, beta):
     home.known_hosts.write_text("")
     job = distrun("-H", "beta:1", "true")
-    text = complaint(job, beta)
+    text = complaint(job)
     assert "host beta cannot be used" in text
     assert f"ssh-keyscan -p 2222 {beta.address} >> {shlex.quote(str(home.known_hosts))}" in text
     assert "--ssh-accept-new" in text
@@ -60,7 +57,7 @@ def test_an_unknown_key_is_accepted_once_with_ssh_accept_new(distrun, home, alph
 def test_a_changed_key_is_refused_until_the_commands_given_have_been_run(distrun, home, alpha, tmp_path):
     other = " ".join(make_key(tmp_path / "other").read_text().split()[:2])
     home.known_hosts.write_text(f"# hosts\n{alpha.address} {other}\n")
-    text = complaint(distrun("-H", "alpha:1", "--ssh-accept-new", "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "--ssh-accept-new", "true"))
     assert "host alpha cannot be used" in text
     assert "has changed" in text
     assert "known_hosts, line 2" in text
@@ -73,12 +70,12 @@ def test_a_changed_key_is_refused_until_the_commands_given_have_been_run(distrun
 def test_a_refused_login_tells_which_keys_were_tried(distrun, home, alpha, tmp_path):
     make_key(tmp_path / "stranger")
     home.config.write_text(f"Host alpha\n  HostName {alpha.address}\n  User root\n")
-    text = complaint(distrun("-H", "alpha:1", "-i", str(tmp_path / "stranger"), "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "-i", str(tmp_path / "stranger"), "true"))
     assert "root may not log in there" in text
     assert str(tmp_path / "stranger") in text
     assert "it offers publickey" in text
     assert "ssh-copy-id root@alpha" in text
-    text = complaint(distrun("-H", "alpha:1", "-i", "/no/such/key", "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "-i", "/no/such/key", "true"))
     assert "/no/such/key (does not exist)" in text
 
 
@@ -86,7 +83,7 @@ def test_an_encrypted_key_is_named(distrun, home, alpha, tmp_path):
     home.config.write_text(f"Host alpha\n  HostName {alpha.address}\n")
     key = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(key)], check=True)
-    text = complaint(distrun("-H", "alpha:1", "-i", str(key), "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "-i", str(key), "true"))
     assert f"{key} (is encrypted: ssh-add it)" in text
 
 
@@ -97,7 +94,7 @@ def test_all_hosts_that_cannot_be_used_are_named_at_once(distrun, network, home,
     silent = f"Host {network.nobody} fd00:*\n  ConnectTimeout 1\n"
     home.config.write_text(refused + silent + home.config.read_text())
     job = distrun("-H", hosts + ",closed:1", "true")
-    text = complaint(job, alpha)
+    text = complaint(job)
     assert "5 hosts cannot be used" in text
     assert "no-such-host.invalid: the name 'no-such-host.invalid' is not found" in text
     assert f"closed: the connection to {alpha.address} port 9 was refused" in text
@@ -105,7 +102,7 @@ def test_all_hosts_that_cannot_be_used_are_named_at_once(distrun, network, home,
     assert "    alpha: " not in text
 
 
-def test_the_command_to_try_has_the_flags_of_this_launch(distrun, home, alpha, tmp_path):
+def test_the_command_to_try_has_the_flags_of_this_launch(distrun, home, tmp_path):
     """A server that is no sshd closes the connection at once."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=lambda: server.accept()[0].close(), daemon=True).start()
@@ -115,12 +112,12 @@ def test_the_command_to_try_has_the_flags_of_this_launch(distrun, home, alpha, t
     assert f"try 'ssh -p {port} -i /k me@bare'" in text
 
 
-def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha, beta):
+def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha):
     alpha.cut()
     try:
         # Beta's agent has to start within that time.
         job = distrun("-H", "alpha:1,beta:1", "--start-timeout", "8", "true")
-        text = complaint(job, beta)
+        text = complaint(job)
     finally:
         alpha.mend()
     assert "host alpha cannot be used" in text
@@ -129,36 +126,36 @@ def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha, beta):
     assert "beta" not in text
 
 
-def test_a_wrong_python_is_named_with_the_flag_that_helps(distrun, alpha):
-    text = complaint(distrun("-H", "alpha:1", "--python", "/no/such/python", "true"), alpha)
+def test_a_wrong_python_is_named_with_the_flag_that_helps(distrun):
+    text = complaint(distrun("-H", "alpha:1", "--python", "/no/such/python", "true"))
     assert "host alpha cannot be used" in text
     assert "Python '/no/such/python' cannot be started" in text
     assert "--python" in text
 
 
-def test_a_python_that_is_too_old_is_named(distrun, alpha, tmp_path):
+def test_a_python_that_is_too_old_is_named(distrun, tmp_path):
     old = tmp_path / "python"
     old.write_text(
         f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = (3, 9); exec(sys.argv[1])" "$2"\n'
     )
     old.chmod(0o755)
-    text = complaint(distrun("-H", "alpha:1", "--python", str(old), "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(old), "true"))
     assert "distrun needs Python 3.10 or newer" in text
 
 
 @pytest.mark.gate
-def test_a_python_without_distrun_is_named(distrun, alpha, tmp_path):
+def test_a_python_without_distrun_is_named(distrun, tmp_path):
     bare = tmp_path / "python"
     block = "import sys; sys.modules['distrun'] = None; exec(sys.argv[1])"
     bare.write_text(f"#!/bin/sh\necho \"ModuleNotFoundError: No module named 'distrun'\" >&2; exit 1; : {block!r}\n")
     bare.chmod(0o755)
-    text = complaint(distrun("-H", "alpha:1", "--python", str(bare), "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(bare), "true"))
     assert f"distrun is not installed for {bare}" in text
     assert f"run there '{bare} -m pip install " in text
     assert "install distrun==" not in text  # on an index, that name may be anybody's
 
 
-def test_another_version_of_distrun_is_refused(distrun, alpha, tmp_path):
+def test_another_version_of_distrun_is_refused(distrun, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.dirname(__file__)))!r})\n"
         "import distrun; distrun.__version__ = '0.0.7'\n"
@@ -166,39 +163,39 @@ def test_another_version_of_distrun_is_refused(distrun, alpha, tmp_path):
     other = tmp_path / "python"
     other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     other.chmod(0o755)
-    text = complaint(distrun("-H", "alpha:1", "--python", str(other), "true"), alpha)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(other), "true"))
     assert "distrun 0.0.7 is installed there and 0." in text
 
 
-def test_a_missing_directory_is_named(distrun, alpha):
-    text = complaint(distrun("-H", "alpha:1", "--wdir", "/no/such/place", "true"), alpha)
+def test_a_missing_directory_is_named(distrun):
+    text = complaint(distrun("-H", "alpha:1", "--wdir", "/no/such/place", "true"))
     assert "the working directory '/no/such/place' does not exist there" in text
 
 
 @pytest.mark.gate
-def test_a_host_under_two_names_is_refused_with_both(distrun, home, alpha, beta):
+def test_a_host_under_two_names_is_refused_with_both(distrun, home, alpha):
     home.config.write_text(f"Host twin\n  HostName {alpha.address}\n" + home.config.read_text())
-    text = complaint(distrun("-H", "alpha:1,beta:1,twin:2", "true"), alpha, beta)
+    text = complaint(distrun("-H", "alpha:1,beta:1,twin:2", "true"))
     assert "hosts 'alpha' and 'twin' are one machine" in text
     assert "list it once, as in alpha:3" in text
 
 
-def test_an_unreachable_jump_host_is_named(distrun, home, alpha, beta, network):
+def test_an_unreachable_jump_host_is_named(distrun, home, network):
     jump = f"Host alpha beta\n  ProxyJump bastion\nHost bastion\n  HostName {network.nobody}\n  ConnectTimeout 1\n"
     home.config.write_text(jump + home.config.read_text())
-    text = complaint(distrun("-H", "alpha:1,beta:1", "true"), alpha, beta)
+    text = complaint(distrun("-H", "alpha:1,beta:1", "true"))
     assert text.count(f": its jump host bastion ({network.nobody}): ") == 2
 
 
-def test_a_jump_host_that_cannot_go_on_is_named(distrun, home, alpha):
+def test_a_jump_host_that_cannot_go_on_is_named(distrun, home):
     jump = "Host inner\n  HostName 127.0.0.1\n  Port 9\n  ProxyJump alpha\n"
     home.config.write_text(jump + home.config.read_text())
-    text = complaint(distrun("-H", "inner:1", "true"), alpha)
+    text = complaint(distrun("-H", "inner:1", "true"))
     assert "the jump host alpha" in text
     assert "cannot connect to 127.0.0.1 port 9" in text
 
 
-def test_ctrl_c_while_connecting_ends_at_once(distrun, alpha, beta):
+def test_ctrl_c_while_connecting_ends_at_once(distrun, alpha):
     alpha.cut()
     try:
         job = distrun("-H", "alpha:1,beta:1", "-v", "--ssh-option", "ConnectTimeout=60", "true")
@@ -207,12 +204,9 @@ def test_ctrl_c_while_connecting_ends_at_once(distrun, alpha, beta):
         assert job.wait() == 143  # half a minute before it would give up connecting
     finally:
         alpha.mend()
-    beta.assert_gone()
-    job.assert_gone()
 
 
-def test_a_command_that_does_not_exist_there_ends_with_127(distrun, alpha):
+def test_a_command_that_does_not_exist_there_ends_with_127(distrun):
     job = distrun("-H", "alpha:1", "no-such-command")
     assert job.wait() == 127
     assert b"rank 0 on alpha could not be started" in job.stderr.data
-    alpha.assert_gone()

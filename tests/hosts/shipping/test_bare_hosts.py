@@ -149,7 +149,6 @@ def test_the_sweep_after_an_agent_that_was_killed_finds_distrun_where_it_was_bro
     job.stderr.wait_for(b"rank 1 on gamma started")
     gamma.agent().kill()
     assert job.wait() == 137
-    gamma.assert_gone()
 
 
 @pytest.mark.gate
@@ -161,7 +160,6 @@ def test_doctor_brings_itself_and_tells(distrun, gamma):
     assert found["distrun"]["status"] == "ok"
     assert "the host has no distrun: it was sent this one" in found["distrun"]["text"]
     assert found["machine"]["status"] != "not tried"
-    gamma.assert_gone()
 
 
 def test_a_bare_host_that_comes_to_an_elastic_job_gets_the_code_of_the_start(distrun, gamma, delta, project, tmp_path):
@@ -187,5 +185,3 @@ def test_a_bare_host_that_comes_to_an_elastic_job_gets_the_code_of_the_start(dis
     go.write_text("the rank fails, and all start again")
     job.stdout.wait_for(b"first delta 2")
     assert job.wait() == 0, job.stderr.data
-    for host in (gamma, delta):
-        host.assert_gone()

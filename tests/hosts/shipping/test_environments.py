@@ -99,13 +99,10 @@ def test_ranks_train_in_an_environment_that_is_made_once(distrun, hosts):
     killed.stdout.wait_for(b"up")
     gamma.agent().kill()
     assert killed.wait() == 137  # what the rank has started goes, too: by the environment's psutil
-    for host in hosts:
-        host.assert_gone()
 
 
 @pytest.mark.gate
 def test_trials_of_a_sweep_run_in_the_environment(distrun, hosts, tmp_path):
-    gamma, _ = hosts
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "train.py").write_text("import sys, toy_model; print('loss:', sys.argv[1][5:], sys.prefix)\n")
@@ -118,7 +115,6 @@ def test_trials_of_a_sweep_run_in_the_environment(distrun, hosts, tmp_path):
     logs = sorted((tmp_path / "results" / "logs").iterdir())
     assert len(logs) == 3
     assert all("/root/.cache/distrun/environments/" in path.read_text() for path in logs)
-    gamma.assert_gone()
 
 
 def test_a_requirement_that_cannot_be_had_is_told_with_the_words_of_pip(distrun, hosts):
@@ -130,7 +126,6 @@ def test_a_requirement_that_cannot_be_had_is_told_with_the_words_of_pip(distrun,
     assert "Traceback" not in text
     for host in hosts:
         assert environments(host) == []
-        host.assert_gone()
 
 
 def test_what_a_rank_misses_is_named_with_the_option_that_brings_it(distrun, hosts):

@@ -46,7 +46,6 @@ def test_a_script_runs_on_two_hosts_that_have_nothing_of_it(ship, gamma, delta):
     for host in (gamma, delta):
         host.assert_gone()
         assert sorted(path.name for path in host.home.iterdir()) == [".cache"]
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -76,7 +75,6 @@ def test_what_changes_travels_and_what_goes_vanishes(ship, gamma, project):
     assert b"net other" in job.stdout.data
     blobs = list((gamma.cache / "blobs").glob("??/*"))
     assert not any(b"hidden" in path.read_bytes() for path in blobs)
-    gamma.assert_gone()
 
 
 def test_a_running_job_keeps_its_code_while_another_gets_the_new(ship, gamma, project, tmp_path):
@@ -174,8 +172,6 @@ def test_trials_of_a_sweep_run_the_script_that_was_shipped_with_the_python_of_th
         said = path.read_text()
         assert f"loss: {number} first /root/.cache/distrun/trees/" in said
         assert f"/try.py {PYTHON}" in said
-    gamma.assert_gone()
-    job.assert_gone()
 
 
 def test_what_a_trial_misses_is_named_with_the_option_that_brings_it(distrun, gamma, tmp_path):
@@ -197,4 +193,3 @@ def test_too_much_is_refused_with_the_largest_files(ship, gamma, project):
     text = job.stderr.data.decode()
     assert "weights.bin (3.0 MiB)" in text
     assert "allowed are 2.0 MiB" in text
-    gamma.assert_gone()

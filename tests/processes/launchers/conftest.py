@@ -1,13 +1,22 @@
-"""Ports at which launchers of these tests meet."""
+"""Launches that leave nothing behind, and ports at which they meet."""
 
 from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from running_distrun import Distrun, launches
+
+
+@pytest.fixture
+def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
+    """Starts `distrun` with the given arguments; afterwards nothing is left of it."""
+    with launches(tmp_path, ()) as start:
+        yield start
 
 
 @pytest.fixture
