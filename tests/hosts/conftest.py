@@ -14,7 +14,9 @@ from machines.namespaces import Home, Network, RemoteHost, why_no_hosts
 from machines.system_packages import PATH, call
 from running_distrun import Distrun, launches, python_command
 from shell import kill_all
+from warm_ranks import WarmRanks
 
+PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
 _SEARCH = f"{Path(sys.executable).parent}:{PATH}"
 
 
@@ -93,6 +95,18 @@ def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[.
 
 
 @pytest.fixture
+def output(distrun: Callable[..., Distrun]) -> Callable[..., bytes]:
+    """Runs `distrun` to its successful end; returns what it has printed."""
+
+    def run(*arguments: str, **environ: str) -> bytes:
+        job = distrun(*arguments, **environ)
+        assert job.wait() == 0, job.stderr.data
+        return job.stdout.data
+
+    return run
+
+
+@pytest.fixture
 def python() -> Callable[[str], list[str]]:
     """Returns the command of a rank that executes some Python."""
     return python_command
@@ -111,3 +125,21 @@ def mpirun(distrun, home, tmp_path):
     (programs / "ssh").chmod(0o755)
     own = {"PATH": f"{programs}:{os.environ['PATH']}", "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
     return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)
+
+
+@pytest.fixture
+def run_each(distrun):
+    """Runs rank programs one after another on the same ranks, to their successful end."""
+
+    def finish(hosts, *programs, options=()):
+        size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
+        with WarmRanks() as ranks:
+            job = distrun("-H", hosts, *options, *ranks.command, OMP_NUM_THREADS="1")
+            ranks.accept(size)
+            for program in programs:
+                ranks.run(PROGRAMS / f"{program}.py")
+            ranks.hang_up()
+            assert job.wait() == 0, job.stderr.data[-5000:].decode()
+        return job.stderr.data.decode()
+
+    return finish

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from running_distrun import DEADLINE
-from warm_ranks import WarmRanks
 
 PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
 ADDRESSES = """
@@ -54,24 +53,6 @@ def run(distrun):
         job = distrun("-H", hosts, "--no-tag-output", sys.executable, *command, OMP_NUM_THREADS="1", **environ)
         assert job.wait(4 * DEADLINE) == 0, job.stderr.data[-5000:].decode()
         return job.stdout.data.decode()
-
-    return finish
-
-
-@pytest.fixture
-def run_each(distrun):
-    """Runs rank programs one after another on the same ranks, to their successful end."""
-
-    def finish(hosts, *programs, options=()):
-        size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
-        with WarmRanks() as ranks:
-            job = distrun("-H", hosts, *options, *ranks.command, OMP_NUM_THREADS="1")
-            ranks.accept(size)
-            for program in programs:
-                ranks.run(PROGRAMS / f"{program}.py")
-            ranks.hang_up()
-            assert job.wait() == 0, job.stderr.data[-5000:].decode()
-        return job.stderr.data.decode()
 
     return finish
 

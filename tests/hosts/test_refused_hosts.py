@@ -39,18 +39,15 @@ def test_an_unknown_key_is_refused_until_the_command_given_has_been_run(distrun,
     assert f"ssh-keyscan -p 2222 {beta.address} >> {shlex.quote(str(home.known_hosts))}" in text
     assert "--ssh-accept-new" in text
     run_remedy(text, home)
-    job = distrun("-H", "beta:1", "true")
-    assert job.wait() == 0, job.stderr.data
+    distrun("-H", "beta:1", "true").ended(0)
 
 
 def test_an_unknown_key_is_accepted_once_with_ssh_accept_new(distrun, home, alpha):
     home.known_hosts.unlink()
-    job = distrun("-H", "alpha:1", "--ssh-accept-new", "true")
-    assert job.wait() == 0, job.stderr.data
+    distrun("-H", "alpha:1", "--ssh-accept-new", "true").ended(0)
     assert home.known_hosts.read_text() == alpha.known()
     assert home.known_hosts.stat().st_mode & 0o777 == 0o600
-    job = distrun("-H", "alpha:1", "true")
-    assert job.wait() == 0, job.stderr.data
+    distrun("-H", "alpha:1", "true").ended(0)
 
 
 @pytest.mark.gate
@@ -62,8 +59,7 @@ def test_a_changed_key_is_refused_until_the_commands_given_have_been_run(distrun
     assert "has changed" in text
     assert "known_hosts, line 2" in text
     run_remedy(text, home)
-    job = distrun("-H", "alpha:1", "true")
-    assert job.wait() == 0, job.stderr.data
+    distrun("-H", "alpha:1", "true").ended(0)
 
 
 @pytest.mark.gate
@@ -113,58 +109,45 @@ def test_the_command_to_try_has_the_flags_of_this_launch(distrun, home, tmp_path
 
 
 def test_a_host_that_drops_packets_is_given_up_in_time(distrun, alpha):
-    alpha.cut()
-    try:
+    with alpha.cut_off():
         # Beta's agent has to start within that time.
         job = distrun("-H", "alpha:1,beta:1", "--start-timeout", "8", "true")
         text = complaint(job)
-    finally:
-        alpha.mend()
     assert "host alpha cannot be used" in text
     late = f"connecting to {alpha.address} port 22 took longer than the 8 s of --start-timeout: allow more"
     assert late in text or f"{alpha.address} port 22 did not answer within 8 s" in text  # who looks first varies
     assert "beta" not in text
 
 
-def test_a_wrong_python_is_named_with_the_flag_that_helps(distrun):
-    text = complaint(distrun("-H", "alpha:1", "--python", "/no/such/python", "true"))
-    assert "host alpha cannot be used" in text
-    assert "Python '/no/such/python' cannot be started" in text
-    assert "--python" in text
-
-
-def test_a_python_that_is_too_old_is_named(distrun, tmp_path):
-    old = tmp_path / "python"
-    old.write_text(
-        f'#!/bin/sh\nexec {sys.executable} -c "import sys; sys.version_info = (3, 9); exec(sys.argv[1])" "$2"\n'
-    )
-    old.chmod(0o755)
-    text = complaint(distrun("-H", "alpha:1", "--python", str(old), "true"))
-    assert "distrun needs Python 3.10 or newer" in text
-
-
-@pytest.mark.gate
-def test_a_python_without_distrun_is_named(distrun, tmp_path):
-    bare = tmp_path / "python"
-    block = "import sys; sys.modules['distrun'] = None; exec(sys.argv[1])"
-    bare.write_text(f"#!/bin/sh\necho \"ModuleNotFoundError: No module named 'distrun'\" >&2; exit 1; : {block!r}\n")
-    bare.chmod(0o755)
-    text = complaint(distrun("-H", "alpha:1", "--python", str(bare), "true"))
-    assert f"distrun is not installed for {bare}" in text
-    assert f"run there '{bare} -m pip install " in text
-    assert "install distrun==" not in text  # on an index, that name may be anybody's
-
-
-def test_another_version_of_distrun_is_refused(distrun, tmp_path):
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (None, ["host alpha cannot be used", "Python '{python}' cannot be started", "--python"]),
+        (
+            f'exec {sys.executable} -c "import sys; sys.version_info = (3, 9); exec(sys.argv[1])" "$2"',
+            ["distrun needs Python 3.10 or newer"],
+        ),
+        pytest.param(
+            "echo \"ModuleNotFoundError: No module named 'distrun'\" >&2; exit 1",
+            ["distrun is not installed for {python}", "run there '{python} -m pip install "],
+            marks=pytest.mark.gate,
+        ),
+        (f'PYTHONPATH=$(dirname "$0") exec {sys.executable} "$@"', ["distrun 0.0.7 is installed there and 0."]),
+    ],
+    ids=["missing", "too old", "without distrun", "with another distrun"],
+)
+def test_a_python_that_will_not_do_is_named(distrun, tmp_path, script, words):
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(os.path.dirname(__file__)))!r})\n"
         "import distrun; distrun.__version__ = '0.0.7'\n"
     )
-    other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    other.chmod(0o755)
-    text = complaint(distrun("-H", "alpha:1", "--python", str(other), "true"))
-    assert "distrun 0.0.7 is installed there and 0." in text
+    python = tmp_path / "python"
+    if script is not None:
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    text = complaint(distrun("-H", "alpha:1", "--python", str(python), "true"))
+    assert [word for word in words if word.format(python=python) not in text] == []
+    assert "install distrun==" not in text  # on an index, that name may be anybody's
 
 
 def test_a_missing_directory_is_named(distrun):
@@ -196,17 +179,13 @@ def test_a_jump_host_that_cannot_go_on_is_named(distrun, home):
 
 
 def test_ctrl_c_while_connecting_ends_at_once(distrun, alpha):
-    alpha.cut()
-    try:
+    with alpha.cut_off():
         job = distrun("-H", "alpha:1,beta:1", "-v", "--ssh-option", "ConnectTimeout=60", "true")
         job.stderr.wait_for(b"agent on beta started")
         job.process.terminate()
         assert job.wait() == 143  # half a minute before it would give up connecting
-    finally:
-        alpha.mend()
 
 
 def test_a_command_that_does_not_exist_there_ends_with_127(distrun):
-    job = distrun("-H", "alpha:1", "no-such-command")
-    assert job.wait() == 127
-    assert b"rank 0 on alpha could not be started" in job.stderr.data
+    said = distrun("-H", "alpha:1", "no-such-command").ended(127)
+    assert b"rank 0 on alpha could not be started" in said

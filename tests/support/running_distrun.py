@@ -113,6 +113,11 @@ class Distrun:
         self.stderr.close()
         return status
 
+    def ended(self, status: int, seconds: float = DEADLINE) -> bytes:
+        """Wait for its end with this exit status; return what it has written to stderr."""
+        assert self.wait(seconds) == status, self.stderr.text
+        return self.stderr.data
+
     def _progress(self, seconds: float) -> str:
         """Return what is known of a job that does not end.
 

@@ -73,13 +73,10 @@ def test_a_host_that_is_cut_off_is_left_out_and_trains_no_more(training, beta):
     trained = training("--min-np", "1", "--keepalive", "5", "-H", "alpha:1,beta:2")
     trained.wait_for_ranks(3)
     lost = beta.agent().children(recursive=True)
-    beta.cut()
-    try:
+    with beta.cut_off():
         trained.wait_for_ranks(1)
         # The other half has ended before this one went on.
         assert not [process for process in lost if lives(process)]
-    finally:
-        beta.mend()
     assert len(trained.wait_for_ranks(3)) == 3  # it is back
     done(trained.finish())
 
@@ -90,12 +87,9 @@ def test_a_host_that_trains_by_itself_goes_on_when_the_other_is_lost_in_an_excha
     trained.wait_for_ranks(2)
     trained.job.stdout.wait_for(b"exchanging True", 4)
     lost = beta.agent().children(recursive=True)
-    beta.cut()
-    try:
+    with beta.cut_off():
         trained.wait_for_ranks(1)
         assert not [process for process in lost if lives(process)]
-    finally:
-        beta.mend()
     assert done(trained.finish())
 
 
@@ -120,7 +114,7 @@ def test_hosts_come_and_go_as_the_script_says(training, tmp_path, alpha):
     done(trained.finish())
 
 
-def test_a_script_without_elastic_code_starts_again_on_all_hosts(distrun, python):
+def test_a_script_without_elastic_code_starts_again_on_all_hosts(output, python):
     code = (
         "import os, time\n"
         "import distrun\n"
@@ -129,9 +123,8 @@ def test_a_script_without_elastic_code_starts_again_on_all_hosts(distrun, python
         "distrun.barrier()\n"
         "print('done', distrun.rank(), os.environ['DISTRUN_RESTART'], flush=True)\n"
     )
-    job = distrun("--elastic", "-H", "alpha:1,beta:1", *python(code))
-    assert job.wait() == 0
-    assert sorted(job.stdout.data.splitlines()) == [b"[0] done 0 1", b"[1] done 1 1"]
+    printed = output("--elastic", "-H", "alpha:1,beta:1", *python(code))
+    assert sorted(printed.splitlines()) == [b"[0] done 0 1", b"[1] done 1 1"]
 
 
 def test_spares_of_other_hosts_take_over(training):
@@ -172,12 +165,9 @@ def test_a_host_whose_agent_starts_during_a_cut_takes_part_when_it_is_over(train
     go_on.unlink()
     alpha.agent().kill()
     wait_until(starting.exists)
-    alpha.cut()
-    try:
+    with alpha.cut_off():
         go_on.touch()
         wait_until(lambda: has_unsent(alpha))  # what the agent says of its host
-    finally:
-        alpha.mend()
     assert len(set(before.values()) & set(trained.wait_for_ranks(3).values())) == 1
     assert len(done(trained.finish())) == 3
 

@@ -66,14 +66,11 @@ def test_the_trials_of_a_host_that_is_cut_off_are_tried_again_elsewhere(distrun,
         *(sys.executable, str(tmp_path / "script.py"), str(tmp_path)),
     )
     wait_for(lambda: running(alpha) and running(beta), job)
-    beta.cut()
-    try:
+    with beta.cut_off():
         job.stderr.wait_for(b"host beta is lost")
         (tmp_path / "go").touch()
         job.stderr.wait_for(b"trial 1 complete")
         assert job.wait() == 0
-    finally:
-        beta.mend()
     done = trials(tmp_path / "s")
     assert [(trial["state"], trial["hosts"]) for trial in done.values()] == [("complete", ["alpha"])] * 2
     assert sorted(trial["attempts"] for trial in done.values()) == [1, 2]

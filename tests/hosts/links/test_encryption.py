@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from running_distrun import DEADLINE
-from warm_ranks import WarmRanks
 
 _PIDFD_GETFD = 438
 PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
@@ -93,24 +92,17 @@ def wire(beta):
 
 
 @pytest.mark.parametrize("is_encrypted", [pytest.param(True, marks=pytest.mark.gate), False])
-def test_tensors_cannot_be_read_on_the_wire(distrun, python, wire, is_encrypted):
+def test_tensors_cannot_be_read_on_the_wire(output, python, wire, is_encrypted):
     options = ["--encrypt"] * is_encrypted
-    job = distrun("-H", "alpha:1,beta:1", *options, *python(SENDING))
-    assert job.wait() == 0, job.stderr.data
-    assert (b"] not loaded" in job.stdout.data) != is_encrypted
+    assert (b"] not loaded" in output("-H", "alpha:1,beta:1", *options, *python(SENDING))) != is_encrypted
     heard = wire.close()
     assert len(heard) > 3_000_000
     assert (MARK in heard) != is_encrypted
 
 
-def test_collectives_are_as_right_as_without(distrun):
-    with WarmRanks() as ranks:
-        job = distrun("-H", "localhost:1,beta:1,alpha:2", "--encrypt", *ranks.command, OMP_NUM_THREADS="1")
-        ranks.accept(4)
-        for program in ("allreduce", "errors", "order", "alltoall", "messages", "process_sets"):
-            ranks.run(PROGRAMS / f"{program}.py")
-        ranks.hang_up()
-        assert job.wait() == 0, job.stderr.data[-5000:].decode()
+def test_collectives_are_as_right_as_without(run_each):
+    programs = ("allreduce", "errors", "order", "alltoall", "messages", "process_sets")
+    run_each("localhost:1,beta:1,alpha:2", *programs, options=("--encrypt",))
 
 
 @pytest.mark.parametrize("program", ["lifecycle", "bursts"])
@@ -135,12 +127,9 @@ def test_a_cut_link_ends_the_job_and_a_short_cut_does_not(distrun, python, beta)
     time.sleep(2)
     beta.mend()
     job.stdout.wait_for(b"going", job.stdout.data.count(b"going") + 10)
-    beta.cut()
-    try:
+    with beta.cut_off():
         assert job.wait() == 1
         beta.assert_gone()
-    finally:
-        beta.mend()
 
 
 def connections_of(pid: int) -> list[socket.socket]:
@@ -181,9 +170,8 @@ def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(
 @pytest.mark.gate
 def test_what_cannot_be_encrypted_is_refused(distrun, python):
     for variable, value in (("DISTRUN_BACKEND", "mpi"), ("DISTRUN_GPU_BACKEND", "nccl")):
-        job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(SENDING), **{variable: value})
-        assert job.wait() == 2
-        assert f"{variable}='{value}' moves arrays by a library".encode() in job.stderr.data
+        said = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(SENDING), **{variable: value}).ended(2)
+        assert f"{variable}='{value}' moves arrays by a library".encode() in said
 
 
 KEYS = """

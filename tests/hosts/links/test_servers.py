@@ -51,8 +51,7 @@ def train(distrun, python):
 
 @pytest.mark.gate
 def test_workers_of_two_hosts_train_on_servers_of_both_with_encryption(train):
-    job = train("--encrypt", steps=5, staleness=0)
-    assert job.wait(DEADLINE) == 0, job.stderr.data
+    train("--encrypt", steps=5, staleness=0).ended(0, DEADLINE)
 
 
 def test_a_server_of_the_other_host_is_named_with_it(train, beta):
@@ -69,15 +68,12 @@ def test_a_host_that_is_cut_off_ends_the_job_with_its_servers(train, alpha, beta
     """Restarts are for servers whose host is there."""
     job = train("--server-restarts", "3", "--keepalive", "2")
     job.stdout.wait_for(b"training", 2)
-    beta.cut()
-    try:
+    with beta.cut_off():
         assert job.wait(DEADLINE) == 1
         assert b"nothing was heard from beta for 2 s" in job.stderr.data
         assert b"restarted" not in job.stderr.data
         alpha.assert_gone()
         beta.assert_gone()
-    finally:
-        beta.mend()
 
 
 def test_a_worker_that_is_killed_ends_the_servers_of_both_hosts(train, alpha):

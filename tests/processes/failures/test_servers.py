@@ -80,7 +80,7 @@ def test_synchronous_workers_get_the_average_and_the_servers_are_no_ranks(worker
 
 @pytest.mark.gate
 def test_every_gradient_counts_once_without_waiting(workers):
-    job = workers(
+    workers(
         "session = begin(float('inf'))\n"
         "for _ in range(3 + 4 * rank): step(session, float('inf'), ahead=1)\n"
         "session.await_values()\n"
@@ -88,38 +88,35 @@ def test_every_gradient_counts_once_without_waiting(workers):
         "session.pull(float('inf'))\n"
         "assert (session.values == -(3 * 1 + 7 * 2)).all(), session.values",
         "--encrypt",
-    )
-    assert job.wait(DEADLINE) == 0, job.stderr.data
+    ).ended(0, DEADLINE)
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_worker_that_has_left_is_waited_for_by_nobody(workers, staleness):
-    job = workers(
+    workers(
         f"session = begin({staleness})\n"
         f"for _ in range(2 + 5 * rank): step(session, {staleness})\n"
         "session.await_values()\n"
-    )
-    assert job.wait(DEADLINE) == 0, job.stderr.data
+    ).ended(0, DEADLINE)
 
 
 @pytest.mark.gate
 def test_a_server_that_is_killed_ends_the_job_with_its_story(workers):
-    job = workers(
+    said = workers(
         "session = begin(float('inf'))\n"
         "print('training', flush=True)\n"
         "for number in range(10 ** 6):\n"
         "    step(session, float('inf'))\n"
         "    if number == 5 and rank == 1: kill('DISTRUN_SERVER', '1')\n"
-    )
-    assert job.wait(DEADLINE) == 137
-    report = job.stderr.data.rpartition(b"distrun: server 1")[2].decode()
-    assert re.match(r" on localhost \(pid \d+\) was killed by SIGKILL\n", report), job.stderr.data
+    ).ended(137, DEADLINE)
+    report = said.rpartition(b"distrun: server 1")[2].decode()
+    assert re.match(r" on localhost \(pid \d+\) was killed by SIGKILL\n", report), said
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("staleness", one_in_gate(0, 2))
 def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness):
-    job = workers(
+    said = workers(
         f"session = begin({staleness})\n"
         "for number in range(40):\n"
         f"    step(session, {staleness})\n"
@@ -131,9 +128,8 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
         f"assert (session.rows(2, np.array([7]), 0) == -40 * {1.5 if staleness == 0 else 3}).all()\n",
         "--server-restarts",
         "3",
-    )
-    assert job.wait(DEADLINE) == 0, job.stderr.data
-    told = re.findall(r"server (\d) on localhost \(pid \d+\) was killed by SIGKILL; (.*)\n", job.stderr.data.decode())
+    ).ended(0, DEADLINE)
+    told = re.findall(r"server (\d) on localhost \(pid \d+\) was killed by SIGKILL; (.*)\n", said.decode())
     assert [number for number, _ in told] == ["1", "0", "1"]
     assert told[2][1] == "it is restarted with its parameters (restart 3 of 3)"
 
@@ -144,17 +140,16 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
     one_in_gate(pytest.param(1, 0, ["--server-restarts", "3"]), pytest.param(0, "float('inf')", [])),
 )
 def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers, rank, staleness, options):
-    job = workers(
+    said = workers(
         f"session = begin({staleness})\n"
         "for number in range(10 ** 6):\n"
         f"    step(session, {staleness})\n"
         f"    if number == 5 and rank == {rank}: os.kill(os.getpid(), signal.SIGKILL)\n",
         *options,
-    )
-    assert job.wait(DEADLINE) == 137
-    report = job.stderr.data.decode().partition(f"distrun: rank {rank} on localhost")[2]
-    assert re.match(r" \(pid \d+\) was killed by SIGKILL\n", report), job.stderr.data
-    assert b"distrun: server" not in job.stderr.data  # they end because the job does, and that is no story
+    ).ended(137, DEADLINE)
+    report = said.decode().partition(f"distrun: rank {rank} on localhost")[2]
+    assert re.match(r" \(pid \d+\) was killed by SIGKILL\n", report), said
+    assert b"distrun: server" not in said  # they end because the job does, and that is no story
 
 
 def test_a_coordinator_that_is_killed_ends_the_job_and_the_servers(distrun, python):
@@ -165,9 +160,8 @@ def test_a_coordinator_that_is_killed_ends_the_job_and_the_servers(distrun, pyth
         "coordinator.work()\n"
         "signal.pause()\n"
     )
-    job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
-    assert job.wait(DEADLINE) == 137
-    assert b"distrun: rank 0 on localhost" in job.stderr.data
+    said = distrun("-np", "3", "--servers", "1", *python(WORKER + code)).ended(137, DEADLINE)
+    assert b"distrun: rank 0 on localhost" in said
 
 
 @pytest.mark.gate
@@ -206,9 +200,8 @@ def test_workers_that_are_told_to_end_still_reach_the_servers(workers, signum):
 
 
 def test_workers_that_describe_other_parameters_are_told_so(workers):
-    job = workers("parameters = parameters[:2 + rank]\nbegin(0)\n")
-    assert job.wait(DEADLINE) == 1
-    assert b"distrun.errors.MismatchError: one rank has " in job.stderr.data
+    said = workers("parameters = parameters[:2 + rank]\nbegin(0)\n").ended(1, DEADLINE)
+    assert b"distrun.errors.MismatchError: one rank has " in said
 
 
 COORDINATED = """
@@ -262,7 +255,7 @@ def test_workers_return_though_the_coordinator_ends_without_a_word(distrun, pyth
 
 
 def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(workers):
-    job = workers(
+    said = workers(
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
         "from distrun.methods.servers.coordinator import Coordinator\n"
         "coordinator = Coordinator({'die': die})\n"
@@ -270,9 +263,8 @@ def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(
         "    coordinator.schedule('die')\n"
         "    coordinator.join()\n"
         "else: coordinator.work()\n"
-    )
-    assert job.wait(DEADLINE) == 137
-    assert b"distrun: rank 1 on localhost" in job.stderr.data
+    ).ended(137, DEADLINE)
+    assert b"distrun: rank 1 on localhost" in said
 
 
 @pytest.mark.gate

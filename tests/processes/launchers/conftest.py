@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -28,3 +29,18 @@ def meeting_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
             return port
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts shell scripts in the place of programs of these names."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(**scripts: str) -> None:
+        for name, text in scripts.items():
+            (folder / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+            (folder / name).chmod(0o755)
+
+    return make

@@ -26,6 +26,13 @@ class Nodes:
         meeting = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--rdzv-endpoint", self.endpoint)
         return self._distrun(*meeting, *options, sys.executable, "-c", code, **environ)
 
+    def start_two(self) -> list[Any]:
+        """Start two launchers whose ranks wait, and return them when both ranks run."""
+        launches = [self.start(WAITS), self.start(WAITS)]
+        for launch in launches:
+            launch.stdout.wait_for(b"up")
+        return launches
+
 
 @pytest.fixture
 def nodes(distrun, meeting_port):
@@ -68,20 +75,9 @@ def test_a_rank_that_fails_ends_the_job_on_all_nodes_with_its_status_and_last_wo
         assert b"    AssertionError: no such luck\n" in report
 
 
-def test_a_killed_rank_is_named_on_all_nodes(nodes):
-    launches = [nodes.start(WAITS), nodes.start(WAITS)]
-    for launch in launches:
-        launch.stdout.wait_for(b"up")
-    (rank,) = (item for item in launches[1].family() if item.cmdline()[1:] == ["-c", WAITS])
-    rank.kill()
-    assert all(b"was killed by SIGKILL" in report for report in failed_alike(*launches))
-
-
 @pytest.mark.gate
 def test_a_launcher_that_is_killed_ends_the_job_everywhere(nodes):
-    launches = [nodes.start(WAITS), nodes.start(WAITS)]
-    for launch in launches:
-        launch.stdout.wait_for(b"up")
+    launches = nodes.start_two()
     left = psutil.Process(launches[0].process.pid).children(recursive=True)
     launches[0].process.kill()
     assert launches[1].wait() == 1
@@ -94,9 +90,7 @@ def test_a_launcher_that_is_killed_ends_the_job_everywhere(nodes):
 @pytest.mark.gate
 @pytest.mark.parametrize("signum", one_in_gate(signal.SIGTERM, signal.SIGINT))
 def test_a_signal_to_one_launcher_ends_all(nodes, signum):
-    launches = [nodes.start(WAITS), nodes.start(WAITS)]
-    for launch in launches:
-        launch.stdout.wait_for(b"up")
+    launches = nodes.start_two()
     launches[1].process.send_signal(signum)
     reports = failed_alike(*launches)
     assert launches[0].process.returncode == 128 + signum
