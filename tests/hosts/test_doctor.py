@@ -191,10 +191,7 @@ def test_a_clock_that_is_ahead_another_python_and_a_limited_address_space_are_wa
 
 
 def test_what_a_login_prints_does_no_harm(doctor, tmp_path):
-    noisy = tmp_path / "python"
-    noisy.write_text(f'#!/bin/sh\necho "Welcome!"; exec {sys.executable} "$@"\n')
-    noisy.chmod(0o755)
-    doctor("-H", "alpha", "--python", str(noisy))
+    doctor("-H", "alpha", "--python", wrapper(tmp_path, "print('Welcome!')"))
 
 
 @pytest.mark.gate

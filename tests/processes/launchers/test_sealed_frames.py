@@ -32,8 +32,8 @@ os.read(0, 1 << 20)
 os.write(agent.stdin.fileno(), bytes([3]) + b"\\xff\\xff\\xff\\xff" + bytes([0, 0, 0, 1]) + b"9")
 sys.exit(agent.wait())
 """
-MUNGE = "cat"
 UNMUNGE = f"printf 'STATUS:  0\\nUID:   {os.getuid()}\\n\\n'; cat"
+MUNGE = {False: {"munge": "exit 1", "unmunge": "exit 1"}, True: {"munge": "cat", "unmunge": UNMUNGE}}
 
 
 def agree(offer: SealOffer, change=lambda info: info):
@@ -45,7 +45,7 @@ def agree(offer: SealOffer, change=lambda info: info):
 
 @pytest.mark.parametrize("has_munge", [False, True])
 def test_both_sides_agree_with_and_without_munge(tools, has_munge):
-    tools(**({"munge": MUNGE, "unmunge": UNMUNGE} if has_munge else {"munge": "exit 1", "unmunge": "exit 1"}))
+    tools(**MUNGE[has_munge])
     offer = SealOffer()
     assert bool(offer.credential) == has_munge
     for _ in range(2):  # any number of agents
@@ -54,7 +54,7 @@ def test_both_sides_agree_with_and_without_munge(tools, has_munge):
 
 
 def test_a_public_key_that_munge_does_not_vouch_for_is_refused(tools):
-    tools(munge=MUNGE, unmunge=UNMUNGE)
+    tools(**MUNGE[True])
     offer = SealOffer()
     other = SealOffer().public
     with pytest.raises(HostError, match="about another launch"):
@@ -69,7 +69,7 @@ def test_a_public_key_that_munge_does_not_vouch_for_is_refused(tools):
 
 
 def test_frames_travel_as_they_are_where_one_side_cannot_seal(tools, monkeypatch):
-    tools(munge="exit 1", unmunge="exit 1")
+    tools(**MUNGE[False])
     offer = SealOffer()
     monkeypatch.setattr(sealed_frames, "_key_pair", lambda: None)
     assert agree(offer) == (None, None)
@@ -80,8 +80,7 @@ def test_frames_travel_as_they_are_where_one_side_cannot_seal(tools, monkeypatch
 @pytest.mark.parametrize("has_munge", one_in_gate(False, True, chosen=1))
 def test_the_job_key_does_not_pass_through_srun(output, python, tools, tmp_path, has_munge):
     (tmp_path / "heard").mkdir()
-    both = {"munge": MUNGE, "unmunge": UNMUNGE} if has_munge else {"munge": "exit 1", "unmunge": "exit 1"}
-    tools(srun=SRUN.format(directory=tmp_path / "heard"), **both)
+    tools(srun=SRUN.format(directory=tmp_path / "heard"), **MUNGE[has_munge])
     code = "import os; print('key', os.environ['DISTRUN_KEY'], os.environ['TOLD'], flush=True)"
     printed = output("-x", "TOLD=a-word", *python(code), **SLURM)
     keys = {line.split()[2] for line in printed.splitlines()}
@@ -100,7 +99,7 @@ def test_an_agent_gives_up_a_line_on_which_somebody_else_speaks(distrun, tools, 
     speaker.write_text(SPEAKER)
     script = SRUN.format(directory=tmp_path).partition("tee ")[0]
     script += f'exec {sys.executable} {speaker} "$@"'
-    tools(srun=script, munge="exit 1", unmunge="exit 1")
+    tools(srun=script, **MUNGE[False])
     job = distrun(*python("print('started')"), **SLURM)
     assert job.wait() != 0
     assert b"started" not in job.stdout.data
