@@ -10,8 +10,7 @@ from torch import Tensor
 
 from distrun.elastic.donor import Election
 from distrun.elastic.objects import ObjectState
-from distrun.elastic.part import Part
-from distrun.elastic.part import is_stateful
+from distrun.elastic.part import Part, is_stateful
 from distrun.torch.elastic.handlers import GradScalerStateHandler, ModelStateHandler, ObjectStateHandler, StateHandler
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
 from distrun.torch.elastic.randomness import RandomNumbers
