@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from distrun.runner.system.interrupt import ended_by_sigint
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
+# The modules of the other commands, each of which has a function with its name. They are imported only if needed.
+_COMMANDS = {
+    "doctor": "distrun.tools.doctor.command",
+    "predict": "distrun.tools.predict.command",
+    "agent": "distrun.runner.launch.agent_command",
+    "sweep": "distrun.tools.sweep.command",
+    "k8s": "distrun.tools.kubernetes.command",
+    "ps": "distrun.tools.top.commands",
+    "top": "distrun.tools.top.commands",
+}
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
@@ -68,22 +79,10 @@ def _open_standard_descriptors() -> None:
 def _status(arguments: list[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if arguments[:1] == ["doctor"]:
-            status = _doctor(arguments[1:])
-        elif arguments[:1] == ["predict"]:
-            status = _predict(arguments[1:])
-        elif arguments[:1] == ["agent"]:
-            status = _agent(arguments[1:])
-        elif arguments[:1] == ["sweep"]:
-            status = _sweep(arguments[1:])
-        elif arguments[:1] == ["k8s"]:
-            status = _k8s(arguments[1:])
-        elif arguments[:1] in (["ps"], ["top"]):
-            status = _look_at_jobs(*arguments)
+        if arguments and (module := _COMMANDS.get(arguments[0])) is not None:
+            status = _run(getattr(import_module(module), arguments[0]), *arguments)
         else:
-            status = distrun.main(
-                args=_with_own_options(distrun, "distrun", arguments), prog_name="distrun", standalone_mode=False
-            )
+            status = _run(distrun, "", *arguments)
     except click.ClickException as error:
         return complain(_sentence(error), 2)
     except (click.Abort, KeyboardInterrupt):
@@ -91,46 +90,6 @@ def _status(arguments: list[str] | None) -> int:
     except DistrunError as error:
         return complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
     return int(status or 0)
-
-
-def _doctor(arguments: list[str]) -> int:
-    from distrun.tools.doctor.command import doctor
-
-    name = "distrun doctor"
-    return int(doctor.main(args=_with_own_options(doctor, name, arguments), prog_name=name, standalone_mode=False) or 0)
-
-
-def _predict(arguments: list[str]) -> int:
-    from distrun.tools.predict.command import predict
-
-    return int(predict.main(args=arguments, prog_name="distrun predict", standalone_mode=False) or 0)
-
-
-def _agent(arguments: list[str]) -> int:
-    from distrun.runner.launch.agent_command import agent
-
-    return int(agent.main(args=arguments, prog_name="distrun agent", standalone_mode=False) or 0)
-
-
-def _sweep(arguments: list[str]) -> int:
-    from distrun.tools.sweep.command import sweep
-
-    if "--bootstrap" in arguments:
-        arguments = with_value(own_options(sweep), arguments, "--bootstrap", "")
-    return int(sweep.main(args=arguments, prog_name="distrun sweep", standalone_mode=False) or 0)
-
-
-def _k8s(arguments: list[str]) -> int:
-    from distrun.tools.kubernetes.command import k8s
-
-    return int(k8s.main(args=arguments, prog_name="distrun k8s", standalone_mode=False) or 0)
-
-
-def _look_at_jobs(name: str, *arguments: str) -> int:
-    from distrun.tools.top import commands
-
-    command = {"ps": commands.ps, "top": commands.top}[name]
-    return int(command.main(args=list(arguments), prog_name=f"distrun {name}", standalone_mode=False) or 0)
 
 
 def _sentence(error: click.ClickException) -> str:
@@ -147,6 +106,16 @@ def complain(sentence: str, status: int) -> int:
     """Print an error on one line, and return the status."""
     click.echo(f"distrun: error: {sentence}", err=True)
     return status
+
+
+def _run(command: click.Command, name: str, *words: str) -> Any:
+    """Run `distrun NAME`, or `distrun` itself, and return its status."""
+    called, arguments = f"distrun {name}".strip(), list(words)
+    if name in ("", "doctor"):
+        arguments = _with_own_options(command, called, arguments)
+    elif name == "sweep" and "--bootstrap" in arguments:
+        arguments = with_value(own_options(command), arguments, "--bootstrap", "")
+    return command.main(args=arguments, prog_name=called, standalone_mode=False)
 
 
 def _with_own_options(command: click.Command, name: str, arguments: list[str]) -> list[str]:

@@ -16,8 +16,7 @@ with ended_by_sigint():
 
     from distrun import cli
     from distrun.errors import UsageError
-    from distrun.runner.command_lines.describe import described
-    from distrun.runner.command_lines.programs import NAMES, program
+    from distrun.runner.command_lines.programs import NAMES, described, program
     from distrun.runner.command_lines.translate import translate
 
 _USAGE = f"""\

@@ -4,7 +4,8 @@ Public names are written once, in these imports. A package derives its `__all__`
 TYPE_CHECKING`, because type checkers take a computed `__all__` for an empty one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import ModuleType
 
 
@@ -15,3 +16,16 @@ def exported(namespace: Mapping[str, object]) -> list[str]:
         for name, value in namespace.items()
         if not name.startswith("_") and not isinstance(value, ModuleType) and name != "TYPE_CHECKING"
     )
+
+
+def later(package: str, **modules: str) -> Callable[[str], object]:
+    """Return the `__getattr__` of a package for names that most jobs do without: each with the module that has it, or
+    that it is, which is imported on demand."""
+
+    def get(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = import_module(modules[name])
+        return module if modules[name] == f"{package}.{name}" else getattr(module, name)
+
+    return get

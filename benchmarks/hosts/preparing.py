@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from distrun.runner.hosts.introduction import introduce
-from distrun.runner.hosts.program import AGENT, pipes, read_some, write_all
+from distrun.runner.hosts.program import AGENT, ChildProgram
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import Greeting
 from distrun.runner.shipping import delivery as openings
@@ -31,7 +29,7 @@ _DEADLINE = 300.0
 _ROUNDS = 9
 
 
-class Host:
+class Host(ChildProgram):
     """An agent in a process with a cache of its own; see `distrun.runner.hosts.program.Program`."""
 
     def __init__(self, cache: Path, delivery: Delivery, is_bare: bool) -> None:
@@ -44,27 +42,9 @@ class Host:
             opening = delivery.opening("benchmark")
         finally:
             openings._first_folders = first_folders
-        self._process = subprocess.Popen(
-            [sys.executable, *(["-I", "-S"] if is_bare else []), "-c", opening.code, AGENT],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-            start_new_session=True,
-        )
-        self._stdin, self._stdout = pipes(self._process)
+        command = [sys.executable, *(["-I", "-S"] if is_bare else []), "-c", opening.code, AGENT]
+        super().__init__(command, env={**os.environ, "XDG_CACHE_HOME": str(cache)})
         self.write(opening.text)
-
-    def write(self, data: bytes) -> None:
-        """Send all of the data."""
-        write_all(self._stdin.fileno(), data)
-
-    def end_input(self) -> None:
-        """Close its stdin."""
-        self._stdin.close()
-
-    def read(self, timeout: float | None) -> bytes:
-        """Return the next bytes from it."""
-        return read_some(self._stdout.fileno(), timeout)
 
     def wait(self) -> int:
         """Wait for its end."""
@@ -80,9 +60,7 @@ class Host:
 
     def close(self) -> None:
         """End it and close its streams."""
-        for pipe in (self._stdin, self._stdout):
-            with suppress(OSError):
-                pipe.close()
+        super().close()
         self._process.wait(_DEADLINE)
 
 

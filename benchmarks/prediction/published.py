@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.prediction.tables import ASSUMED, MODELS, SETUPS, SOURCES, VGG16, Setup
-from distrun.runner.observation.prediction.model import Network, Work, step
-from distrun.runner.observation.prediction.order_statistics import slowest
+from distrun.runner.observation.prediction.model import Network, Work, slowest, step
 from distrun.runner.observation.prediction.profile import Gradients
 
 EFFICIENCIES = tuple(share / 100 for share in range(10, 101, 2))

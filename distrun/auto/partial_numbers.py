@@ -138,12 +138,12 @@ def _values_printed(node: ast.AST) -> Iterator[ast.expr]:
     elif isinstance(node, ast.Call) and called(node) in _PRINTING:
         given = [*node.args, *(each.value for each in node.keywords)]
         yield from (each for each in given if not isinstance(each, (ast.JoinedStr, ast.Call)))
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and _is_text(node.left):
+    elif (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Mod)
+        and isinstance(getattr(node.left, "value", None), str)
+    ):
         yield from node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _losses(nodes: Sequence[ast.AST]) -> set[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +19,17 @@ from distrun.runtime.world import world
 from distrun.runtime.world.environments import detect
 
 
-class Ranks(Protocol):
-    """The ranks of a job. All make the same calls in the same order."""
+class Ranks:
+    """The ranks of a job, which all make the same calls in the same order. This base is for the only rank."""
 
-    rank: int
-    size: int
+    rank, size = 0, 1
 
     def broadcast(self, data: Bytes, root: int) -> None:
         """Overwrite `data`, of the same length on all ranks, with the root's."""
-        ...
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the data of all ranks, in rank order."""
-        ...
+        return [data]
 
 
 def gather_notes(ranks: Ranks, note: Any) -> list[Any]:
@@ -49,19 +47,7 @@ def broadcast_note(ranks: Ranks, note: Any, root: int) -> Any:
     return json.loads(data.tobytes())
 
 
-class _Alone:
-    """The only rank: a process that was not started as one of several."""
-
-    rank, size = 0, 1
-
-    def broadcast(self, data: Bytes, root: int) -> None:
-        pass
-
-    def gather(self, data: bytes) -> list[bytes]:
-        return [data]
-
-
-class _Distrun:
+class _Distrun(Ranks):
     """The ranks of distrun's world."""
 
     def __init__(self) -> None:
@@ -78,7 +64,7 @@ class _Distrun:
         return [gathered[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
 
-class _TorchDistributed:
+class _TorchDistributed(Ranks):
     """The ranks of the default process group of torch.distributed, for scripts that do not use distrun."""
 
     def __init__(self) -> None:
@@ -129,4 +115,4 @@ def present() -> Ranks:
             f"this is one of {size} ranks, which cannot agree on a checkpoint yet: call distrun.init(), or "
             "torch.distributed.init_process_group(), before"
         )
-    return _Alone()
+    return Ranks()

@@ -35,7 +35,9 @@ class Snapshot:
             self._is_pinned = on_gpu
         for entry in entries:
             tensors[entry.name].copy(self._memory[entry.start : entry.stop])
-        self._copied = _recorded() if on_gpu else None
+        self._copied = sys.modules["torch"].cuda.Event() if on_gpu else None
+        if self._copied is not None:
+            self._copied.record()
         return entries
 
     def data(self, entries: list[Entry]) -> Bytes:
@@ -49,12 +51,6 @@ def _pinned(size: int) -> Bytes:
     torch = sys.modules["torch"]
     pinned: Bytes = torch.empty(size, dtype=torch.uint8, pin_memory=True).numpy()
     return pinned
-
-
-def _recorded() -> Any:
-    event = sys.modules["torch"].cuda.Event()
-    event.record()
-    return event
 
 
 def shares(sizes: Mapping[str, int], count: int) -> list[list[str]]:

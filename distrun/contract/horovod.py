@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -169,11 +170,7 @@ def without_effect(environ: Mapping[str, str]) -> list[str]:
 
 def _reason(name: str) -> str:
     """Return why a variable without HOROVOD_ has no effect. Empty if it has one, or is not meant for runs."""
-    if PREFIX + name in _names(_HONOURED.values()) or _NOT_FOR_RUNS.fullmatch(name):
+    if PREFIX + name in chain(*_HONOURED.values()) or _NOT_FOR_RUNS.fullmatch(name):
         return ""
     reasons = (reason for pattern, reason in _WITHOUT_EFFECT.items() if re.fullmatch(pattern, name))
     return next(reasons, "Horovod has no variable of this name; docs/coming-from-horovod.md lists those that count")
-
-
-def _names(groups: Iterable[tuple[str, ...]]) -> set[str]:
-    return {name for group in groups for name in group}

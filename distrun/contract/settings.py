@@ -70,94 +70,75 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 _SHORTEST_KEY = 32
 
 
-def _float(text: str) -> float:
+Parser = Callable[[str, str], Any]
+"""Takes a variable and its text, and returns the value. Raises UsageError."""
+
+
+def _checked(parse: Callable[[str], object], wrong: str) -> Parser:
+    """Return a parser that says what is `wrong` with a text for which `parse` returns None."""
+
+    def checked(variable: str, text: str) -> object:
+        value = parse(text)
+        if value is None:
+            raise UsageError(f"{variable}={text!r} {wrong}: correct or unset it")
+        return value
+
+    return checked
+
+
+def _real(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return math.nan
 
 
-def _number(variable: str, text: str) -> float:
-    value = _float(text)
-    if not 0 <= value < math.inf:
-        raise UsageError(f"{variable}={text!r} is not a number >= 0: correct or unset it")
-    return value
+def _at_least_0(text: str) -> float | None:
+    return value if 0 <= (value := _real(text)) < math.inf else None
 
 
-def _duration(variable: str, text: str) -> float:
-    value = _float(text)
-    if not 0 < value < math.inf:
-        raise UsageError(f"{variable}={text!r} is not a number of seconds > 0: correct or unset it")
-    return value
+def _chosen(text: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
+    chosen = tuple(dict.fromkeys(text.split(",")))
+    return chosen if set(chosen) <= set(allowed) else None
+
+
+def _one_of(*allowed: str) -> Parser:
+    return _checked(lambda text: text if text in allowed else None, f"is not one of {', '.join(allowed)}")
+
+
+def _switch(meaning: str) -> Parser:
+    return _checked({"0": False, "1": True}.get, f"is neither 1 ({meaning}) nor 0")
+
+
+def _some_of(*allowed: str) -> Parser:
+    wrong = f"is no list of {' and '.join(allowed)}, separated by commas"
+    return _checked(lambda text: _chosen(text, allowed), wrong)
+
+
+def _whole(what: str) -> Parser:
+    return _checked(lambda text: whole_number(text, 0, sys.maxsize), f"is not {what}")
+
+
+_number = _checked(_at_least_0, "is not a number >= 0")
+_duration = _checked(lambda text: _at_least_0(text) or None, "is not a number of seconds > 0")
+_share = _checked(
+    lambda text: value if 0 <= (value := _real(text)) < 1 else None, "is not a share from 0 (off) to below 1"
+)
+_bytes = _whole("a number of bytes")
 
 
 def _rounded(variable: str, text: str) -> int:
     return int(_number(variable, text))
 
 
-def _bytes(variable: str, text: str) -> int:
-    number = whole_number(text, 0, sys.maxsize)
-    if number is None:
-        raise UsageError(f"{variable}={text!r} is not a number of bytes: correct or unset it")
-    return number
+def _text(parse: Callable[[str, str], object] = lambda text, source: text) -> Parser:
+    """Return a parser that keeps the text, after `parse` has checked it."""
 
-
-def _share(variable: str, text: str) -> float:
-    value = _float(text)
-    if not 0 <= value < 1:
-        raise UsageError(f"{variable}={text!r} is not a share from 0 (off) to below 1: correct or unset it")
-    return value
-
-
-def _one_of(*allowed: str) -> Callable[[str, str], str]:
-    def parse(variable: str, text: str) -> str:
-        if text not in allowed:
-            raise UsageError(f"{variable}={text!r} is not one of {', '.join(allowed)}: correct or unset it")
+    def checked(variable: str, text: str) -> str:
+        parse(text, f"{variable}=")
         return text
 
-    return parse
-
-
-def _switch(meaning: str) -> Callable[[str, str], bool]:
-    def parse(variable: str, text: str) -> bool:
-        if text not in ("0", "1"):
-            raise UsageError(f"{variable}={text!r} is neither 1 ({meaning}) nor 0: correct or unset it")
-        return text == "1"
-
-    return parse
-
-
-def _some_of(*allowed: str) -> Callable[[str, str], tuple[str, ...]]:
-    def parse(variable: str, text: str) -> tuple[str, ...]:
-        chosen = tuple(dict.fromkeys(text.split(",")))
-        if not set(chosen) <= set(allowed):
-            raise UsageError(
-                f"{variable}={text!r} is no list of {' and '.join(allowed)}, separated by commas: correct or unset it"
-            )
-        return chosen
-
-    return parse
-
-
-def _whole(variable: str, text: str) -> int:
-    number = whole_number(text, 0, sys.maxsize)
-    if number is None:
-        raise UsageError(f"{variable}={text!r} is not a whole number >= 0: correct or unset it")
-    return number
-
-
-def _network(variable: str, text: str) -> str:
-    parse_network(text, f"{variable}=")
-    return text
-
-
-def _ports(variable: str, text: str) -> str:
-    parse_ports(text, f"{variable}=")
-    return text
-
-
-def _text(variable: str, text: str) -> str:
-    return text
+    return checked
 
 
 def _steps(variable: str, text: str) -> range:
@@ -176,7 +157,7 @@ def _key(variable: str, text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _setting(default: object, parse: Callable[[str, str], object], secret: bool = False) -> Any:
+def _setting(default: object, parse: Parser, secret: bool = False) -> Any:
     """Return a field with its default, and the function that parses and checks its variable's text."""
     return field(default=default, repr=not secret, metadata={"parse": parse})
 
@@ -203,11 +184,11 @@ class Settings:
     """The number of requests that get a cache id."""
     backend: str = _setting("auto", _one_of("auto", "shared_memory", "tcp", "mpi"))
     """The transport for arrays: tcp is for several hosts, shared_memory for one."""
-    network: str = _setting("", _network)
+    network: str = _setting("", _text(parse_network))
     """The interfaces and subnets that ranks of other hosts may use, separated by commas. Empty: all."""
-    ports: str = _setting("", _ports)
+    ports: str = _setting("", _text(parse_ports))
     """The ports that distrun may listen at, `5000-5099`. Empty: any."""
-    fan_out: int = _setting(0, _whole)
+    fan_out: int = _setting(0, _whole("a whole number >= 0"))
     """The most hosts whose messages with rank 0 the first rank of one host forwards. 0: all ranks connect with rank 0
     if they are few, and 8 hosts otherwise. Rank 0's value counts."""
     wire_dtype: str = _setting("", _one_of(*WIRE_DTYPES))
@@ -234,7 +215,7 @@ class Settings:
     """Whether Adasum combines all ranks, or the averages of the hosts. It must be the same on all ranks."""
     events: bool = _setting(True, _switch("what this rank does when is recorded"))
     """Whether each rank records its events in a ring of shared memory."""
-    timeline: str = _setting("", _text)
+    timeline: str = _setting("", _text())
     """The file of a timeline of all ranks. Empty: none is written."""
     timeline_steps: range | None = _setting(None, _steps)
     """The steps that a timeline shows. None: all."""
@@ -248,7 +229,7 @@ class Settings:
     """Seconds between two times when rank 0 writes figures to TensorBoard and MLflow. 0: never."""
     autotune: bool = _setting(False, _switch("settings of communication are tuned on the running job"))
     """Whether settings that the user has not set are tuned on the running job. Rank 0's value counts."""
-    autotune_log: str = _setting("", _text)
+    autotune_log: str = _setting("", _text())
     """The file where rank 0 logs what was tried. Empty: none."""
     autotune_wire_dtypes: tuple[str, ...] = _setting((), _some_of(*HALF_PRECISION))
     """The types that gradients may be sent as between hosts if tuning finds that faster. Rank 0's value counts."""

@@ -11,8 +11,8 @@ its input.
 In this room, `sharding` finds out what kind of data it was given. `plan` computes which rank takes which samples, and
 `position` knows how many samples are done, so that other ranks can continue from there. `shards` (Python's own data),
 `tf_data`, `torch_data` and `keras_data` apply them, and `structures` handles nested tuples and dicts. `elastic_sampler`
-is Horovod's sampler, for the user's own DataLoader. `waiting` is the policy of the warning, and `watching` applies it
-to any iterable.
+is Horovod's sampler, for the user's own DataLoader. `waiting` has the policy of the warning, and applies it to
+any iterable.
 """
 
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from distrun.data.plan import Division as Division, Plan as Plan
 from distrun.data.position import Position as Position
 from distrun.data.sharding import shard as shard
-from distrun.data.watching import watch as watch
+from distrun.data.waiting import watch as watch
 from distrun.exports import exported as _exported
 
 if not TYPE_CHECKING:  # see `distrun.exports`

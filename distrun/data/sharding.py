@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from distrun.data import structures
 from distrun.data.plan import Division, Plan, StreamPlan
 from distrun.data.position import Position
-from distrun.data.shards import Batches, Samples, Stream, pick_rows, pick_samples
+from distrun.data.shards import Batches, Samples, Stream, pick_samples
 from distrun.data.waiting import new_judge
 from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency
@@ -93,7 +94,7 @@ def _arrays(data: Any, division: Division, position: Position | None) -> Any:
     plan = Plan(division, _agreed(structures.rows(data), division))
     if division.batch_size is None:
         return structures.take(data, plan.indices(0))
-    return _batches(pick_rows(data), plan, position)
+    return _batches(partial(structures.take, data), plan, position)
 
 
 def _sequence(data: Any, division: Division, position: Position | None) -> Any:

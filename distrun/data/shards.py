@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import cycle, islice
 from typing import Any, TypeVar
 
@@ -194,11 +193,6 @@ class Stream(Shard, Iterable[Any]):
                 "left of its epoch with other ranks: give shard an iterable that starts again each time"
             )
         return deal(self._source, self._plan, self.epoch)
-
-
-def pick_rows(arrays: Any) -> Callable[[NDArray[np.int64]], Any]:
-    """Return a function that makes batches of rows of a structure of arrays."""
-    return partial(structures.take, arrays)
 
 
 def pick_samples(source: Any) -> Callable[[NDArray[np.int64]], Any]:

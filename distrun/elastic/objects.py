@@ -12,9 +12,8 @@ import numpy as np
 
 from distrun.contract import horovod
 from distrun.elastic.donor import NEW, DonorCandidate, Election, elect
-from distrun.elastic.part import Part
+from distrun.elastic.part import Part, StatefulPart, is_stateful
 from distrun.elastic.state import State
-from distrun.elastic.stateful import StatefulPart, is_stateful
 from distrun.errors import UsageError
 from distrun.runtime import collectives
 from distrun.runtime.collectives import objects

@@ -1,7 +1,11 @@
-"""The base of the parts of a state: a part keeps, sends and restores one thing, such as a model or an optimizer."""
+"""The base of the parts of a state: a part keeps, sends and restores one thing, such as a model or an optimizer.
+
+The part for objects with `state_dict` and `load_state_dict` is here too.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,3 +76,48 @@ class Part:
 
     def meet(self) -> None:
         """Called on all ranks when each has the donor's state. Collectives are allowed here."""
+
+
+def is_stateful(value: Any) -> bool:
+    """Return whether a value has `state_dict` and `load_state_dict`."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict") and not isinstance(value, type)
+
+
+class StatefulPart(Part):
+    """The part for an object with `state_dict` and `load_state_dict`. Its state is pickled.
+
+    If it has a method `advance` without arguments, as positions in the data have, that is called at each step boundary.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._saved: Any = None
+        self._description: Any = None
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self._load(copy.deepcopy(self._saved))
+
+    def advance(self) -> None:
+        if hasattr(self.value, "advance"):
+            self.value.advance()
+
+    def stay(self) -> None:
+        """Have a position in the data divide what is left among the new ranks, as loading does on the other ranks."""
+        if hasattr(self.value, "advance"):
+            self._load(self.value.state_dict())
+
+    def describe(self) -> Any:
+        return self.value.state_dict()
+
+    def adopt(self, description: Any) -> None:
+        self._description = description
+
+    def complete(self) -> None:
+        self._load(self._description)
+        self._description = None
+
+    def _load(self, state: Any) -> None:
+        self.value.load_state_dict(state)

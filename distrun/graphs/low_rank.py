@@ -33,12 +33,9 @@ class LowRankMatrices:
         ]
         """The indices of the approximated tensors in the call."""
         self._site, self._op, self._process_set = call.site, call.op, call.process_set
-        self._shapes = [shapes[place] for place in self.places]
-        self._approximations = [
-            LowRank(shape, rank, _random(place)) for place, shape in zip(self.places, self._shapes, strict=True)
-        ]
-        rows = [(shape[0], rank) for shape in self._shapes]
-        columns = [(int(np.prod(shape[1:])), rank) for shape in self._shapes]
+        self._matrices = [(place, shapes[place], LowRank(shapes[place], rank, _random(place))) for place in self.places]
+        rows = [(shape[0], rank) for _, shape, _ in self._matrices]
+        columns = [(int(np.prod(shape[1:])), rank) for _, shape, _ in self._matrices]
         self._first = call.named("first").request("float32", tuple(rows))
         self._second = call.named("second").request("float32", tuple(columns))
 
@@ -49,38 +46,34 @@ class LowRankMatrices:
         with np.errstate(all="ignore"):
             given = [
                 approximation.project(inputs[place].reshape(shape).astype(np.float32, copy=False))
-                for place, shape, approximation in zip(self.places, self._shapes, self._approximations, strict=True)
+                for place, shape, approximation in self._matrices
             ]
         handle = self._handle(self._first, given)
         yield handle
         with np.errstate(all="ignore"):
-            given = [
-                approximation.look(p)
-                for approximation, p in zip(self._approximations, _cut(handle, self._first), strict=True)
-            ]
+            parts = zip(self._matrices, _cut(handle, self._first), strict=True)
+            given = [approximation.look(p) for (_, _, approximation), p in parts]
         handle = self._handle(self._second, given)
         yield handle
         ranks = self._process_set.size() if self._op is Sum else 1
         with np.errstate(all="ignore"):
-            for place, approximation, q in zip(
-                self.places, self._approximations, _cut(handle, self._second), strict=True
-            ):
+            for (place, _, approximation), q in zip(self._matrices, _cut(handle, self._second), strict=True):
                 outputs[place][:] = approximation.result(q, ranks).reshape(-1)
 
     def keep(self) -> None:
         """Keep the new residuals, because the results are used. See `LowRank.keep`."""
-        for approximation in self._approximations:
+        for _, _, approximation in self._matrices:
             approximation.keep()
 
     def discard(self) -> None:
         """Discard the new residuals, because the results are not used."""
-        for approximation in self._approximations:
+        for _, _, approximation in self._matrices:
             approximation.discard()
 
     def residuals(self) -> dict[int, Residual]:
         """Return the residuals, by index in the call. The arrays are not changed later."""
         residuals = {}
-        for place, shape, approximation in zip(self.places, self._shapes, self._approximations, strict=True):
+        for place, shape, approximation in self._matrices:
             q, lost = approximation.state()
             if lost is not None:
                 residuals[place] = Residual(lost.reshape(shape), q)
@@ -88,7 +81,7 @@ class LowRankMatrices:
 
     def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
         """Replace all residuals by these, by index in the call."""
-        for place, approximation in zip(self.places, self._approximations, strict=True):
+        for place, _, approximation in self._matrices:
             residual = residuals.get(place, Residual())
             q = residual.q
             if q is not None and q.shape != approximation.state()[0].shape:

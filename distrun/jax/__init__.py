@@ -15,7 +15,7 @@ start it with these ranks, call `initialize()`.
 
 from typing import TYPE_CHECKING
 
-from distrun.exports import exported as _exported
+from distrun.exports import exported as _exported, later as _later
 from distrun.jax.collectives import *
 from distrun.jax.gradients import grad as grad, value_and_grad as value_and_grad
 from distrun.jax.ranks import init as init, initialize as initialize, shutdown as shutdown
@@ -28,27 +28,13 @@ if TYPE_CHECKING:
     from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback
     from distrun.jax.diloco import DiLoCo as DiLoCo, LocalSGD as LocalSGD
     from distrun.jax.optimizer import DistributedOptimizer as DistributedOptimizer
-
-if not TYPE_CHECKING:  # see `distrun.exports`
+else:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "DistributedOptimizer"]
-
-
-def __getattr__(name: str) -> object:
-    if name == "elastic":
-        import distrun.jax.elastic as elastic  # not before: most jobs are not
-
-        return elastic
-    if name in ("DiLoCo", "LocalSGD"):
-        import distrun.jax.diloco as diloco  # likewise, and it needs optax
-
-        return getattr(diloco, name)
-    if name == "ErrorFeedback":
-        from distrun.graphs.error_feedback import ErrorFeedback
-
-        return ErrorFeedback
-    if name != "DistributedOptimizer":
-        raise AttributeError(f"module 'distrun.jax' has no attribute {name!r}")
-    from distrun.jax.optimizer import DistributedOptimizer  # not before: it needs optax, and the rest does not
-
-    globals()[name] = DistributedOptimizer
-    return DistributedOptimizer
+    __getattr__ = _later(
+        __name__,
+        DiLoCo="distrun.jax.diloco",
+        DistributedOptimizer="distrun.jax.optimizer",  # needs optax, and the rest does not
+        ErrorFeedback="distrun.graphs.error_feedback",
+        LocalSGD="distrun.jax.diloco",
+        elastic="distrun.jax.elastic",
+    )

@@ -16,7 +16,7 @@ from distrun.host.endpoints import format_endpoint, free_port
 from distrun.host.interfaces import matching, own_interfaces, reachable
 from distrun.runtime.collectives import initialisation, objects
 from distrun.runtime.world import world
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cuda
 
 _FRACTION = 0.75
 """The share of a GPU's memory that JAX takes by default."""

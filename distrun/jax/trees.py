@@ -17,30 +17,19 @@ def map_arrays(function: Callable[[Sequence[Any]], Sequence[Any]], tree: Any) ->
     """Return `tree` with its leaves replaced by the results of `function`, which takes all leaves at once, as arrays.
 
     The float0 leaves that `jax.grad` makes for integers have no data, and stay as they are.
+
+    Raises:
+        UsageError: an array holds keys of random numbers.
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
-    places = [place for place, leaf in enumerate(leaves) if not is_float0(leaf)]
+    places = [place for place, leaf in enumerate(leaves) if getattr(leaf, "dtype", None) != jax.dtypes.float0]
     arrays = [jnp.asarray(leaves[place]) for place in places]
     for array in arrays:
-        check_travels(array)
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            raise UsageError(f"an array of {array.dtype} cannot travel: take its numbers with jax.random.key_data(...)")
     for place, result in zip(places, function(arrays) if arrays else (), strict=True):
         leaves[place] = result
     return jax.tree_util.tree_unflatten(structure, leaves)
-
-
-def is_float0(leaf: Any) -> bool:
-    """Whether a leaf is the gradient of an integer."""
-    return getattr(leaf, "dtype", None) == jax.dtypes.float0
-
-
-def check_travels(array: Any) -> None:
-    """Check that an array consists of numbers.
-
-    Raises:
-        UsageError: the array holds keys of random numbers.
-    """
-    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
-        raise UsageError(f"an array of {array.dtype} cannot travel: take its numbers with jax.random.key_data(...)")
 
 
 def entries(tree: Any) -> list[str]:

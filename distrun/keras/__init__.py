@@ -14,14 +14,14 @@ TF_USE_LEGACY_KERAS=1 is set.
 
 from typing import TYPE_CHECKING
 
-from distrun.exports import exported as _exported
+from distrun.exports import exported as _exported, later as _later
 from distrun.keras import callbacks as callbacks
 from distrun.keras.optimizer import (
     DistributedOptimizer as DistributedOptimizer,
     PartialDistributedOptimizer as PartialDistributedOptimizer,
+    load_model as load_model,
 )
 from distrun.keras.ranks import init as init
-from distrun.keras.saving import load_model as load_model
 from distrun.keras.values import *
 from distrun.keras.variables import (
     broadcast_global_variables as broadcast_global_variables,
@@ -40,25 +40,12 @@ if TYPE_CHECKING:
     from distrun.methods.servers.coordinator import Coordinator as Coordinator
 else:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "callbacks"]
-
-
-_LATER = {
-    "AsyncOptimizer": "distrun.keras.low_communication.asynchronous",
-    "Coordinator": "distrun.methods.servers.coordinator",
-    "DiLoCo": "distrun.keras.low_communication.diloco",
-    "ErrorFeedback": "distrun.graphs.error_feedback",
-    "LocalSGD": "distrun.keras.low_communication.diloco",
-}
-"""Names that most jobs do without, and their modules."""
-
-
-def __getattr__(name: str) -> object:
-    if name in _LATER:
-        from importlib import import_module
-
-        return getattr(import_module(_LATER[name]), name)
-    if name != "elastic":
-        raise AttributeError(f"module 'distrun.keras' has no attribute {name!r}")
-    import distrun.keras.elastic as elastic  # not before: most jobs are not elastic
-
-    return elastic
+    __getattr__ = _later(
+        __name__,
+        AsyncOptimizer="distrun.keras.low_communication.asynchronous",
+        Coordinator="distrun.methods.servers.coordinator",
+        DiLoCo="distrun.keras.low_communication.diloco",
+        ErrorFeedback="distrun.graphs.error_feedback",
+        LocalSGD="distrun.keras.low_communication.diloco",
+        elastic="distrun.keras.elastic",
+    )

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-import types
 import warnings
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from distrun.data.shards import Shard
@@ -82,11 +81,12 @@ def _as_it_is(kind: Library, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[str, Any]) -> Any:
     arguments = _as_it_is(kind, arguments)
-    courses = [each.distrun_course for each in _callbacks_of(arguments) if hasattr(each, "distrun_course")]
+    callbacks = library.callbacks_of(arguments.get("callbacks"))
+    courses = [each.distrun_course for each in callbacks if hasattr(each, "distrun_course")]
     if courses:  # of an ElasticCallback, which resumes at the saved position
         fit = partial(courses[0].fit, kind, fit)
     else:
-        for each in _callbacks_of(arguments):
+        for each in callbacks:
             if hasattr(each, "distrun_check"):
                 each.distrun_check(arguments.get("x"))
     outer_steps = outer_steps_of(getattr(model, "optimizer", None))
@@ -95,7 +95,7 @@ def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[s
     if not is_distributed(model):
         return fit(model, **arguments)
     _catch_up()
-    progress = _progress_of(kind.PACKAGE.callbacks.Callback)(model.optimizer)
+    progress = library.mixed(_Progress, kind.PACKAGE.callbacks.Callback)(model.optimizer)
     try:
         return fit(model, **library.first_callback(kind.PACKAGE, arguments, progress, model))
     except Exception as error:
@@ -105,11 +105,6 @@ def _train(kind: Library, fit: Callable[..., Any], model: Any, arguments: dict[s
         if clash is None:
             raise
         raise MismatchError(progress.explain(clash[0])) from error
-
-
-def _callbacks_of(arguments: dict[str, Any]) -> list[Any]:
-    given = arguments.get("callbacks")
-    return list(given if isinstance(given, (list, tuple)) else getattr(given, "callbacks", [given]))
 
 
 def _catch_up() -> None:
@@ -226,12 +221,6 @@ class _Progress:
         )
         here = f"this is rank {world.rank()}, at {self._place}"
         return f"the ranks are not at the same place of fit: {sides} ({here}): {remedy}"
-
-
-@cache
-def _progress_of(base: type) -> Any:
-    """Return `_Progress` as a subclass of `base`, the base class of the callbacks of one version of Keras."""
-    return types.new_class("Progress", (_Progress, base))
 
 
 def take_part(kind: Library) -> None:

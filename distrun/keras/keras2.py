@@ -25,13 +25,6 @@ from distrun.keras.library import attach, misses, state_of, trainer_of
 BACKEND: str = "tensorflow"
 PACKAGE: Any = keras
 OPTIMIZERS: tuple[type, ...] = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer)
-ALTERING: tuple[str, ...] = (
-    "EarlyStopping",
-    "TerminateOnNaN",
-    "ReduceLROnPlateau",
-    "LearningRateScheduler",
-    "BackupAndRestore",
-)
 PASSES = "_distrun_passes"
 """The attribute of an optimizer that holds its `Accumulation`, if it has one."""
 

@@ -26,13 +26,6 @@ from distrun.keras.library import misses, trainer_of
 BACKEND: str = keras.backend.backend()
 PACKAGE: Any = keras
 OPTIMIZERS: tuple[type, ...] = (keras.optimizers.Optimizer,)
-ALTERING: tuple[str, ...] = (
-    "EarlyStopping",
-    "TerminateOnNaN",
-    "ReduceLROnPlateau",
-    "LearningRateScheduler",
-    "BackupAndRestore",
-)
 
 try:
     from keras.src.api_export import REGISTERED_OBJS_TO_NAMES

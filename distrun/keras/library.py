@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -23,8 +24,6 @@ class Library(Protocol):
     """The backend of Keras: tensorflow, jax or torch."""
     OPTIMIZERS: tuple[type, ...]
     """The base classes of optimizers: each optimizer is an instance of one of them."""
-    ALTERING: tuple[str, ...]
-    """Names of the callbacks that change the training."""
 
     # Optimizers
 
@@ -147,6 +146,19 @@ def call_after(owner: Any, method: str, hook: Callable[[Any], None]) -> None:
 # Training -------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def mixed(mixin: type, base: type) -> Any:
+    """Return a subclass of both: a mixin for callbacks of both versions of Keras, and a base class of one of them."""
+    return types.new_class(mixin.__name__.strip("_"), (mixin, base))
+
+
+def callbacks_of(given: Any) -> list[Any]:
+    """Return the callbacks in the argument `callbacks` of `fit`: a CallbackList, one callback, several, or None."""
+    if hasattr(given, "callbacks"):
+        return list(given.callbacks)
+    return [given] if hasattr(given, "on_train_begin") else list(given or [])
+
+
 def trainer_of(keras: Any) -> Any:
     """Return the base class of `keras.Model` that defines `fit`.
 
@@ -210,7 +222,7 @@ def first_callback(keras: Any, arguments: dict[str, Any], callback: Any, model: 
         callback.set_model(model)
         given.callbacks.insert(0, callback)
         return arguments
-    given = [given] if hasattr(given, "on_train_begin") else list(given or [])
+    given = callbacks_of(given)
     for each in given:
         if not isinstance(each, keras.callbacks.Callback) and hasattr(each, "on_train_begin"):
             raise UsageError(

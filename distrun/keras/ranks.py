@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from distrun.keras.choice import CHOSEN
@@ -14,17 +15,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     Call it before TensorFlow or JAX compute anything: after that, their choice of GPU is fixed.
     """
     initialisation.init(comm, process_sets)
-    backend = CHOSEN.BACKEND
-    if backend == "tensorflow":
-        from distrun.graphs.tensorflow import binding, generated_files
+    if CHOSEN.BACKEND == "tensorflow":
+        from distrun.graphs.tensorflow import binding
 
         binding.bind()
-        generated_files.keep_apart()
-    elif backend == "jax":
-        import distrun.jax
-
-        distrun.jax.init()
-    elif backend == "torch":
-        import distrun.torch
-
-        distrun.torch.init()
+        binding.keep_files_apart()
+    elif CHOSEN.BACKEND in ("jax", "torch"):
+        import_module(f"distrun.{CHOSEN.BACKEND}").init()

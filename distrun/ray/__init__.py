@@ -10,14 +10,12 @@ call to call. `Trainer` is Ray Train's trainer with distrun between its workers,
 | module | content |
 | --- | --- |
 | `executor` | `Executor`: calls of functions on workers |
-| `workers` | starting workers, making them ranks, ending them |
-| `room` | their placement group |
+| `workers` | starting workers in a placement group, making them ranks, ending them |
 | `options` | the arguments of an executor, checked |
 | `placement` | pure: bundles, and the ranks of workers by node |
 | `world` | computes the variables of each rank from the facts about all workers |
 | `worker` | the actor: a rank of the world |
-| `failures` | the results of a call, or its failures and which was the first |
-| `report` | the error that is raised for a failure |
+| `failures` | the results of a call, or its failures, which was the first, and the error that is raised for it |
 | `train` | `Trainer`, and `Config` and `Backend` for any trainer of Ray Train |
 
 Ray comes with the extra `ray`, Ray Train with `pip install 'ray[train]'`. distrun does not need Ray unless a script

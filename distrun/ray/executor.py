@@ -12,9 +12,8 @@ import ray
 from distrun.contract import horovod as horovod_mode
 from distrun.errors import LaunchError, NotOfferedError, UsageError
 from distrun.ray import options
-from distrun.ray.failures import Failed, collect, forget
+from distrun.ray.failures import Failed, collect, forget, raise_failure
 from distrun.ray.placement import node_names
-from distrun.ray.report import raise_failure
 from distrun.ray.worker import Call
 from distrun.ray.workers import Workers
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from distrun.errors import LaunchError, UsageError
 from distrun.spark import task
@@ -21,29 +21,7 @@ _CANCEL_TIMEOUT = 10.0  # seconds for a cancelled job to end
 _POLL = 0.1  # seconds: Spark does not announce new executors to Python
 
 
-class Session(Protocol):
-    """A session of Spark."""
-
-    def default_size(self) -> int:
-        """Return the number of tasks that Spark itself would choose."""
-
-    def is_local(self) -> bool:
-        """Return whether the executor is in the driver's JVM, so that its log is the driver's output."""
-
-    def driver_addresses(self) -> tuple[str, str] | None:
-        """Return the address where this process can listen, and the address by which tasks reach it, or None if they
-        cannot
-        reach it."""
-
-    def run(self, assignment: Assignment) -> list[TaskReport]:
-        """Run the tasks of a job, all at once, and return their reports.
-
-        Raises:
-            LaunchError: Spark has no slots for them in time, or the stage failed.
-        """
-
-
-def active_session() -> Session:
+def active_session() -> Classic | Connect:
     """Return this program's session.
 
     Raises:
@@ -71,21 +49,30 @@ class Classic:
         self._context = context
 
     def default_size(self) -> int:
-        """See `Session`."""
+        """Return the number of tasks that Spark itself would choose."""
         return int(self._context.defaultParallelism)
 
     def is_local(self) -> bool:
-        """See `Session`."""
+        """Return whether the executor is in the driver's JVM, so that its log is the driver's output."""
         return bool(self._context._jsc.sc().isLocal())
 
     def driver_addresses(self) -> tuple[str, str] | None:
-        """See `Session`. Executors can reach the driver, but perhaps not at every port."""
+        """Return the address where this process can listen, and the address by which tasks reach it. None: they cannot.
+
+        Executors can reach the driver, but perhaps not at every port.
+        """
         conf = self._context.getConf()
         host = conf.get("spark.driver.host").strip("[]")
         return conf.get("spark.driver.bindAddress", host).strip("[]"), host
 
     def run(self, assignment: Assignment) -> list[TaskReport]:
-        """See `Session`. Ctrl-C, and any other exception that ends this call, cancels the job."""
+        """Run the tasks of a job, all at once, and return their reports.
+
+        Ctrl-C, and any other exception that ends this call, cancels the job.
+
+        Raises:
+            LaunchError: Spark has no slots for them in time, or the stage failed.
+        """
         deadline = time.monotonic() + assignment.start_timeout
         self._wait_for_slots(assignment, deadline)
         size = assignment.size
@@ -205,19 +192,19 @@ class Connect:
         self._session = session
 
     def default_size(self) -> int:
-        """See `Session`."""
+        """See `Classic`."""
         raise UsageError("num_proc is not given, and Spark Connect does not tell how many tasks fit: give num_proc")
 
     def is_local(self) -> bool:
-        """See `Session`."""
+        """See `Classic`."""
         return False
 
     def driver_addresses(self) -> tuple[str, str] | None:
-        """See `Session`."""
+        """See `Classic`."""
         return None
 
     def run(self, assignment: Assignment) -> list[TaskReport]:
-        """See `Session`."""
+        """See `Classic`."""
         size = assignment.size
         rows = self._session.range(0, size, 1, size)  # one partition, and so one task, for each rank
         tag = f"distrun-{secrets.token_hex(4)}"
@@ -250,11 +237,9 @@ def in_words(text: str) -> str:
         return "the Python worker of a task was killed or crashed, and its rank with it; the other ranks were ended"
     if re.search(r"cancell?ed", text, re.IGNORECASE):
         return "Spark has cancelled the job: its ranks were ended"
-    remedy = "; results of ranks travel through Spark: return less, or save it" if _TOO_LARGE.search(text) else ""
+    too_large = re.search(r"maxResultSize|OutOfMemoryError", text)
+    remedy = "; results of ranks travel through Spark: return less, or save it" if too_large else ""
     return f"Spark could not run the tasks: {_reason(text)}{remedy}"
-
-
-_TOO_LARGE = re.compile(r"maxResultSize|OutOfMemoryError")
 
 
 def _reason(text: str) -> str:

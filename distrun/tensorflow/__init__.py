@@ -14,7 +14,7 @@ Each rank trains on its own part of the data, and all have the same gradients. F
 
 from typing import TYPE_CHECKING
 
-from distrun.exports import exported as _exported
+from distrun.exports import exported as _exported, later as _later
 from distrun.runtime.collectives.compressors import Compression as Compression
 from distrun.runtime.world.capabilities import *
 from distrun.runtime.world.world import shutdown as shutdown
@@ -31,22 +31,11 @@ from distrun.tensorflow.tape import (
 if TYPE_CHECKING:
     from distrun.graphs.error_feedback import ErrorFeedback as ErrorFeedback
     from distrun.tensorflow.normalization import SyncBatchNormalization as SyncBatchNormalization
-
-if not TYPE_CHECKING:  # see `distrun.exports`
+else:  # see `distrun.exports`
     __all__ = [*_exported(globals()), "SyncBatchNormalization"]
-
-
-def __getattr__(name: str) -> object:
-    if name == "elastic":
-        import distrun.tensorflow.elastic as elastic  # not before: most jobs are not
-
-        return elastic
-    if name == "ErrorFeedback":
-        from distrun.graphs.error_feedback import ErrorFeedback
-
-        return ErrorFeedback
-    if name != "SyncBatchNormalization":
-        raise AttributeError(f"module 'distrun.tensorflow' has no attribute {name!r}")
-    from distrun.tensorflow.normalization import SyncBatchNormalization  # not before: it loads Keras
-
-    return SyncBatchNormalization
+    __getattr__ = _later(
+        __name__,
+        ErrorFeedback="distrun.graphs.error_feedback",
+        SyncBatchNormalization="distrun.tensorflow.normalization",  # loads Keras
+        elastic="distrun.tensorflow.elastic",
+    )

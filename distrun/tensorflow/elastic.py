@@ -78,7 +78,8 @@ class Variables(HostArrays):
         super().__init__()
         self._variables = list(variables)
         self._given_session = session
-        self._counters = [each for each in self._variables if _counts(each)]
+        scalars = [each for each in self._variables if len(each.shape) == 0]
+        self._counters = [each for each in scalars if tf.as_dtype(each.dtype).is_integer]
         for counter in self._counters:
             count_after_reductions(counter)
         self._counted: list[Any] = []
@@ -119,11 +120,6 @@ class Variables(HostArrays):
         if session is None:
             raise UsageError("TensorFlowState has no session to ask for values: give it session=..., or a default one")
         return session
-
-
-def _counts(variable: Any) -> bool:
-    """Whether a variable is a scalar of integers."""
-    return len(variable.shape) == 0 and bool(tf.as_dtype(variable.dtype).is_integer)
 
 
 def __getattr__(name: str) -> object:

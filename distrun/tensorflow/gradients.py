@@ -32,11 +32,6 @@ class GradientReduction:
 
         When sources are first seen, the ranks compare them and the kinds of their gradients.
 
-        Args:
-            gradients: one per source: a tensor, tf.IndexedSlices or None.
-            sources: variables or other tensors.
-            use_generic_names: whether the names of sources may differ between the ranks.
-
         Raises:
             MismatchError: the sources differ in number, name, shape or dtype, or their gradients differ in kind.
         """

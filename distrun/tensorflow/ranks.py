@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from distrun.graphs.tensorflow import binding, generated_files
+from distrun.graphs.tensorflow import binding
 from distrun.graphs.tensorflow.facts import scalar
 from distrun.runtime.collectives import initialisation
 from distrun.runtime.process_sets.process_sets import by_id
@@ -31,7 +31,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """
     initialisation.init(comm, process_sets)
     binding.bind()
-    generated_files.keep_apart()
+    binding.keep_files_apart()
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:

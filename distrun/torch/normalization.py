@@ -89,7 +89,13 @@ class SyncBatchNorm(_BatchNorm):
             if not isinstance(old, _BatchNorm) or isinstance(old, cls):
                 return old
             if old not in replaced:
-                replaced[old] = cls._instead_of(old, process_set)
+                if isinstance(old, LazyModuleMixin) and old.has_uninitialized_params():
+                    raise UsageError(
+                        f"{old} does not know its number of features yet: convert it after a first forward pass"
+                    )
+                new = replaced[old] = cls.__new__(cls)
+                vars(new).update(vars(old))
+                new._join(process_set)
             return replaced[old]
 
         for parent in list(module.modules()):
@@ -97,15 +103,6 @@ class SyncBatchNorm(_BatchNorm):
                 if child is not None:
                     parent._modules[name] = converted(child)
         return converted(module)
-
-    @classmethod
-    def _instead_of(cls, old: _BatchNorm, process_set: ProcessSet) -> SyncBatchNorm:
-        if isinstance(old, LazyModuleMixin) and old.has_uninitialized_params():
-            raise UsageError(f"{old} does not know its number of features yet: convert it after a first forward pass")
-        new = cls.__new__(cls)
-        vars(new).update(vars(old))
-        new._join(process_set)
-        return new
 
     def _check_input_dim(self, input: Tensor) -> None:
         if not 2 <= input.dim() <= 5:

@@ -6,7 +6,6 @@ bfloat16, so these elements travel as uint16 under the name "bfloat16", and the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import collectives
+from distrun.runtime.collectives.call import row_size
 from distrun.runtime.collectives.tensors import LARGE
 from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.torch import cuda
@@ -24,22 +24,12 @@ from distrun.torch import cuda
 Flat = NDArray[Any] | DeviceBuffer
 """Consecutive elements of a storage dtype, in host memory or in the memory of this rank's GPU."""
 
-_NAMES = {
-    torch.bool: "bool",
-    torch.uint8: "uint8",
-    torch.int8: "int8",
-    torch.uint16: "uint16",
-    torch.int16: "int16",
-    torch.uint32: "uint32",
-    torch.int32: "int32",
-    torch.uint64: "uint64",
-    torch.int64: "int64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.complex64: "complex64",
-    torch.complex128: "complex128",
+_NAMES: dict[torch.dtype, str] = {
+    getattr(torch, name): name
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
 }
 STORAGE = {dtype: np.dtype(np.uint16 if name == "bfloat16" else name) for dtype, name in _NAMES.items()}
 """The numpy dtype in which the runtime stores the elements of each torch dtype."""
@@ -80,7 +70,7 @@ def flat_rows(tensor: Tensor) -> Flat:
 
     The receiver counts rows by elements, so a row without elements travels as one element.
     """
-    if elements_in_row(tensor.shape):
+    if row_size(tensor.shape):
         return flat(tensor)
     if cuda.kind(tensor) != cuda.CPU:
         return flat(empty(cuda.CUDA, tensor.shape[0], tensor.dtype).zero_())
@@ -117,11 +107,6 @@ def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
         if array.dtype is not dtype or not array.flags.carray:
             return None
     return arrays
-
-
-def elements_in_row(shape: Sequence[int]) -> int:
-    """Return the number of elements in a row: one index of the first dimension."""
-    return math.prod(shape[1:])
 
 
 def is_flat(tensor: Tensor) -> bool:
@@ -169,7 +154,7 @@ def _part_of_owner(buffer: DeviceBuffer, dtype: torch.dtype) -> Tensor:
 def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """Return the tensor in the memory of `array`, with as many rows as it holds. `shape[1:]`: the other dimensions. See
     `flat_rows`."""
-    if elements_in_row(shape):
+    if row_size(shape):
         return tensor_of(array, dtype, (-1, *shape[1:]))
     device = array.owner.device if isinstance(array, DeviceBuffer) else cuda.CPU
     return torch.empty((array.size, *shape[1:]), dtype=dtype, device=device)

@@ -23,8 +23,7 @@ from distrun.runtime.operations.handle import Handle
 from distrun.runtime.world import world
 from distrun.torch import operations
 from distrun.torch_distributed.interface import calls
-from distrun.torch_distributed.interface.arguments import ArgumentError, check_one_each, check_single
-from distrun.torch_distributed.interface.calls import collective
+from distrun.torch_distributed.interface.calls import ArgumentError, check_one_each, check_single, collective
 from distrun.torch_distributed.interface.group import NamedGroup
 from distrun.torch_distributed.members import Members
 from distrun.torch_distributed.moving import Moving, storable
@@ -246,17 +245,16 @@ class Collectives(NamedGroup):
     def _root(self, opts: Any) -> int:
         """Return the root's rank in the group. Raises `ArgumentError` if there is no such rank."""
         root: int = 0 if opts is None else opts.rootRank
-        size = len(self._members.ranks)
-        if not 0 <= root < size:
+        if not 0 <= root < self._size:
             raise ArgumentError(
                 f"rank {root} is not in process group {self._standing.label!r}: give a rank of the group from 0 to "
-                f"{size - 1}"
+                f"{self._size - 1}"
             )
         return root
 
     def _only(self, rank: int, tensor: Tensor) -> list[Tensor | None]:
         """Return a tensor for one rank, and nothing for the others."""
-        return [tensor if each == rank else None for each in range(len(self._members.ranks))]
+        return [tensor if each == rank else None for each in range(self._size)]
 
 
 def _op(opts: Any) -> dist.ReduceOp:

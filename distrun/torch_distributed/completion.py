@@ -14,18 +14,14 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from distrun.runtime.operations import waking_clock
 
 if TYPE_CHECKING:
     from torch.futures import Future
 
-
-class Dated(Protocol):
-    """A work with a deadline."""
-
-    deadline: float
+    from distrun.torch_distributed.interface.native_work import PythonWork
 
 
 @dataclass
@@ -37,13 +33,13 @@ class _Expected:
     """Called once at the time `assisted_at`, if the future is not completed by then."""
     assisted_at: float = math.inf
 
-    def due(self, work: Dated) -> float:
+    def due(self, work: PythonWork) -> float:
         """Return the time of the next check, by the waking clock."""
         return min(work.deadline, self.assisted_at)
 
 
-_done: SimpleQueue[Dated | None] = SimpleQueue()
-_expected: dict[Dated, _Expected] = {}
+_done: SimpleQueue[PythonWork | None] = SimpleQueue()
+_expected: dict[PythonWork, _Expected] = {}
 _next_look = math.inf  # by the waking clock: not later than the first of `_expected` is due
 _thread: threading.Thread | None = None
 _starting = threading.Lock()
@@ -87,7 +83,7 @@ def _start() -> None:
 
 
 def expect(
-    work: Dated, future: Future[Any], assist: Callable[[], None] | None = None, assist_after: float = math.inf
+    work: PythonWork, future: Future[Any], assist: Callable[[], None] | None = None, assist_after: float = math.inf
 ) -> None:
     """Arrange for `future` to be completed when `complete` is called for its work, or after the work's deadline.
 
@@ -103,12 +99,12 @@ def expect(
         _done.put(None)
 
 
-def complete(work: Dated) -> None:
+def complete(work: PythonWork) -> None:
     """Queue the future of a work whose operations are done for completion. Any thread may call this, more than once."""
     _done.put(work)
 
 
-def complete_here(work: Dated) -> None:
+def complete_here(work: PythonWork) -> None:
     """Complete the future of a work in this thread, if that has not been done."""
     expected = _expected.pop(work, None)
     if expected is not None:

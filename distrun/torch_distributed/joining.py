@@ -57,7 +57,7 @@ class Introduction:
     in_job: bool
     """Whether a launcher has started it with the group's rank and size."""
     host: str
-    """Identifies its host."""
+    """Is equal on ranks that can connect by a Unix socket: on one host, or in one container on it."""
     hostname: str
     has_key: bool
     """Whether the user has given it a key."""
@@ -162,7 +162,7 @@ def _introduction(rank: int, size: int, chosen: settings.Settings, until_joined:
     return Introduction(
         world=None if topology is None else [topology.rank, topology.size],
         in_job=in_job,
-        host=_host(),
+        host=f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}",
         hostname=socket.gethostname(),
         has_key=chosen.key is not None,
         job=secrets.token_hex(16),
@@ -183,12 +183,6 @@ def _is_in_job(rank: int, size: int) -> bool:
     except UsageError:  # not all launchers tell all that is needed
         return False
     return (place.rank, place.size) == (rank, size)
-
-
-def _host() -> str:
-    """Return a text that is equal on ranks that can connect by a Unix socket: on one host, or in one container on
-    it."""
-    return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
 
 
 def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:

@@ -24,11 +24,7 @@ class Members:
     """The members of one process group."""
 
     def __init__(self, ranks: Sequence[int], process_set: ProcessSet) -> None:
-        """
-        Args:
-            ranks: their ranks in the job, in the order of their ranks in the group.
-            process_set: the process set of these ranks.
-        """
+        """`ranks` are their ranks in the job, in the order of their ranks in the group; `process_set` has them."""
         self.ranks = ranks
         self.process_set = process_set
         self.unique_name = f"torch.distributed {joining.agreed_name()} {process_set.number}"

@@ -20,7 +20,7 @@ from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
-from distrun.torch_distributed.interface.arguments import ArgumentError, check_alike, check_one_each
+from distrun.torch_distributed.interface.calls import ArgumentError, check_alike, check_one_each
 from distrun.torch_distributed.members import Members
 
 Parts = Sequence[Tensor | None]

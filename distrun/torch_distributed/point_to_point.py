@@ -22,9 +22,8 @@ from distrun.runtime.collectives.point_to_point.transfer import Receive, Transfe
 from distrun.runtime.operations import waking_clock
 from distrun.torch import cuda, tensors as storage
 from distrun.torch_distributed import completion
-from distrun.torch_distributed.interface.arguments import ArgumentError
-from distrun.torch_distributed.interface.native_work import PythonWork
-from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
+from distrun.torch_distributed.interface.calls import ArgumentError
+from distrun.torch_distributed.interface.native_work import PythonWork, leave_uncompiled
 from distrun.torch_distributed.members import Members
 
 _NOTHING = timedelta(0)
@@ -35,12 +34,7 @@ class PointToPoint:
     """The messages of one process group. Ranks are ranks in the group."""
 
     def __init__(self, members: Members, rank: int, label: str) -> None:
-        """
-        Args:
-            members: all ranks of the group.
-            rank: this rank's rank in the group.
-            label: the name of the group in messages for people.
-        """
+        """`members` are all ranks of the group, `rank` is ours in it, and `label` its name in messages for people."""
         self._ranks = members.ranks
         self._rank = rank
         self._group = members.unique_name
@@ -53,8 +47,7 @@ class PointToPoint:
             ArgumentError: `destination` is this rank, or not in the group, or this is not one dense tensor.
             JobAbortedError: the job has failed.
         """
-        tensor = _only(tensors)
-        _check_tag(tag)
+        tensor = _only(tensors, tag)
         self._check(destination, "send to")
         host = _in_a_row(tensor)
         transfer = messages.send(_memory(host), self._ranks[destination], self._group, tag, _dtype(tensor))
@@ -62,8 +55,7 @@ class PointToPoint:
 
     def receive(self, tensors: Sequence[Tensor], source: int | None, tag: int, timeout: float) -> Work:
         """Start to receive a tensor, from any rank if `source` is None. Raises as `send` does."""
-        tensor = _only(tensors)
-        _check_tag(tag)
+        tensor = _only(tensors, tag)
         storage.check_written([tensor])
         if source is None:
             sources = [rank for place, rank in enumerate(self._ranks) if place != self._rank]
@@ -104,14 +96,8 @@ class MessageWork(PythonWork):
     def __init__(
         self, transfer: Transfer, tensor: Tensor, host: Tensor | None, timeout: float, group: PointToPoint
     ) -> None:
-        """
-        Args:
-            transfer: the message.
-            tensor: the tensor that is sent or received.
-            host: the tensor in host memory that receives it, if that is not the tensor's own memory.
-            timeout: seconds that a wait may take, and a future from its start.
-            group: the group of the message.
-        """
+        """`host` is the tensor in host memory that receives the message, if that is not the memory of `tensor`. A wait
+        may take `timeout` seconds, and so may a future, from its start."""
         super().__init__()
         self._transfer = transfer
         self._tensor = tensor
@@ -186,12 +172,6 @@ class MessageWork(PythonWork):
         """Return the tensor in a list. It has its values once the work is done."""
         return [self._tensor]
 
-    def synchronize(self) -> None:
-        """Wait, so that work that is queued on the current stream later comes after the message."""
-        self.wait()
-
-    block_current_stream = synchronize
-
     def get_future(self) -> Future[Any]:
         """Return a future of the tensor in a list, which is completed when the work is."""
         if self._future is None:
@@ -230,8 +210,9 @@ class MessageWork(PythonWork):
                     self._moment = self._arena.moment()
 
 
-def _only(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor of a list that has one. Raises `ArgumentError`."""
+def _only(tensors: Sequence[Tensor], tag: int) -> Tensor:
+    """Return the tensor of a list that has one, for a message with a tag that fits its header. Raises
+    `ArgumentError`."""
     if len(tensors) != 1:
         raise ArgumentError(f"a message has one tensor, not {len(tensors)}: send them one after the other")
     (tensor,) = tensors
@@ -240,13 +221,9 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
             f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} cannot be sent or received by itself: send a "
             "dense one (.to_dense(), .dequantize())"
         )
-    return tensor
-
-
-def _check_tag(tag: int) -> None:
-    """Refuse a tag that does not fit the header of a message. Raises `ArgumentError`."""
     if not -_TAGS <= tag < _TAGS:
         raise ArgumentError(f"tag {tag} does not fit a message: give a number from {-_TAGS} to {_TAGS - 1}")
+    return tensor
 
 
 def _is_lazy(tensor: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import Work, distributed_c10d
 
+from distrun.errors import StallError
+from distrun.host.ranks import list_ranks
 from distrun.torch_distributed.collectives import Collectives, Tensors
-from distrun.torch_distributed.interface.arguments import ArgumentError
-from distrun.torch_distributed.interface.calls import collective
-from distrun.torch_distributed.interface.functions import replace_functions
+from distrun.torch_distributed.interface.calls import ArgumentError, collective
 from distrun.torch_distributed.interface.group import NamedGroup
-from distrun.torch_distributed.interface.monitored_barrier import wait_for_all
-from distrun.torch_distributed.interface.operators import serve_operators
-from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
+from distrun.torch_distributed.interface.native_work import PythonWork, leave_uncompiled
+from distrun.torch_distributed.interface.operators import replace_functions, serve_operators
 from distrun.torch_distributed.members import Members, all_ranks, beside, some_ranks
 from distrun.torch_distributed.work import DistrunWork
 
@@ -45,6 +45,8 @@ def create_described(options: Any) -> DistrunProcessGroup:
 DEFAULT = "default_pg"
 """The name that torch gives the group of all ranks."""
 
+_ANSWER_TIME = 10.0  # seconds that the first rank has after the timeout of a barrier to report the missing ranks
+
 
 class DistrunProcessGroup(Collectives):
     """A process group on distrun."""
@@ -52,14 +54,7 @@ class DistrunProcessGroup(Collectives):
     def __init__(
         self, store: Store, rank: int, size: int, timeout: timedelta, members: Members, name: str = DEFAULT
     ) -> None:
-        """
-        Args:
-            store: shared by the ranks of the group.
-            rank, size: this rank's place in the group, and the number of its ranks.
-            timeout: how long an operation may take.
-            members: all ranks of the group.
-            name: torch's name of the group, the same on all its ranks.
-        """
+        """For the arguments see `Collectives`."""
         super().__init__(store, rank, size, timeout, members, name)
         replace_functions(DistrunProcessGroup)
         serve_operators(DistrunProcessGroup)
@@ -75,7 +70,23 @@ class DistrunProcessGroup(Collectives):
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout or self._timeout
         self._barriers += 1
         key = f"distrun/monitored_barrier/{self._members.unique_name}/{self._barriers}"
-        wait_for_all(self._store, key, self._rank, self._members.ranks, seconds, self._standing.label)
+        store, verdict, ranks = self._store, f"{key}/verdict", self._members.ranks
+        store.set(f"{key}/{self._rank}", "here")
+        if self._rank == 0:
+            missing = _missing(store, key, self._size, seconds)
+            who = list_ranks([ranks[each] for each in missing]) if missing else ""
+            store.set(verdict, who)
+        else:
+            try:
+                store.wait([verdict], timedelta(seconds=seconds + _ANSWER_TIME))
+                who = store.get(verdict).decode()
+            except RuntimeError:  # each kind of store raises a subclass of its own
+                who = list_ranks([ranks[0]])
+        if who:
+            raise StallError(
+                f"monitored_barrier of process group {self._standing.label!r}: {who} did not call it within "
+                f"{seconds:g} s: see where they are, or give it a longer `timeout`"
+            )
 
     # Messages ---------------------------------------------------------------------------------------------------------
 
@@ -154,5 +165,20 @@ class DistrunProcessGroup(Collectives):
         self._members.leave(is_aborting=True)
 
 
-for _kind in (NamedGroup, Collectives, DistrunProcessGroup, DistrunWork):
+def _missing(store: Store, key: str, size: int, timeout: float) -> list[int]:
+    """Return the ranks of a group that have not set their keys when the timeout is over."""
+    deadline = time.monotonic() + timeout
+    keys = [f"{key}/{rank}" for rank in range(size)]
+    for each in keys:
+        left = deadline - time.monotonic()
+        try:
+            store.wait([each], timedelta(seconds=max(left, 0.001)))
+        except RuntimeError:
+            break
+    else:
+        return []
+    return [rank for rank, each in enumerate(keys) if not store.check([each])]
+
+
+for _kind in (NamedGroup, Collectives, DistrunProcessGroup, PythonWork, DistrunWork):
     leave_uncompiled(_kind)

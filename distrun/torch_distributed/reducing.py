@@ -23,7 +23,7 @@ from distrun.runtime.operations.reduction import Average, Max, Min, Product, Red
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
 from distrun.torch.sparse import start_sparse
-from distrun.torch_distributed.interface.arguments import ArgumentError, check_alike
+from distrun.torch_distributed.interface.calls import ArgumentError, check_alike
 from distrun.torch_distributed.members import Members
 
 _Kind: Any = dist.ReduceOp.RedOpType  # whose members its types do not have
@@ -244,23 +244,16 @@ def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[
 
 
 def groups(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield the tensors of each dtype, and the items of `others` at the same places. Raises as `by_dtype` does."""
-    for places in by_dtype(tensors):
-        yield tuple([each[place] for place in places] for each in (tensors, *others))
-
-
-def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return the places of the tensors of each dtype on each device, since one operation takes one dtype and device.
+    """Yield the tensors of each dtype on each device, since one operation takes one of them, and the items of `others`
+    at the same places.
 
     Raises:
         ArgumentError: `tensors` is empty.
     """
     if not tensors:
         raise ArgumentError("a collective of a list of tensors was given an empty one: give it at least one tensor")
-    first = tensors[0]
-    if all(tensor.dtype is first.dtype and tensor.device == first.device for tensor in tensors):
-        return [list(range(len(tensors)))]
-    groups: dict[tuple[torch.dtype, str], list[int]] = {}
+    places: dict[tuple[torch.dtype, str], list[int]] = {}
     for place, tensor in enumerate(tensors):
-        groups.setdefault((tensor.dtype, tensor.device.type), []).append(place)
-    return list(groups.values())
+        places.setdefault((tensor.dtype, tensor.device.type), []).append(place)
+    for own in places.values():
+        yield tuple([each[place] for place in own] for each in (tensors, *others))

@@ -60,7 +60,8 @@ def _wait(store: Store, keys: list[str], timeout: float, warning: float, missing
             try:
                 ranks = missing() or [0]
             except RuntimeError:
-                raise BootstrapError(f"the store of torch.distributed is gone ({_first_line(error)})") from None
+                first_line = str(error).partition("\n")[0]
+                raise BootstrapError(f"the store of torch.distributed is gone ({first_line})") from None
         if waited >= timeout:
             raise BootstrapError(
                 f"{list_ranks(ranks)} did not call init_process_group within {timeout:g} s (its timeout): see whether "
@@ -69,7 +70,3 @@ def _wait(store: Store, keys: list[str], timeout: float, warning: float, missing
         if waited >= next_report:
             log.warning("init_process_group has waited for %s for %.0f s", list_ranks(ranks), waited)
             next_report *= 2
-
-
-def _first_line(error: RuntimeError) -> str:
-    return (str(error).splitlines() or [""])[0]

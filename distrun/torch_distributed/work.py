@@ -22,9 +22,6 @@ from distrun.torch_distributed import completion, on_gpu
 from distrun.torch_distributed.group_health import GroupHealth
 from distrun.torch_distributed.interface.native_work import PythonWork
 
-Timeout = float
-"""Seconds; infinite for none."""
-
 Finish = Callable[[], object]
 """Makes one result from the results of several operations."""
 
@@ -45,18 +42,12 @@ class DistrunWork(PythonWork):
         self,
         handles: Sequence[Handle],
         tensors: Any,
-        timeout: Timeout,
+        timeout: float,
         group: GroupHealth,
         finish: Finish | None = None,
     ) -> None:
-        """
-        Args:
-            handles: the operations.
-            tensors: the result of the work, filled when the handles have been waited for.
-            timeout: how long it may take from its start.
-            group: the process group.
-            finish: called when the results of all handles are complete.
-        """
+        """`tensors` are the result, filled when the handles have been waited for and `finish` was called. The work may
+        take `timeout` seconds from its start; infinite for none."""
         super().__init__()
         self._finish = finish
         self._handles = handles
@@ -122,12 +113,6 @@ class DistrunWork(PythonWork):
         """Return the tensors. They have their values once the operation is done."""
         return self._tensors
 
-    def synchronize(self) -> None:
-        """Wait, so that work that is queued on the current stream later comes after the operation."""
-        self.wait()
-
-    block_current_stream = synchronize
-
     def get_future(self) -> Future[Any]:
         """Return a future of the tensors, which is completed when the operation is."""
         if self._future is None:
@@ -138,7 +123,7 @@ class DistrunWork(PythonWork):
         begun: Future[None] = Future(devices=self._devices())
         # The error of a Python future is a plain value to C++, but an exception in a callback is an error to both.
         future = begun.then(lambda _: self._outcome())
-        if self._is_done():
+        if all(handle.done for handle in self._handles):
             begun.set_result(None)
             return future
         completion.before_waiting()  # this may be a callback of another future that waits for this one
@@ -165,9 +150,6 @@ class DistrunWork(PythonWork):
     def _devices(self) -> list[int | str | torch.device]:
         arena = on_gpu.arena_of(self._handles)
         return [] if arena is None else [arena.device]
-
-    def _is_done(self) -> bool:
-        return all(handle.done for handle in self._handles)
 
     def _watch(self, _: Handle | None = None) -> None:
         """Queue the future for completion if all operations are done; otherwise try again when the first unfinished one
@@ -242,7 +224,7 @@ class _TimedWait:
         return self.handle.title
 
 
-def wait_until(handle: Handle, deadline: float, timeout: Timeout, group: GroupHealth) -> None:
+def wait_until(handle: Handle, deadline: float, timeout: float, group: GroupHealth) -> None:
     """Return when an operation is done. If it is not done at `deadline`, after `timeout` seconds, it is given up."""
     if not handle.done:
         completion.before_waiting()

@@ -6,33 +6,20 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from distrun.tracing.layout import (
-    BACKWARD,
-    DONE,
-    FORWARD,
-    INPUT,
-    JOINING,
-    OPTIMIZER,
-    OTHER,
-    SAVING,
-    STATES,
-    STEP,
-    WAITED,
-    WAITING,
-)
+from distrun.tracing import layout
 from distrun.tracing.reader import Event, RingReader, events
 
 LOOKED_AT = 2000
 """The number of events that are read: enough to find what a rank is doing, in all but the strangest loops."""
 
 _WORDS = {
-    INPUT: "waiting for its next batch",
-    FORWARD: "in its forward pass",
-    BACKWARD: "in its backward pass",
-    OPTIMIZER: "updating its weights",
-    SAVING: "writing a checkpoint",
-    JOINING: "in init(), waiting for the other ranks",
-    OTHER: "busy with the script's own code",
+    layout.INPUT: "waiting for its next batch",
+    layout.FORWARD: "in its forward pass",
+    layout.BACKWARD: "in its backward pass",
+    layout.OPTIMIZER: "updating its weights",
+    layout.SAVING: "writing a checkpoint",
+    layout.JOINING: "in init(), waiting for the other ranks",
+    layout.OTHER: "busy with the script's own code",
 }
 
 
@@ -48,8 +35,6 @@ class Activity:
     """The operation that one of its threads sleeps for. Empty: none."""
     step: int
     """The number of steps that it has done."""
-    last_done: str
-    """The operation that was completed last. Empty: none is known."""
 
     def describe(self, now: int) -> ActivityDescription | None:
         """Return it in words, at the time `now` of the same clock. None: nothing is known."""
@@ -92,24 +77,22 @@ class ActivityDescription:
 
 def activity(recent: Iterable[Event], names: Sequence[str]) -> Activity:
     """Return the activity according to the last events. `names` are from the same ring."""
-    state, since, waits_for, waiting_since, step, last_done = 0, 0, "", 0, 0, ""
+    state, since, waits_for, waiting_since, step = 0, 0, "", 0, 0
     for event in recent:
-        name = names[event.name] if event.name < len(names) else ""
-        if event.kind in STATES:
+        if event.kind in layout.STATES:
             state, since, waits_for = event.kind, event.begin, ""
-        elif event.kind == WAITING:
+        elif event.kind == layout.WAITING:
+            name = names[event.name] if event.name < len(names) else ""
             waits_for, waiting_since = name or "an operation", event.begin
-        elif event.kind == WAITED:
+        elif event.kind == layout.WAITED:
             waits_for = ""
-        elif event.kind == STEP:
+        elif event.kind == layout.STEP:
             step = event.number
-        elif event.kind == DONE:
-            last_done = name
-            if not state:
-                state = OTHER
-            if state == OTHER:
+        elif event.kind == layout.DONE:
+            state = state or layout.OTHER
+            if state == layout.OTHER:
                 since = max(since, event.end)
-    return Activity(state, waiting_since if waits_for else since, waits_for, step, last_done)
+    return Activity(state, waiting_since if waits_for else since, waits_for, step)
 
 
 def activity_in(reader: RingReader) -> Activity:

@@ -42,32 +42,31 @@ class RingReader:
     def __init__(self, ring: int | mmap.mmap) -> None:
         """Args: a descriptor, which may be closed afterwards, or the memory of a ring of this process."""
         self._map = mmap.mmap(ring, layout.SIZE, prot=mmap.PROT_READ) if isinstance(ring, int) else ring
-        self._memory = memoryview(self._map)
+        self.memory = memoryview(self._map)
         self._next = 1
         self._names_read = 0
         self._has_restarted = False
-        self.lost = 0
-        """The number of events that were overwritten before they were read."""
 
     @property
     def names_end(self) -> int:
         """The bytes of names so far."""
-        return int.from_bytes(self._memory[layout.NAMES_END : layout.NAMES_END + 4], "little")
+        return int.from_bytes(self.memory[layout.NAMES_END : layout.NAMES_END + 4], "little")
 
     def names(self) -> list[str]:
         """Return all names so far, by number. The first one, "", is for events without a name."""
-        return ["", *split_names(bytes(self._memory[HEADER : HEADER + self.names_end]))]
-
-    @property
-    def memory(self) -> memoryview:
-        """The memory of the ring."""
-        return self._memory
+        return ["", *split_names(bytes(self.memory[HEADER : HEADER + self.names_end]))]
 
     @property
     def is_empty(self) -> bool:
         """Whether the rank has never recorded anything, since it has not called init."""
-        (first,) = PLACE.unpack_from(self._memory, _EVENTS_AT + EVENT.size)
+        (first,) = PLACE.unpack_from(self.memory, _EVENTS_AT + EVENT.size)
         return not first
+
+    def newest(self) -> int:
+        """Return the place of the newest event, or 0 if there is none."""
+        if self.is_empty:
+            return 0
+        return max(int(place) for (place,) in PLACE.iter_unpack(self.memory[_EVENTS_AT:_END]))
 
     def restart(self, most: int) -> None:
         """Start over for a recipient that knows nothing yet: with all names, and at most `most` of the newest events.
@@ -77,13 +76,12 @@ class RingReader:
         """
         self._names_read = 0
         self._has_restarted = True
-        newest = max(place for (place,) in PLACE.iter_unpack(self._memory[_EVENTS_AT:_END]))
-        self._next = max(1, newest - most + 1)
+        self._next = max(1, self.newest() - most + 1)
 
     def new_names(self) -> bytes:
         """Return the names since the last call, for `split_names`."""
         start, self._names_read = self._names_read, self.names_end
-        return bytes(self._memory[HEADER + start : HEADER + self._names_read])
+        return bytes(self.memory[HEADER + start : HEADER + self._names_read])
 
     def read(self, most: int = SLOTS) -> bytes:
         """Return the events since the last call, at most `most`, for `events`."""
@@ -92,7 +90,7 @@ class RingReader:
             slot = self._next % SLOTS
             span = min(most, SLOTS - slot, 2048)
             start = _EVENTS_AT + EVENT.size * slot
-            block = bytes(self._memory[start : start + EVENT.size * span])
+            block = bytes(self.memory[start : start + EVENT.size * span])
             count = self._count_whole(block)
             if not count and not self._is_overtaken(block):
                 break
@@ -109,7 +107,7 @@ class RingReader:
 
     def _joined(self, records: bytes) -> bytes:
         """Return an event, which is no longer in the ring, of joining the world that `records` begin in."""
-        present = int.from_bytes(self._memory[layout.WORLD : layout.WORLD + 4], "little")
+        present = int.from_bytes(self.memory[layout.WORLD : layout.WORLD + 4], "little")
         number = next((event.number - 1 for event in events(records) if event.kind == layout.GENERATION), present)
         begin = next(events(records)).begin
         return EVENT.pack(begin, 0, 0, 0, layout.GENERATION << NAME_BITS, number, 0, 0, 0) if number else b""
@@ -117,8 +115,7 @@ class RingReader:
     def last(self, most: int) -> bytes:
         """Return at most `most` of the newest events, whether or not they were read before, for `events`."""
         other = RingReader(self._map)
-        newest = max(place for (place,) in PLACE.iter_unpack(self._memory[_EVENTS_AT:_END]))
-        other._next = max(1, newest - most + 1)
+        other._next = max(1, self.newest() - most + 1)
         return other.read()
 
     def _count_whole(self, block: bytes) -> int:
@@ -133,9 +130,7 @@ class RingReader:
         (place,) = PLACE.unpack_from(block)
         if place <= self._next:
             return False
-        target = place - SLOTS + _MARGIN
-        self.lost += max(0, target - self._next)
-        self._next = max(self._next, target)
+        self._next = max(self._next, place - SLOTS + _MARGIN)
         return True
 
 

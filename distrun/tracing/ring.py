@@ -6,27 +6,11 @@ import itertools
 import mmap
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from distrun.tracing import layout
-from distrun.tracing.layout import (
-    CYCLE,
-    DONE,
-    EVENT,
-    GENERATION,
-    HEADER,
-    HELD,
-    NAME_BITS,
-    NAMES,
-    REMARK,
-    SLOTS,
-    STEP,
-    WAITED,
-    WAITING,
-)
-
-if TYPE_CHECKING:
-    from distrun.tracing.operations import Operation
+from distrun.tracing.layout import CYCLE, DONE, EVENT, HEADER, HELD, NAME_BITS, NAMES, SLOTS, STEP, WAITED, WAITING
+from distrun.tracing.reader import RingReader
 
 _EVENTS_AT = HEADER + NAMES
 _pack = EVENT.pack_into
@@ -39,6 +23,29 @@ _Batch = tuple[int, int, int, int, list[int]]
 """The name, bytes, process set, number and counter of operations that are executed together."""
 
 
+class Request(Protocol):
+    """The terms that ranks agree on. See `distrun.runtime.operations.request`."""
+
+    @property
+    def process_set(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Operation(Protocol):
+    """The facts about an operation of this rank that a ring records. The runtime's handles provide them."""
+
+    @property
+    def request(self) -> Request: ...
+    @property
+    def label(self) -> str:
+        """The operation's name in messages, without its place in the order."""
+
+    cache_id: int
+    submitted: int
+    """When it was submitted to the coordinator, in nanoseconds."""
+
+
 class Ring:
     """The ring of this process, for writing."""
 
@@ -46,12 +53,14 @@ class Ring:
         """Map the ring behind a descriptor or, given None, create one that only this process sees."""
         self.memory = mmap.mmap(-1 if fd is None else fd, layout.SIZE)
         self._memory = memoryview(self.memory)
-        self._names: dict[str, int] = {"": 0}
-        self._names_end = 0
-        self._places = itertools.count(self._last_place() + 1)
+        earlier = RingReader(self.memory)  # another process may have written to this ring before
+        self._names = {name: number for number, name in enumerate(earlier.names())}
+        self._names_end = earlier.names_end
+        self._places = itertools.count(earlier.newest() + 1)
         self._counters: dict[int, list[int]] = {}  # by name: the number of times that it was done in this world
         self._batches: dict[tuple[int, int, int], _Batch] = {}
-        self._steps = 0
+        self.steps = 0
+        """The number of completed training steps."""
         self._infers_steps = True
         self._anchor = 0
         self.generation = 0
@@ -60,28 +69,6 @@ class Ring:
         """Whether `cycle` should be called."""
         if fd is None:
             self.memory[: len(layout.MAGIC)] = layout.MAGIC
-        else:
-            self._take_names()
-
-    def _last_place(self) -> int:
-        """Return the place of the newest event, since another process may have written to this ring before."""
-        (first,) = layout.PLACE.unpack_from(self._memory, _at(1))
-        if not first:
-            return 0
-        places = layout.PLACE.iter_unpack(self._memory[_EVENTS_AT : layout.ANSWER])
-        return max(int(place) for (place,) in places)
-
-    def _take_names(self) -> None:
-        from distrun.tracing.reader import RingReader
-
-        reader = RingReader(self.memory)
-        self._names |= {name: number for number, name in enumerate(reader.names())}
-        self._names_end = reader.names_end
-
-    @property
-    def steps(self) -> int:
-        """The number of completed training steps."""
-        return self._steps
 
     # What happens -----------------------------------------------------------------------------------------------------
 
@@ -95,16 +82,10 @@ class Ring:
         self._infers_steps = False
         self._record_step(samples)
 
-    def _infer_step(self, name: int) -> None:
-        """Record a step where no framework does: the first operation that comes a second time comes once per step."""
-        self._anchor = name
-        self._record_step(0)
-
     def _record_step(self, samples: int) -> None:
-        self._steps += 1
+        self.steps += 1
         place = next(self._places)
-        number = self._steps
-        _pack(self._memory, _at(place), _now(), 0, 0, samples, STEP << NAME_BITS, number, 0, 0, place)
+        _pack(self._memory, _at(place), _now(), 0, 0, samples, STEP << NAME_BITS, self.steps, 0, 0, place)
 
     def held(self, label: str) -> None:
         """Record that an operation was submitted, and the coordinator will get it later."""
@@ -129,7 +110,8 @@ class Ring:
         name, nbytes, process_set, count, counter = known or self._batch(operations)
         counter[0] = number = counter[0] + 1
         if self._infers_steps and number > 1 and (name == self._anchor or not self._anchor):
-            self._infer_step(name)
+            self._anchor = name  # no framework tells of steps: what first comes a second time comes once per step
+            self._record_step(0)
         at = _EVENTS_AT + EVENT.size * ((place := next(self._places)) % SLOTS)
         kind = DONE << NAME_BITS | name
         _pack(self._memory, at, began, _now(), first.submitted, nbytes, kind, number, process_set, count, place)
@@ -153,7 +135,7 @@ class Ring:
     def remark(self, text: str) -> None:
         """Record a text for people. Only its first 200 bytes are kept."""
         name, place = self._name(text), next(self._places)
-        _pack(self._memory, _at(place), _now(), 0, 0, 0, REMARK << NAME_BITS | name, 0, 0, 0, place)
+        _pack(self._memory, _at(place), _now(), 0, 0, 0, layout.REMARK << NAME_BITS | name, 0, 0, 0, place)
 
     def begin_generation(self, number: int) -> None:
         """Record that this process has joined a world. Cache ids, and the counts of operations, begin again."""
@@ -162,7 +144,7 @@ class Ring:
         self.generation = number
         self._memory[layout.WORLD : layout.WORLD + 4] = number.to_bytes(4, "little")
         place = next(self._places)
-        kind = GENERATION << NAME_BITS
+        kind = layout.GENERATION << NAME_BITS
         _pack(self._memory, _at(place), _now(), 0, 0, 0, kind, number, 0, 0, place)
 
     # Names ------------------------------------------------------------------------------------------------------------

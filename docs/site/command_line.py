@@ -9,8 +9,7 @@ import re
 import click
 
 from distrun.cli import distrun
-from distrun.runner.command_lines.describe import rows as flags_of
-from distrun.runner.command_lines.programs import program
+from distrun.runner.command_lines.programs import program, rows as flags_of
 from distrun.runner.launch.agent_command import agent
 from distrun.tools.doctor.command import doctor
 from distrun.tools.kubernetes.command import k8s

@@ -14,8 +14,7 @@ from distrun.runtime.collectives.call import Call
 from distrun.runtime.engine.single_process import SingleProcessEngine
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.world import capabilities, world
-from distrun.runtime.world.devices.cpu import Cpu
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cpu, Cuda
 
 pytestmark = pytest.mark.gate
 

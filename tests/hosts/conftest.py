@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shlex
 import shutil
@@ -15,7 +14,9 @@ from machines.namespaces import Home, Network, RemoteHost, why_no_hosts
 from machines.system_packages import PATH, call
 from running_distrun import Distrun, launches, python_command
 from shell import kill_all
+from warm_ranks import WarmRanks
 
+PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
 _SEARCH = f"{Path(sys.executable).parent}:{PATH}"
 
 
@@ -85,10 +86,24 @@ def home(network: Network, tmp_path: Path) -> Home:
 @pytest.fixture
 def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
     """Starts `distrun` with the given arguments in a home of its own; afterwards nothing is left on any host."""
-    with launches(tmp_path, HOME=str(home.directory), SSH_AUTH_SOCK="") as start:
-        yield start
-        left = list(itertools.chain.from_iterable(host.processes() for host in network.hosts.values()))
-    kill_all(left)
+    hosts = network.hosts.values()
+    try:
+        with launches(tmp_path, hosts, HOME=str(home.directory), SSH_AUTH_SOCK="") as start:
+            yield start
+    finally:
+        kill_all([process for host in hosts for process in host.processes()])
+
+
+@pytest.fixture
+def output(distrun: Callable[..., Distrun]) -> Callable[..., bytes]:
+    """Runs `distrun` to its successful end; returns what it has printed."""
+
+    def run(*arguments: str, **environ: str) -> bytes:
+        job = distrun(*arguments, **environ)
+        assert job.wait() == 0, job.stderr.data
+        return job.stdout.data
+
+    return run
 
 
 @pytest.fixture
@@ -110,3 +125,20 @@ def mpirun(distrun, home, tmp_path):
     (programs / "ssh").chmod(0o755)
     own = {"PATH": f"{programs}:{os.environ['PATH']}", "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)}
     return lambda *arguments, **options: distrun("--launcher", "mpirun", *arguments, **own, **options)
+
+
+@pytest.fixture
+def run_each(distrun):
+    """Runs rank programs one after another on the same ranks, to their successful end."""
+
+    def finish(hosts, *programs, options=()):
+        size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
+        with WarmRanks() as ranks:
+            job = distrun("-H", hosts, *options, *ranks.command, OMP_NUM_THREADS="1")
+            ranks.accept(size)
+            for program in programs:
+                ranks.run(PROGRAMS / f"{program}.py")
+            ranks.hang_up()
+            return job.ended(0).decode()
+
+    return finish

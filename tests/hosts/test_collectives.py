@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from running_distrun import DEADLINE
-from warm_ranks import WarmRanks
 
 PROGRAMS = Path(__file__).parents[1] / "parallel" / "programs"
 ADDRESSES = """
@@ -47,37 +46,13 @@ distrun.barrier()
 
 
 @pytest.fixture
-def run(distrun, alpha, beta):
-    """Runs a program on hosts, to its successful end, after which nothing is left."""
+def run(distrun):
+    """Runs a program on hosts, to its successful end."""
 
     def finish(hosts, *command, **environ):
         job = distrun("-H", hosts, "--no-tag-output", sys.executable, *command, OMP_NUM_THREADS="1", **environ)
         assert job.wait(4 * DEADLINE) == 0, job.stderr.data[-5000:].decode()
-        alpha.assert_gone()
-        beta.assert_gone()
-        job.assert_gone()
         return job.stdout.data.decode()
-
-    return finish
-
-
-@pytest.fixture
-def run_each(distrun, alpha, beta):
-    """Runs rank programs one after another on the same ranks, to their successful end, after which nothing is left."""
-
-    def finish(hosts, *programs, options=()):
-        size = sum(int(entry.partition(":")[2]) for entry in hosts.split(","))
-        with WarmRanks() as ranks:
-            job = distrun("-H", hosts, *options, *ranks.command, OMP_NUM_THREADS="1")
-            ranks.accept(size)
-            for program in programs:
-                ranks.run(PROGRAMS / f"{program}.py")
-            ranks.hang_up()
-            assert job.wait() == 0, job.stderr.data[-5000:].decode()
-        alpha.assert_gone()
-        beta.assert_gone()
-        job.assert_gone()
-        return job.stderr.data.decode()
 
     return finish
 

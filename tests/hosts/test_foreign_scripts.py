@@ -153,18 +153,13 @@ def needs(module):
 
 
 @pytest.fixture
-def results(distrun, alpha, beta):
+def results(distrun):
     """Runs a command on two hosts with two ranks each; what its ranks have printed as results."""
 
     def run(*arguments):
         job = distrun("-H", "alpha:2,beta:2", "--no-tag-output", *_NO_NAMES, *arguments)
-        job.process.wait(_TIMEOUT)
-        status = job.wait()
-        assert status == 0, job.stderr.data.decode()[-5000:]
+        job.ended(0, _TIMEOUT)
         found = re.findall(r"^RESULT (.*)$", job.stdout.data.decode(), re.MULTILINE)
-        alpha.assert_gone()
-        beta.assert_gone()
-        job.assert_gone()
         return sorted(found)
 
     return run
@@ -234,7 +229,6 @@ def test_a_plain_script_under_auto(results, tmp_path, module, script, files):
 
 
 @pytest.mark.gate
-def test_tf_config_on_one_host(distrun, python):
-    job = distrun("-np", "2", "--tf-config", "--no-tag-output", "sh", "-c", "echo $TF_CONFIG")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data.count(b'"127.0.0.1:') == 4
+def test_tf_config_on_one_host(output, python):
+    printed = output("-np", "2", "--tf-config", "--no-tag-output", "sh", "-c", "echo $TF_CONFIG")
+    assert printed.count(b'"127.0.0.1:') == 4

@@ -27,9 +27,13 @@ for number in itertools.count():
 @pytest.fixture
 def shell(home, alpha, beta):
     made = Shell(HOME=str(home.directory), SSH_AUTH_SOCK="")
-    yield made
-    made.close()
-    kill_all([*alpha.processes(), *beta.processes()])
+    try:
+        yield made
+        for host in (alpha, beta):
+            host.assert_gone()
+    finally:
+        made.close()
+        kill_all([*alpha.processes(), *beta.processes()])
 
 
 def start(shell, *options):
@@ -63,11 +67,9 @@ def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, alpha, bet
     shell.wait_for("$ ", before)
     before = shell.type("echo status $?\n")
     shell.wait_for("status 130", before)
-    alpha.assert_gone()
-    beta.assert_gone()
 
 
-def test_a_host_that_is_lost_meanwhile_is_reported_when_the_job_goes_on(shell, alpha, beta):
+def test_a_host_that_is_lost_meanwhile_is_reported_when_the_job_goes_on(shell, beta):
     start(shell)
     stop(shell)
     beta.agent().kill()
@@ -75,23 +77,17 @@ def test_a_host_that_is_lost_meanwhile_is_reported_when_the_job_goes_on(shell, a
     shell.wait_for("distrun: the agent on beta", before)
     before = shell.type("echo status $?\n")
     shell.wait_for("status 137", before)
-    alpha.assert_gone()
-    beta.assert_gone()
 
 
 def test_a_link_that_is_cut_meanwhile_is_noticed_when_the_job_goes_on(shell, alpha, beta):
     start(shell)
     stop(shell)
-    beta.cut()
-    try:
+    with beta.cut_off():
         before = shell.type("fg\n")
         shell.wait_for("$ ", before)  # the launcher notices it, or one of the ranks: who is first is not said
         before = shell.type("echo status $?\n")
         shell.wait_for("status 1", before)
         alpha.assert_gone()
-    finally:
-        beta.mend()
-    beta.assert_gone()
 
 
 def test_nothing_survives_a_stopped_launcher_that_is_killed(shell, alpha, beta):

@@ -48,32 +48,27 @@ def nodes(alpha, beta):
     made = Nodes(alpha, beta)
     yield made
     made.end()
+    for host in (alpha, beta):
+        host.assert_gone()
 
 
 @pytest.mark.gate
-def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes, alpha, beta):
+def test_launchers_meet_across_hosts_and_a_signal_to_one_ends_both(nodes):
     launchers = nodes.start("--ports", "30000-30009")
     launchers[1].send_signal(signal.SIGTERM)
     reports = [launcher.communicate(timeout=DEADLINE)[1] for launcher in launchers]
     assert [launcher.returncode for launcher in launchers] == [143, 143]
     assert "distrun: the launcher on beta received SIGTERM\n" in reports[0]
-    for host in (alpha, beta):
-        host.assert_gone()
 
 
 @pytest.mark.gate
-def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, alpha, beta):
+def test_a_host_that_is_out_of_reach_ends_the_job_on_both_sides(nodes, beta):
     launchers = nodes.start("--keepalive", "5")
-    beta.cut()
-    try:
+    with beta.cut_off():
         reports = [launcher.communicate(timeout=DEADLINE)[1] for launcher in launchers]
-    finally:
-        beta.mend()
     assert all(launcher.returncode for launcher in launchers), reports
     # The launchers notice it, or their ranks, and the kernel by its own clock.
     assert re.search("nothing was heard from (alpha|beta) for 5 s|nothing was heard from its host", "".join(reports))
-    for host in (alpha, beta):
-        host.assert_gone()
 
 
 def test_ctrl_z_on_one_node_stops_the_ranks_of_all(alpha, beta):

@@ -14,18 +14,17 @@ SHOW = (
 )
 
 
-def shown(job):
+def shown(printed):
     """Return the outputs of ranks that execute SHOW, in rank order."""
-    return sorted(map(json.loads, job.stdout.data.splitlines()), key=lambda item: int(item[0]["RANK"]))
+    return sorted(map(json.loads, printed.splitlines()), key=lambda item: int(item[0]["RANK"]))
 
 
 @pytest.mark.gate
-def test_two_hosts_with_two_ranks_each(distrun, python, alpha, beta):
-    job = distrun("-H", "alpha:2,beta:2", "--no-tag-output", *python(SHOW))
-    assert job.wait() == 0, job.stderr.data
+def test_two_hosts_with_two_ranks_each(output, python, alpha):
+    ranks = shown(output("-H", "alpha:2,beta:2", "--no-tag-output", *python(SHOW)))
     places = [
         (host, *(environ[name] for name in ("RANK", "LOCAL_RANK", "DISTRUN_CROSS_RANK", "DISTRUN_CROSS_SIZE")))
-        for environ, host, _, _ in shown(job)
+        for environ, host, _, _ in ranks
     ]
     assert places == [
         ("alpha", "0", "0", "0", "2"),
@@ -33,34 +32,27 @@ def test_two_hosts_with_two_ranks_each(distrun, python, alpha, beta):
         ("beta", "2", "0", "1", "2"),
         ("beta", "3", "1", "1", "2"),
     ]
-    environs = [environ for environ, *_ in shown(job)]
+    environs = [environ for environ, *_ in ranks]
     assert {environ["MASTER_ADDR"] for environ in environs} == {alpha.address}
     assert len({environ["MASTER_PORT"] for environ in environs}) == 1
     assert len({environ["DISTRUN_KEY"] for environ in environs}) == 1
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
 
 
-def test_this_machine_and_another(distrun, python, network, alpha):
-    job = distrun("-H", "localhost:1,alpha:2", "--no-tag-output", *python(SHOW))
-    assert job.wait() == 0, job.stderr.data
-    assert [item[1] for item in shown(job)] == [os.uname().nodename, "alpha", "alpha"]
-    assert {item[0]["MASTER_ADDR"] for item in shown(job)} == {network.address}
-    alpha.assert_gone()
-    job.assert_gone()
+def test_this_machine_and_another(output, python, network):
+    ranks = shown(output("-H", "localhost:1,alpha:2", "--no-tag-output", *python(SHOW)))
+    assert [item[1] for item in ranks] == [os.uname().nodename, "alpha", "alpha"]
+    assert {item[0]["MASTER_ADDR"] for item in ranks} == {network.address}
 
 
 @pytest.mark.gate
-def test_a_remote_rank_has_the_logins_environment_and_what_it_was_promised(distrun, python):
-    job = distrun(
+def test_a_remote_rank_has_the_logins_environment_and_what_it_was_promised(output, python):
+    printed = output(
         *("-H", "alpha:1", "-x", "A=a 'b' $c\udcff", "-x", "TAK*", "--no-tag-output", *python(SHOW)),
         TAKEN="1",
         LEFT="2",
         DISTRUN_FUSION_THRESHOLD="3",
     )
-    assert job.wait() == 0, job.stderr.data
-    ((environ, _, directory, _),) = shown(job)
+    ((environ, _, directory, _),) = shown(printed)
     assert environ["A"] == "a 'b' $c\udcff"
     assert environ["TAKEN"] == "1"
     assert environ["DISTRUN_FUSION_THRESHOLD"] == "3"
@@ -72,54 +64,44 @@ def test_a_remote_rank_has_the_logins_environment_and_what_it_was_promised(distr
         assert os.environ["PYTHONPATH"].split(":")[0] == environ["PYTHONPATH"].split(":")[0]
 
 
-def test_in_horovods_mode_a_remote_rank_finds_its_package_and_its_variables(distrun, python):
+def test_in_horovods_mode_a_remote_rank_finds_its_package_and_its_variables(output, python):
     code = "import os, horovod; print(horovod.__version__, *map(os.getenv, ('HOROVOD_RANK', 'HOROVOD_LOG_LEVEL')))"
-    job = distrun("--horovod", "-H", "alpha:1,beta:1", "--no-tag-output", *python(code), HOROVOD_LOG_LEVEL="error")
-    assert job.wait() == 0, job.stderr.data
-    lines = sorted(job.stdout.data.decode().splitlines())
+    printed = output("--horovod", "-H", "alpha:1,beta:1", "--no-tag-output", *python(code), HOROVOD_LOG_LEVEL="error")
+    lines = sorted(printed.decode().splitlines())
     assert lines == ["0.28.1+distrun 0 error", "0.28.1+distrun 1 error"]
 
 
-def test_the_working_directory_is_given(distrun, tmp_path):
-    job = distrun("-H", "alpha:1", "--wdir", str(tmp_path), "--no-tag-output", "pwd")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data.decode().strip() == str(tmp_path)
+def test_the_working_directory_is_given(output, tmp_path):
+    assert output("-H", "alpha:1", "--wdir", str(tmp_path), "--no-tag-output", "pwd").decode().strip() == str(tmp_path)
 
 
-def test_gpus_of_a_host_are_listed_for_its_ranks(distrun):
-    job = distrun("-H", "alpha:[0,2],beta:1", "--no-tag-output", "sh", "-c", "echo $RANK=$CUDA_VISIBLE_DEVICES.")
-    assert job.wait() == 0, job.stderr.data
-    assert sorted(job.stdout.data.split()) == [b"0=0,2.", b"1=0,2.", b"2=."]
+def test_gpus_of_a_host_are_listed_for_its_ranks(output):
+    printed = output("-H", "alpha:[0,2],beta:1", "--no-tag-output", "sh", "-c", "echo $RANK=$CUDA_VISIBLE_DEVICES.")
+    assert sorted(printed.split()) == [b"0=0,2.", b"1=0,2.", b"2=."]
 
 
-def test_an_address_of_ipv6_is_a_host(distrun, home, alpha):
+def test_an_address_of_ipv6_is_a_host(output, home, alpha):
     home.known_hosts.write_text(f"{alpha.address6} {alpha.public_key()}\n")
-    job = distrun("-H", f"[{alpha.address6}]:2", "--no-tag-output", "uname", "-n")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"alpha\nalpha\n"
+    assert output("-H", f"[{alpha.address6}]:2", "--no-tag-output", "uname", "-n") == b"alpha\nalpha\n"
 
 
-def test_flags_replace_the_configuration(distrun, home, network, beta):
+def test_flags_replace_the_configuration(output, home, network, beta):
     home.config.unlink()
     flags = ("-p", str(beta.port), "-i", str(network.user_key), "--ssh-option", f"HostKeyAlias={beta.name}")
     home.known_hosts.write_text(f"other ssh-rsa AAAA\n{beta.name} {beta.public_key()}\n")
-    job = distrun("-H", f"root@{beta.address}:1", *flags, "--no-tag-output", "uname", "-n")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"beta\n"
+    assert output("-H", f"root@{beta.address}:1", *flags, "--no-tag-output", "uname", "-n") == b"beta\n"
 
 
 @pytest.mark.gate
-def test_a_host_behind_another(distrun, home, alpha, beta):
+def test_a_host_behind_another(output, home, alpha):
     home.config.write_text(home.config.read_text().replace("Host beta\n", "Host beta\n  ProxyJump alpha\n"))
-    job = distrun("-H", "beta:2", "--no-tag-output", "sh", "-c", "uname -n; echo $SSH_CONNECTION")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data.count(b"beta\n") == 2
-    assert job.stdout.data.count(alpha.address.encode() + b" ") == 2
-    beta.assert_gone()
+    printed = output("-H", "beta:2", "--no-tag-output", "sh", "-c", "uname -n; echo $SSH_CONNECTION")
+    assert printed.count(b"beta\n") == 2
+    assert printed.count(alpha.address.encode() + b" ") == 2
 
 
 @pytest.mark.gate
-def test_a_proxy_command_leads_to_a_host(distrun, home, beta):
+def test_a_proxy_command_leads_to_a_host(output, home):
     relay = "import os, socket, sys, threading\n"
     relay += "s = socket.create_connection((sys.argv[1], int(sys.argv[2])))\n"
     relay += "def pump(read, write, n):\n while d := read(n): write(d)\n os._exit(0)\n"
@@ -128,10 +110,7 @@ def test_a_proxy_command_leads_to_a_host(distrun, home, beta):
     script = home.directory / "relay.py"
     script.write_text(relay)
     home.config.write_text(f"Host beta\n  ProxyCommand {sys.executable} {script} %h %p\n" + home.config.read_text())
-    job = distrun("-H", "beta:1", "--no-tag-output", "uname", "-n")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"beta\n"
-    job.assert_gone()
+    assert output("-H", "beta:1", "--no-tag-output", "uname", "-n") == b"beta\n"
 
 
 @pytest.mark.gate
@@ -143,20 +122,17 @@ def test_the_keys_of_an_ssh_agent_are_offered(distrun, home, network):
         environ = {**os.environ, "SSH_AUTH_SOCK": sock}
         while subprocess.run(["ssh-add", "-q", str(network.user_key)], env=environ, check=False).returncode:
             assert agent.poll() is None
-        job = distrun("-H", "alpha:1", "--no-tag-output", "uname", "-n", SSH_AUTH_SOCK=sock)
-        assert job.wait() == 0, job.stderr.data
+        distrun("-H", "alpha:1", "--no-tag-output", "uname", "-n", SSH_AUTH_SOCK=sock).ended(0)
     finally:
         agent.kill()
         agent.wait()
 
 
-def test_what_a_login_prints_does_no_harm(distrun, python, tmp_path):
+def test_what_a_login_prints_does_no_harm(output, python, tmp_path):
     noisy = tmp_path / "python"
     noisy.write_text(f'#!/bin/sh\necho welcome\necho beware >&2\nexec {sys.executable} "$@"\n')
     noisy.chmod(0o755)
-    job = distrun("-H", "alpha:1", "--python", str(noisy), "--no-tag-output", "uname", "-n")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"alpha\n"
+    assert output("-H", "alpha:1", "--python", str(noisy), "--no-tag-output", "uname", "-n") == b"alpha\n"
 
 
 @pytest.mark.gate
@@ -170,10 +146,8 @@ def test_standard_input_and_much_output_cross_the_connection(distrun, python):
     assert job.stdout.data == data * 8
 
 
-def test_a_dry_run_shows_where_hosts_are_and_connects_to_none(distrun, alpha):
-    job = distrun("-H", "alpha:1,beta:1", "--dry-run", "true")
-    assert job.wait() == 0
-    assert f"host alpha ({alpha.address}): 1 rank".encode() in job.stdout.data
+def test_a_dry_run_shows_where_hosts_are_and_connects_to_none(output, alpha):
+    assert f"host alpha ({alpha.address}): 1 rank".encode() in output("-H", "alpha:1,beta:1", "--dry-run", "true")
     assert alpha.processes() == []
 
 
@@ -202,4 +176,3 @@ def test_no_secret_is_on_a_remote_command_line(distrun, python, alpha):
     assert "DISTRUN_KEY" not in alpha.agent().environ()
     job.process.terminate()
     assert job.wait() == 143
-    alpha.assert_gone()

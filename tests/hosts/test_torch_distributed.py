@@ -24,38 +24,29 @@ def beside_gloo(**group):
     return [sys.executable, "-Wignore", str(PROGRAMS / "beside_gloo.py"), json.dumps(group)]
 
 
-@pytest.fixture
-def equal(alpha, beta):
-    """Waits for the end of a job; returns the ranks whose programs have ended as on gloo. Then nothing is left."""
-
-    def finish(job):
-        job.process.wait(DEADLINE)
-        assert job.wait() == 0, job.stderr.data[-5000:].decode()
-        alpha.assert_gone()
-        beta.assert_gone()
-        job.assert_gone()
-        return sorted(re.findall(r"EQUAL (.*)", job.stdout.data.decode()))
-
-    return finish
+def equal(job):
+    """Wait for the end of a job; return the ranks whose programs have ended as on gloo."""
+    job.ended(0, DEADLINE)
+    return sorted(re.findall(r"EQUAL (.*)", job.stdout.data.decode()))
 
 
-def test_ranks_of_distrun(distrun, equal):
+def test_ranks_of_distrun(distrun):
     assert equal(distrun(*FOUR, *beside_gloo(backend="distrun"))) == EQUAL
 
 
-def test_scripts_that_ask_for_gloo_get_distrun_on_request(distrun, equal):
+def test_scripts_that_ask_for_gloo_get_distrun_on_request(distrun):
     job = distrun(*FOUR, "--torch-backend", *beside_gloo(backend="gloo"))
     assert equal(job) == EQUAL
     assert job.stderr.data.count(b"torch.distributed is on distrun; the script asks for gloo") == 1
 
 
 @pytest.mark.mpi
-def test_ranks_of_mpirun(mpirun, equal):
+def test_ranks_of_mpirun(mpirun):
     ranks = beside_gloo(backend="distrun", init_method="distrun://")
     assert equal(mpirun(*FOUR, "-x", "GLOO_SOCKET_IFNAME=eth0", *ranks)) == EQUAL
 
 
-def test_every_collective(distrun, equal):
+def test_every_collective(distrun):
     equal(distrun("-H", "alpha:1,beta:2", sys.executable, "-Wignore", str(PROGRAMS / "collectives.py"), "compact"))
 
 

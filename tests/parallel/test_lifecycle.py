@@ -35,15 +35,16 @@ def test_a_plain_script_is_a_world_of_one():
 
 
 @pytest.mark.gate
-def test_an_idle_rank_costs_nothing(ranks):
-    both = ranks("idle")
-    for rank in both:
+@pytest.mark.parametrize("layout", [{"size": 2}, {"hosts": (1, 2)}], ids=["one host", "two hosts"])
+def test_an_idle_rank_costs_nothing(ranks, layout):
+    everybody = ranks("idle", **layout)
+    for rank in everybody:
         rank.stdout.wait_for("idle")
     for rank in ranks("missing"):  # the time in which they are watched is the life of another job
         assert rank.end() == 0
-    for rank in both:
+    for rank in everybody:
         rank.tell("enough")
-    for rank in both:
+    for rank in everybody:
         assert rank.end() == 0, rank.stderr.text
         cpu, switches = rank.stdout.text.split()[-2:]
         assert float(cpu) <= 0.01, f"an idle rank used {cpu} s of processor time"
@@ -51,22 +52,11 @@ def test_an_idle_rank_costs_nothing(ranks):
 
 
 @pytest.mark.gate
-def test_a_rank_that_never_comes_is_named_in_time(ranks):
-    (present,) = ranks("missing", size=1, DISTRUN_SIZE="2", DISTRUN_LOCAL_SIZE="2", DISTRUN_START_TIMEOUT="0.5")
-    assert present.end() == 1
-    assert re.search(r"BootstrapError: .*ranks \[1\] of 2 did not call init\(\) within 0.5 s", present.stderr.text)
-
-
-@pytest.mark.gate
-def test_a_late_first_rank_is_waited_for_in_time(ranks):
-    (present,) = ranks(
-        "missing",
-        size=1,
-        DISTRUN_SIZE="2",
-        DISTRUN_LOCAL_SIZE="2",
-        DISTRUN_RANK="1",
-        DISTRUN_LOCAL_RANK="1",
-        DISTRUN_START_TIMEOUT="0.5",
-    )
-    assert present.end() == 1
-    assert re.search(r"BootstrapError: .*rank 0 did not call init\(\) within 0.5 s", present.stderr.text)
+@pytest.mark.parametrize(
+    ("present", "said"), [("0", r"ranks \[1\] of 2 did not call init\(\)"), ("1", r"rank 0 did not call init\(\)")]
+)
+def test_a_rank_that_never_comes_is_named_in_time(ranks, present, said):
+    two = {"DISTRUN_SIZE": "2", "DISTRUN_LOCAL_SIZE": "2", "DISTRUN_START_TIMEOUT": "0.5"}
+    (rank,) = ranks("missing", size=1, DISTRUN_RANK=present, DISTRUN_LOCAL_RANK=present, **two)
+    assert rank.end() == 1
+    assert re.search(f"BootstrapError: .*{said} within 0.5 s", rank.stderr.text)

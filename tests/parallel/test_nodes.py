@@ -52,14 +52,16 @@ class Launcher:
 
 @pytest.fixture
 def two():
-    """Starts two launchers, with one and two ranks, that meet."""
+    """Starts two launchers, with one and two ranks, and waits until these have met if all is well."""
     started = []
 
-    def start(program: str, *options: str, **environ: str) -> list[Launcher]:
+    def start(*options: str, is_well: bool = True, **environ: str) -> list[Launcher]:
         rendezvous = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{_free_range(1, 12000)}", *options)
-        script = (sys.executable, str(PROGRAMS / f"{program}.py"))
+        script = (sys.executable, str(PROGRAMS / "stays.py"))
         for ranks in ("1", "2"):
             started.append(Launcher("distrun.runner", *rendezvous, "--nproc-per-node", ranks, *script, **environ))
+        for launcher in started if is_well else ():
+            launcher.wait_for("sum 3 of 3")
         return started
 
     yield start
@@ -69,18 +71,14 @@ def two():
 
 
 def test_ranks_of_two_launchers_are_one_job(two):
-    launchers = two("stays")
-    for launcher in launchers:
-        launcher.wait_for("sum 3 of 3")
+    launchers = two()
     launchers[0].process.send_signal(signal.SIGINT)
     assert [launcher.end() for launcher in launchers] == [130, 130]
 
 
 @pytest.mark.gate
 def test_a_rank_that_is_killed_is_what_all_launchers_report(two):
-    launchers = two("stays")
-    for launcher in launchers:
-        launcher.wait_for("sum 3 of 3")
+    launchers = two()
     family = psutil.Process(launchers[1].process.pid).children(recursive=True)
     next(item for item in family if item.cmdline()[-1].endswith("stays.py")).kill()
     for launcher in launchers:
@@ -92,9 +90,7 @@ def test_a_rank_that_is_killed_is_what_all_launchers_report(two):
 @pytest.mark.gate
 def test_everything_listens_at_the_ports_that_are_allowed(two):
     first = _free_range(20)
-    launchers = two("stays", "--ports", f"{first}-{first + 19}")
-    for launcher in launchers:
-        launcher.wait_for("sum 3 of 3")
+    launchers = two("--ports", f"{first}-{first + 19}")
     endpoint = next(int(word.rpartition(":")[2]) for word in launchers[0].process.args if word.startswith("127.0.0.1:"))
     ports = set.union(*(launcher.ports() for launcher in launchers)) - {endpoint}
     assert ports <= set(range(first, first + 20))
@@ -105,7 +101,7 @@ def test_everything_listens_at_the_ports_that_are_allowed(two):
 
 def test_too_few_ports_are_refused_with_the_range_and_the_remedy(two):
     taken = free_ports(1)[0]
-    launchers = two("stays", **{PORTS: f"{taken}-{taken}"})
+    launchers = two(is_well=False, **{PORTS: f"{taken}-{taken}"})
     reports = [launcher.process.communicate(timeout=DEADLINE)[1] for launcher in launchers]
     assert any(f"no port of {taken}-{taken} is free on " in report for report in reports)
 

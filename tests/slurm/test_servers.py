@@ -77,8 +77,6 @@ def test_servers_are_on_the_nodes_that_are_named(train, slurm, tmp_path, options
     assert servers(slurm) == expected
     (tmp_path / "end").touch()
     assert job.wait() == 0, job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 def test_a_server_that_dies_is_started_again(train, slurm, tmp_path):
@@ -89,8 +87,6 @@ def test_a_server_that_dies_is_started_again(train, slurm, tmp_path):
     job.stderr.wait_for(b"it is restarted with its parameters (restart 1 of 1)")
     (tmp_path / "end").touch()
     assert job.wait() == 0, job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 @pytest.mark.parametrize("allocation", [("--no-kill",)], indirect=True)
@@ -118,8 +114,6 @@ def test_servers_of_a_node_that_is_lost_move_to_another(train, slurm, tmp_path, 
     (tmp_path / "end").touch()
     assert job.wait() == 0, job.stderr.data
     assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 def test_servers_on_a_host_outside_of_the_allocation_are_refused(distrun):

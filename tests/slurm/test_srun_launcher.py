@@ -30,14 +30,12 @@ WHO = "import os; print(os.environ['RANK'], os.uname().nodename, os.environ['LOC
 
 
 @pytest.mark.gate
-def test_every_slot_of_the_allocation_gets_a_rank(distrun, python, allocation, slurm):
+def test_every_slot_of_the_allocation_gets_a_rank(distrun, python, allocation):
     job = distrun(*python(WHO))
     assert job.wait() == 0, job.stderr.data
     expected = {b"[0] 0 alpha 0 4", b"[1] 1 alpha 1 4", b"[2] 2 beta 0 4", b"[3] 3 beta 1 4"}
     assert set(job.stdout.data.splitlines()) == expected
     assert f"distrun: hosts of Slurm job {allocation.job}: alpha:2,beta:2\n".encode() in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 def test_ranks_may_use_all_cores_and_do_not_take_themselves_for_tasks_of_srun(distrun, python, slurm):
@@ -83,13 +81,11 @@ def test_hosts_may_be_chosen_among_those_of_the_allocation(distrun, python):
     ],
     ids=["np", "hosts", "wdir", "python"],
 )
-def test_what_cannot_be_is_said_in_a_sentence(distrun, slurm, arguments, complaint):
+def test_what_cannot_be_is_said_in_a_sentence(distrun, arguments, complaint):
     job = distrun(*arguments, "true")
     assert job.wait() == 2
     assert complaint in job.stderr.data.decode()
     assert b"Traceback" not in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -175,17 +171,15 @@ def test_no_secret_is_on_a_command_line(distrun, python, slurm):
 
 
 @pytest.mark.gate
-def test_the_exit_code_and_last_words_come_from_the_other_node(distrun, python, slurm):
+def test_the_exit_code_and_last_words_come_from_the_other_node(distrun, python):
     fail = "sys.stderr.write('alas\\n'); sys.exit(42)"
     code = f"import os, sys, time\nif os.environ['RANK'] == '3': {fail}\ntime.sleep(1000)"
     job = distrun(*python(code))
     assert job.wait() == 42
     assert job.stderr.data.endswith(b"    alas\n")
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
-def test_a_killed_rank_is_reported(distrun, python, slurm):
+def test_a_killed_rank_is_reported(distrun, python):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '2': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
     )
@@ -193,17 +187,13 @@ def test_a_killed_rank_is_reported(distrun, python, slurm):
     assert job.wait() == 137
     assert b"distrun: rank 2 on beta (pid " in job.stderr.data
     assert b"was killed by SIGKILL" in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
-def test_a_signal_to_distrun_ends_the_ranks(distrun, python, slurm):
+def test_a_signal_to_distrun_ends_the_ranks(distrun, python):
     job = distrun(*python(SLEEP))
     job.stdout.wait_for(b"ready", 4)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -226,19 +216,15 @@ def test_the_sigkill_of_an_agent_is_reported_and_leaves_nothing(distrun, python,
     agent.kill()
     assert job.wait() == 137
     assert f"the agent on beta (pid {agent.pid}) was killed".encode() in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
-def test_the_sigkill_of_srun_is_reported_and_leaves_nothing(distrun, python, slurm):
+def test_the_sigkill_of_srun_is_reported_and_leaves_nothing(distrun, python):
     job = distrun(*python(DAEMON + SLEEP))
     job.stdout.wait_for(b"ready", 4)
     (srun, *_) = [item for item in job.family() if item.name() == "srun" and "--nodelist=beta" in item.cmdline()]
     srun.kill()
     assert job.wait() != 0
     assert b"the agent on beta" in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, slurm):
@@ -247,8 +233,6 @@ def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, slurm):
     slurm.agents()["beta"].suspend()
     assert job.wait() == 1
     assert b"nothing was heard from beta for 5 s" in job.stderr.data
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -266,7 +250,6 @@ def test_a_node_that_is_cut_off_is_noticed_at_both_ends(distrun, python, slurm, 
         beta.mend()
         allocation.end()
         slurm.wait_for_nodes()  # before the next test
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -277,8 +260,6 @@ def test_scancel_ends_a_job_of_stubborn_ranks_and_is_told(distrun, python, slurm
     assert job.wait() == 143
     if b"was killed by SIGTERM" not in job.stderr.data:  # Slurm tells ranks and agents at the same time
         assert re.search(rb"the agent on \w+ \(pid \d+\) was ended by Slurm: STEP .* CANCELLED", job.stderr.data)
-    slurm.assert_no_process()
-    job.assert_gone()
 
 
 # --- within a batch script, where the launcher shares its node with ranks
@@ -311,7 +292,7 @@ def test_scancel_ends_a_batch_script(submit, python, slurm):
     slurm.assert_no_process()
 
 
-def test_nodes_get_the_code_and_what_their_python_lacks(distrun, slurm, tmp_path):
+def test_nodes_get_the_code_and_what_their_python_lacks(distrun, tmp_path):
     project = tmp_path / "project"
     project.mkdir()
     (project / "where.py").write_text("import os, socket\nprint(socket.gethostname(), os.getcwd(), flush=True)\n")
@@ -326,5 +307,3 @@ def test_nodes_get_the_code_and_what_their_python_lacks(distrun, slurm, tmp_path
     assert all(place.startswith(f"{cache}/distrun/trees/") for _, place in places)
     assert len({place for _, place in places}) == 2
     assert "import psutil" not in job.stderr.data.decode()
-    slurm.assert_no_process()
-    job.assert_gone()

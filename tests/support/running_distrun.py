@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import psutil
 from shell import MARK, kill_all, marked
@@ -113,6 +113,11 @@ class Distrun:
         self.stderr.close()
         return status
 
+    def ended(self, status: int, seconds: float = DEADLINE) -> bytes:
+        """Wait for its end with this exit status; return what it has written to stderr."""
+        assert self.wait(seconds) == status, self.stderr.text
+        return self.stderr.data
+
     def _progress(self, seconds: float) -> str:
         """Return what is known of a job that does not end.
 
@@ -168,13 +173,16 @@ def python_command(code: str) -> list[str]:
 
 
 @contextmanager
-def launches(directory: Path, /, **usual: str) -> Iterator[Callable[..., Distrun]]:
+def launches(
+    directory: Path, hosts: Collection[Any] | None = None, /, **usual: str
+) -> Iterator[Callable[..., Distrun]]:
     """Give a function that starts `distrun` with some arguments; at the end nothing is left of what it has started.
 
     Its keywords are the options of `Distrun`, and variables besides the usual ones.
 
     Args:
         directory: a folder of the test, for temporary files
+        hosts: where launches that have ended must have left nothing, besides this machine. None = it is not checked
         usual: variables of each launch
     """
     started: list[Distrun] = []
@@ -193,5 +201,14 @@ def launches(directory: Path, /, **usual: str) -> Iterator[Callable[..., Distrun
         return started[-1]
 
     yield start
-    for launch in started:
-        launch.end()
+    try:
+        if hosts is not None and all(launch.process.returncode is not None for launch in started):
+            for launch in started:
+                if launch.process.returncode == -signal.SIGKILL:
+                    psutil.wait_procs(launch.family(), DEADLINE)
+                launch.assert_gone()
+            for host in hosts:
+                host.assert_gone()
+    finally:
+        for launch in started:
+            launch.end()

@@ -1,6 +1,6 @@
 """Zero-line mode for Keras 3: `fit` and `train_on_batch` of a plain script train on all ranks of a job.
 
-All ranks run the script and read all of its data. Each computes its rows of every batch (`parts`, `data`), and the
+All ranks run the script and read all of its data. Each computes its rows of every batch (`data`), and the
 average of the ranks' gradients is the gradient of the batch (`steps`, `losses`, `optimizers`, `normalization`). The
 functions that Keras traces get the rows' range along with the batch (`functions`). Metrics are summed over the ranks
 (`metrics`), rank 0 writes the files (`files`, `callbacks`), and all ranks compare data and weights during the training

@@ -19,7 +19,7 @@ from keras import tree
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-from distrun.auto.keras.parts import Part, part_of
+from distrun.auto.keras.steps import Part, part_of
 from distrun.auto.refusing import refuse
 
 DATA, PART, SEEN = "distrun_data", "distrun_part", "distrun_seen"
@@ -283,8 +283,9 @@ def _own_shuffles(adapter: Any) -> Iterator[None]:
     this adapter gives the same order in every epoch.
     """
     import tensorflow as tf
+    from tensorflow.python.eager import context
 
-    if not isinstance(adapter, ArrayDataAdapter) or tf_seed() != given_seed:
+    if not isinstance(adapter, ArrayDataAdapter) or context.global_seed() != given_seed:
         yield
         return
     plain, orders = tf.random.shuffle, np.random.default_rng(np.random.randint(2**31))
@@ -302,14 +303,6 @@ def _own_shuffles(adapter: Any) -> Iterator[None]:
 
 given_seed: int | None = None
 """The seed that TensorFlow got from this module, not from the script."""
-
-
-def tf_seed() -> int | None:
-    """Return TensorFlow's global seed."""
-    from tensorflow.python.eager import context
-
-    seed: int | None = context.global_seed()
-    return seed
 
 
 def seed_all(seed: int) -> None:

@@ -15,7 +15,6 @@ import keras
 
 from distrun.auto.keras import metrics, start, steps
 from distrun.auto.keras.data import DATA, PART, SEEN, BatchRecord, digest_in_graph, last_in_graph
-from distrun.auto.keras.parts import Part, counts
 from distrun.auto.keras.trial import StepTrial
 from distrun.keras.choice import CHOSEN
 from distrun.runtime.world import world
@@ -36,7 +35,7 @@ class Marked:
     """A batch in JAX and its part."""
 
     data: Any
-    part: Part
+    part: steps.Part
 
 
 def install(trainer: Any) -> None:
@@ -106,7 +105,7 @@ def _jax_step(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callab
         with steps.step(marked.part, world.size()) as step:
             logs, new = plain(state, marked.data)
         trial.note(step)
-        if not counts(marked.part, world.rank(), world.size()):
+        if not steps.counts(marked.part, world.rank(), world.size()):
             new = (*new[:3], state[3])  # the metrics as they were
         return logs, new
 
@@ -126,7 +125,7 @@ def _torch(model: Any, plain: Callable[..., Any], trial: StepTrial) -> Callable[
         nonlocal state
         part = records[-1].take()
         kept = None
-        if not counts(part, world.rank(), world.size()):
+        if not steps.counts(part, world.rank(), world.size()):
             kept = [(variable, variable.value.clone()) for variable in metrics.variables_of(model)]
         # The step uses this rank's own stream of random numbers. The common stream, which shuffles data, stays in step.
         outer = torch.get_rng_state()
@@ -181,12 +180,12 @@ def _tensorflow_step(model: Any, plain: Callable[..., Any], trial: StepTrial) ->
         graph = tf.compat.v1.get_default_graph()
         if not tf.executing_eagerly() and graph.seed is not None:
             graph.seed += world.rank()  # so that random operations of the step differ between ranks
-        part = Part(*given[PART])
+        part = steps.Part(*given[PART])
         digest = digest_in_graph()
         digest.assign(digest * 31 + given[SEEN])
         last_in_graph().assign(tf.stack([tf.cast(each, tf.int64) for each in part]))
         if world.rank() > 0:
-            is_counted = counts(part, world.rank(), world.size())
+            is_counted = steps.counts(part, world.rank(), world.size())
             kept = [(variable, tf.identity(variable.value)) for variable in metrics.variables_of(model)]
         with steps.step(part, world.size()) as step, start.noting_assignments(model):
             logs = plain(given[DATA])

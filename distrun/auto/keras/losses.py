@@ -123,16 +123,13 @@ def _adds_up(loss: Any, y_true: Any, y_pred: Any) -> bool:
     if np.isclose(once, twice, rtol=1e-3):
         return False
     if not np.isclose(2 * once, twice, rtol=1e-3):
-        _refuse_function(loss, once, twice)
+        refuse(
+            f"the loss function {loss.name} returns neither the sum nor the mean of the losses of its rows "
+            f"({once:.6g} of 2 rows, {twice:.6g} of the same rows twice), so the ranks' losses do not make up that of "
+            "the batch",
+            _FUNCTION_LINES,
+        )
     return True
-
-
-def _refuse_function(loss: Any, once: float, twice: float) -> None:
-    refuse(
-        f"the loss function {loss.name} returns neither the sum nor the mean of the losses of its rows ({once:.6g} of "
-        f"2 rows, {twice:.6g} of the same rows twice), so the ranks' losses do not make up that of the batch",
-        _FUNCTION_LINES,
-    )
 
 
 def _tried(loss: Any, y_true: Any, y_pred: Any, rows: int) -> float:

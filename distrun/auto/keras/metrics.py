@@ -12,7 +12,6 @@ import numpy as np
 
 from distrun.auto.keras import steps
 from distrun.auto.keras.collectives import is_alone
-from distrun.auto.keras.parts import Part
 from distrun.auto.output import tell
 from distrun.auto.refusing import refuse
 from distrun.keras.values import array_of
@@ -168,7 +167,7 @@ def results_of(model: Any) -> dict[Path, Any]:
     )
 
 
-def combined_results(model: Any, logs: Any, part: Part) -> Any:
+def combined_results(model: Any, logs: Any, part: steps.Part) -> Any:
     """Combine the metrics of all ranks, and return the logs of a `train_step` with their results.
 
     Numbers that are results of the model's metrics are replaced by the results for all ranks. Other numbers are
@@ -189,12 +188,12 @@ def combined_results(model: Any, logs: Any, part: Part) -> Any:
     return _averaged(logs, part, before, after)
 
 
-def combined_logs(logs: Any, part: Part) -> Any:
+def combined_logs(logs: Any, part: steps.Part) -> Any:
     """Return the logs of a batch, any nest, with its scalars averaged over the ranks by rows."""
     return _averaged(logs, part, {}, {})
 
 
-def _averaged(logs: Any, part: Part, before: dict[Path, Any], after: dict[Path, Any]) -> Any:
+def _averaged(logs: Any, part: steps.Part, before: dict[Path, Any], after: dict[Path, Any]) -> Any:
     """Average the scalars in logs by rows. Numbers that equal those in `before` on all ranks are taken from `after`."""
     numbers = numbers_of(logs)
     scalars = [path for path, value in numbers.items() if not value.ndim]

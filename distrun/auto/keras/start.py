@@ -16,7 +16,7 @@ from distrun.auto import comparing
 from distrun.auto.keras import metrics
 from distrun.auto.keras.data import BatchRecord
 from distrun.auto.keras.optimizers import optimizers_of
-from distrun.auto.keras.parts import Part, part_of
+from distrun.auto.keras.steps import Part, part_of
 from distrun.auto.refusing import refuse
 from distrun.host.instances import instances_of
 from distrun.keras.choice import CHOSEN
@@ -52,7 +52,7 @@ def start(model: Any) -> None:
     optimizers = list(optimizers_of(model))
     if model.built:
         CHOSEN.build(model.optimizer, model.trainable_variables)
-    variables = _known([*model.variables, *(each for optimizer in optimizers for each in state_of(optimizer))])
+    variables = distinct([*model.variables, *(each for optimizer in optimizers for each in state_of(optimizer))])
     if variables:
         broadcast_variables(variables, 0)
     for variable in _generators(model):
@@ -78,12 +78,13 @@ def average_accumulators(model: Any) -> None:
         variable.assign(collectives.allreduce(np.asarray(array_of(variable)), f"auto.keras.accumulated.{place}"))
 
 
-def _known(variables: list[Any]) -> list[Any]:
+def distinct(variables: list[Any]) -> list[Any]:
+    """Return variables without duplicates."""
     return list({id(variable): variable for variable in variables}.values())
 
 
 def _generators(model: Any) -> list[Any]:
-    return [variable for variable in _known(model.variables) if variable.path.rpartition("/")[2] == _SEED]
+    return [variable for variable in distinct(model.variables) if variable.path.rpartition("/")[2] == _SEED]
 
 
 class Comparison:
@@ -139,7 +140,7 @@ def weights_hash(model: Any) -> int:
     total = 0
     states = [each for optimizer in optimizers_of(model) for each in state_of(optimizer)]
     states = [each for each in states if not each.name.endswith(_ACCUMULATOR)]
-    for place, variable in enumerate(_known([*model.weights, *states])):
+    for place, variable in enumerate(distinct([*model.weights, *states])):
         total += (place + 1) * _hash(np.asarray(array_of(variable)))
     return total % 2**62
 

@@ -4,17 +4,44 @@ A loss function returns a mean over the rows that it is given, so the loss of a 
 the part times ranks over rows of the batch. The average of the gradients is then the gradient of the whole batch,
 however the rows are divided. Other losses are first scaled so that they behave like such a mean: a sum is multiplied by
 total / rows.
+
+A part is consecutive rows of the script's own batch. If there are fewer rows than ranks, all ranks compute all rows,
+and only rank 0's count in metrics.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
-
-from distrun.auto.keras.parts import Part
+from typing import Any, NamedTuple
 
 _steps: list[PartialStep] = []
+
+
+class Part(NamedTuple):
+    """A rank's part of a batch: three integers, or with TensorFlow three scalar tensors."""
+
+    start: Any
+    stop: Any
+    total: Any
+    """The number of rows of the whole batch."""
+
+    @property
+    def rows(self) -> Any:
+        """The number of rows of the part."""
+        return self.stop - self.start
+
+
+def part_of(total: Any, rank: int, size: int) -> Part:
+    """Return a rank's part of a batch of `total` rows, given the number of ranks (`size`)."""
+    if total < size:
+        return Part(0, total, total)
+    return Part(total * rank // size, total * (rank + 1) // size, total)
+
+
+def counts(part: Part, rank: int, size: int) -> Any:
+    """Whether this rank's part counts in the metrics."""
+    return rank == 0 or part.total >= size
 
 
 class PartialStep:

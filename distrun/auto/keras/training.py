@@ -17,8 +17,8 @@ from distrun.auto.keras.callbacks import OF_NUMBERS, distributed_callbacks
 from distrun.auto.keras.collectives import is_alone
 from distrun.auto.keras.data import BatchRecord, Cut, cut, digest_of, rows_of
 from distrun.auto.keras.optimizers import distribute, optimizers_of
-from distrun.auto.keras.parts import part_of
 from distrun.auto.keras.start import Comparison, start
+from distrun.auto.keras.steps import part_of
 from distrun.auto.refusing import refuse
 from distrun.runtime import collectives
 from distrun.runtime.world import world
@@ -30,8 +30,7 @@ _WITHOUT = ("python train.py  # or in one process",)
 class Fit:
     """A running call of `fit`."""
 
-    def __init__(self, model: Any, is_scaled: bool) -> None:
-        self.model = model
+    def __init__(self, is_scaled: bool) -> None:
         self.is_scaled = is_scaled
         self.record = BatchRecord(world.rank(), world.size())
         self.has_data = False
@@ -83,7 +82,7 @@ def _fit(is_scaled: bool, plain: Callable[..., Any], model: Any, arguments: dict
     _check_layers(model)
     for optimizer in optimizers_of(model):
         distribute(optimizer)
-    running = Fit(model, is_scaled)
+    running = Fit(is_scaled)
     if is_scaled and arguments.get("steps_per_epoch"):
         arguments["steps_per_epoch"] = -(-arguments["steps_per_epoch"] // world.size())
     if world.rank() > 0:
@@ -140,10 +139,7 @@ def _around_data(iterator: Any) -> None:
         arguments = signature.bind(self, *args, **options).arguments
         arguments.pop("self")
         plain(self, **arguments)
-        adapter, batches = self.data_adapter, 1
-        if running.is_scaled:
-            batches = world.size()
-        self.data_adapter = Cut(adapter, running.record, batches)
+        self.data_adapter = Cut(self.data_adapter, running.record, world.size() if running.is_scaled else 1)
         self._num_batches = self.data_adapter.num_batches
 
     iterator.__init__ = __init__

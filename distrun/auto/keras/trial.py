@@ -19,8 +19,7 @@ import numpy as np
 from keras import ops, tree
 
 from distrun.auto.comparing import TrialSchedule
-from distrun.auto.keras import start, steps
-from distrun.auto.keras.parts import Part
+from distrun.auto.keras import metrics, start, steps
 from distrun.auto.refusing import refuse
 from distrun.errors import in_one_line
 from distrun.keras.choice import CHOSEN
@@ -124,8 +123,7 @@ class StepTrial:
         return self._is_needed and self._schedule.advance(is_new=False, size=1)
 
     def _variables(self) -> list[Any]:
-        every = [*self._model.variables, *(each for metric in self._model.metrics for each in metric.variables)]
-        return list({id(variable): variable for variable in every}.values())
+        return start.distinct([*self._model.variables, *metrics.variables_of(self._model)])
 
     def _tried(self, step: Callable[[Any], None], halves: tuple[Any, Any, Any]) -> Any:
         """Return five numbers for each gradient, as `verdict` expects them."""
@@ -208,7 +206,7 @@ def _dense(gradient: Any) -> Any:
 def _gradients(step: Callable[[Any], None], batch: Any) -> list[list[Any]]:
     """Return the gradients that each call of an optimizer gets in a training step on a batch."""
     rows = ops.shape(next(leaf for leaf in tree.flatten(batch) if leaf is not None))[0]
-    with steps.step(Part(0, rows, 1), 1, is_trial=True) as trial:
+    with steps.step(steps.Part(0, rows, 1), 1, is_trial=True) as trial:
         step(batch)
     assert trial.gradients is not None
     return [[_copied(each) for each in gradients if each is not None] for gradients in trial.gradients]

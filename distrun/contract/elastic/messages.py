@@ -19,17 +19,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from distrun.contract.elastic.variables import (
-    CONTROL_FD as CONTROL_FD,
-    CPU_SLOT as CPU_SLOT,
-    PROCESS as PROCESS,
-    SCRATCH as SCRATCH,
-    SPARE as SPARE,
-    TRIAL as TRIAL,
-    TRIAL_FD as TRIAL_FD,
-    TRIAL_PRUNES as TRIAL_PRUNES,
-)
-
 PIECE = 1 << 16
 """The most bytes in a piece, without its mark."""
 

@@ -1,13 +1,17 @@
-"""The binding of TensorFlow to this rank's GPU."""
+"""The binding of TensorFlow to this rank: to its GPU, and to its folder in an elastic job."""
 
 from __future__ import annotations
 
 import logging
+import tempfile
+import types
+from contextlib import suppress
+from functools import partial
 
 import tensorflow as tf
 
 from distrun.runtime.world import world
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cuda
 
 
 def bind() -> None:
@@ -33,3 +37,24 @@ def bind() -> None:
             "ranks: call init() before anything makes TensorFlow compute",
             error,
         )
+
+
+def keep_files_apart() -> None:
+    """In an elastic job, make TensorFlow write the Python files that it generates to a folder of the agent's.
+
+    TensorFlow generates them when it traces functions, and deletes them at the end of the process. The agent deletes
+    them if the process is killed.
+    """
+    if not world.is_elastic():
+        return
+    from distrun.contract.elastic import scratch
+
+    folder = scratch.folder()
+    if folder is None:
+        return
+    with suppress(ImportError):
+        from tensorflow.python.autograph.pyct import loader
+
+        module = types.ModuleType("tempfile")  # TensorFlow's loader has no argument for the folder
+        module.__dict__.update(vars(tempfile), NamedTemporaryFile=partial(tempfile.NamedTemporaryFile, dir=folder))
+        loader.tempfile = module

@@ -13,7 +13,7 @@ from distrun.runtime.world import world
 
 ModelCheckpoint: Any = CHOSEN.PACKAGE.callbacks.ModelCheckpoint
 ProgbarLogger: Any = CHOSEN.PACKAGE.callbacks.ProgbarLogger
-_ALTERING = tuple(getattr(CHOSEN.PACKAGE.callbacks, name) for name in CHOSEN.ALTERING)
+_ALTERING = ("EarlyStopping", "TerminateOnNaN", "ReduceLROnPlateau", "LearningRateScheduler", "BackupAndRestore")
 
 
 class BestModelCheckpoint(ModelCheckpoint):
@@ -73,9 +73,9 @@ def OnRankZero(callback: Any) -> Any:  # noqa: N802 - to its user it is a callba
         raise UsageError(
             f"OnRankZero takes a Keras callback, not {callback!r}: give it one, such as TensorBoard(log_dir)"
         )
-    if isinstance(
-        callback, (*_ALTERING, BroadcastGlobalVariablesCallback, MetricAverageCallback, LearningRateScheduleCallback)
-    ):
+    altering = [getattr(CHOSEN.PACKAGE.callbacks, name) for name in _ALTERING]
+    altering += [BroadcastGlobalVariablesCallback, MetricAverageCallback, LearningRateScheduleCallback]
+    if isinstance(callback, tuple(altering)):
         raise UsageError(
             f"{type(callback).__name__} changes the training, so OnRankZero would have the ranks part ways: give it to "
             "all ranks, after MetricAverageCallback if it looks at metrics"

@@ -8,10 +8,9 @@
 
     train(state)
 
-The room: `state` has the state, `training` its part for a model and an optimizer, and `steps` adapts that to JAX, where
-steps are computed ahead. `callbacks` has the callbacks, Horovod's and distrun's. `resuming` continues a `fit` in the
-middle of an epoch: `stages` is one list of callbacks for several calls of `fit`, and `callback_states` the state of
-Keras's own callbacks.
+The room: `state` has the state, and `training` its part for a model and an optimizer. `callbacks` has the callbacks,
+Horovod's and distrun's. `resuming` continues a `fit` in the middle of an epoch, and `stages` is one list of callbacks
+for several calls of `fit`.
 """
 
 from distrun.elastic import (

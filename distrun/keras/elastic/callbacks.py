@@ -10,14 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.keras.choice import CHOSEN
+from distrun.keras.callbacks.base import Callback, Logs
 from distrun.keras.elastic.resuming import Course
 from distrun.keras.elastic.state import KerasState
-
-Callback: Any = CHOSEN.PACKAGE.callbacks.Callback
-"""The base class of callbacks, of the Keras that `tf.keras` is."""
-
-Logs = dict[str, Any] | None
 
 
 class _StateCallback(Callback):

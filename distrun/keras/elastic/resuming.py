@@ -7,16 +7,20 @@ callbacks they are a single `fit` that began with the first epoch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from distrun.keras.elastic import callback_states, stages
-from distrun.keras.library import Library, attach
+import numpy as np
+
+from distrun.keras.elastic import stages
+from distrun.keras.library import Library, attach, callbacks_of
 from distrun.keras.values.logs import plain
 from distrun.runtime.operations.numbering import Numbering
 
 _fits = Numbering()
+_KINDS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
+_WEIGHTS = "best_weights"  # of EarlyStopping(restore_best_weights=True)
 
 
 class Course:
@@ -50,7 +54,7 @@ class Course:
         total, left = self._find_data(kind, arguments)
         verbose = arguments.get("verbose", "auto")
         callbacks = stages.callback_list(
-            *(kind.PACKAGE, self, _listed(arguments.get("callbacks")), total),
+            *(kind.PACKAGE, self, callbacks_of(arguments.get("callbacks")), total),
             add_history=True,
             add_progbar=verbose != 0,
             model=model,
@@ -159,7 +163,7 @@ class Course:
         state.course = {
             **state.course,
             "logs": None,
-            "callbacks": callback_states.of(callbacks),
+            "callbacks": _states_of(callbacks),
             "history": done,
             "is_stopped": is_stopped,
         }
@@ -167,7 +171,7 @@ class Course:
     def restore(self, callbacks: Any) -> None:
         """Load the state of callbacks whose training has just begun."""
         course = self._state.course
-        callback_states.restore(callbacks, course.get("callbacks", {}), course.get("history", ()))
+        _restore(callbacks, course.get("callbacks", {}), course.get("history", ()))
 
 
 def steps_of(kind: Library, arguments: dict[str, Any]) -> int | None:
@@ -188,10 +192,32 @@ def steps_of(kind: Library, arguments: dict[str, Any]) -> int | None:
     return len(data) or None if hasattr(data, "__len__") else None
 
 
-def _listed(given: Any) -> list[Any]:
-    if hasattr(given, "callbacks"):  # a CallbackList
-        return list(given.callbacks)
-    return [given] if hasattr(given, "on_train_begin") else list(given or [])
+def _states_of(callbacks: Any) -> dict[int, dict[str, Any]]:
+    """Return the numbers that the callbacks of a CallbackList count and compare with, by their places in it."""
+    return {
+        place: {name: value for name, value in vars(callback).items() if _is_learnt(name, value)}
+        for place, callback in enumerate(callbacks.callbacks)
+        if _is_known(callback)
+    }
+
+
+def _restore(callbacks: Any, states: dict[int, dict[str, Any]], history: Iterable[tuple[int, dict[str, Any]]]) -> None:
+    """Load `states` from `_states_of` into the callbacks of a CallbackList, and `history` into its History."""
+    for place, callback in enumerate(callbacks.callbacks):
+        if place in states and _is_known(callback):
+            vars(callback).update(states[place])
+    for epoch, logs in history:
+        callbacks._history.epoch.append(epoch)
+        for name, value in logs.items():
+            callbacks._history.history.setdefault(name, []).append(value)
+
+
+def _is_known(callback: Any) -> bool:
+    return any(kind.__name__ in _KINDS for kind in type(callback).__mro__)
+
+
+def _is_learnt(name: str, value: Any) -> bool:
+    return name == _WEIGHTS or value is None or isinstance(value, (bool, int, float, np.number))
 
 
 @contextlib.contextmanager

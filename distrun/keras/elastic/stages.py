@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from distrun.keras.library import mixed
 
 if TYPE_CHECKING:  # it imports this module
     from distrun.keras.elastic.resuming import Course
 
 
 def callback_list(keras: Any, course: Course, callbacks: Sequence[Any], steps_known: int | None, **options: Any) -> Any:
-    """Return a CallbackList with `callbacks` and two more, which tell `course` about batches and epochs.
-
-    Args:
-        keras: the package.
-        course: the progress of the `fit`.
-        callbacks: the user's.
-        steps_known: the number of batches in an epoch, if it is known.
-        options: more arguments of the CallbackList.
-    """
+    """Return a CallbackList with `callbacks` and two more, which tell `course` about batches and epochs."""
     base = keras.callbacks.Callback
-    last = _made(_Last, base)(course)
-    made = _made(_Stages, keras.callbacks.CallbackList)(
-        [_made(_First, base)(course, steps_known), *callbacks, last], **options
+    last = mixed(_Last, base)(course)
+    made = mixed(_Stages, keras.callbacks.CallbackList)(
+        [mixed(_First, base)(course, steps_known), *callbacks, last], **options
     )
     made.distrun_course, last.distrun_list = course, made
     return made
-
-
-@cache
-def _made(mixin: type, base: type) -> Any:
-    return types.new_class(mixin.__name__.strip("_"), (mixin, base))
 
 
 class _Stages:

@@ -8,7 +8,7 @@ from distrun.elastic.graphs import Ahead, GraphState
 from distrun.elastic.part import Part
 from distrun.errors import UsageError
 from distrun.keras.choice import CHOSEN, library_of
-from distrun.keras.elastic.training import Training
+from distrun.keras.elastic.training import Training, TrainingOnJax
 from distrun.runtime.world import regroup
 
 
@@ -81,7 +81,5 @@ def _part_of(model: Any, optimizer: Any) -> Part:
 
         count_after_reductions(library.iterations(optimizer))
     if library.BACKEND == "jax" and regroup.is_elastic():
-        from distrun.keras.elastic.steps import TrainingOnJax
-
         return TrainingOnJax(model, optimizer, library)
     return Training(model, optimizer, library)

@@ -181,11 +181,7 @@ class _Worker:
     def exchange(self, rate: float, places: Sequence[int], gradients: Sequence[Any], rows: Sequence[Any]) -> list[Any]:
         """Push the gradients of a step and return newer dense values, of this exchange or of the one before.
 
-        Args:
-            rate: the learning rate.
-            places: the places of the variables that have gradients.
-            gradients: their gradients: whole, or of rows for variables that are kept by rows.
-            rows: the indices of these rows, for each variable that is kept by rows.
+        `gradients` are whole, or of rows for variables that are kept by rows, whose indices are in `rows`.
         """
         session = self._session
         assert session is not None

@@ -8,14 +8,12 @@ step's result.
 from __future__ import annotations
 
 import math
-import types
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from distrun.keras.gradients import OUTER
-from distrun.keras.library import Library, attach
+from distrun.keras.library import Library, attach, mixed
 from distrun.keras.optimizer import DistributedOptimizer, library_to_wrap
 from distrun.methods.diloco.fragments import Fragment
 from distrun.methods.diloco.merging import merge
@@ -86,7 +84,7 @@ class OuterSteps:
 
     def callback(self) -> Any:
         """Return a callback for one `fit`."""
-        return _callback_of(self.library.PACKAGE.callbacks.Callback)(self)
+        return mixed(_Callback, self.library.PACKAGE.callbacks.Callback)(self)
 
     def begin_step(self, model: Any) -> None:
         """Begin a step."""
@@ -143,12 +141,6 @@ class _Callback:
         if self._is_in_step:
             self._is_in_step = False
             self._steps.end_step()
-
-
-@cache
-def _callback_of(base: type) -> Any:
-    """Return `_Callback` as a subclass of `base`, the base class of the callbacks of one version of Keras."""
-    return types.new_class("OuterStepsCallback", (_Callback, base))
 
 
 class _KerasParameters(HostArrays):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from distrun.keras.choice import CHOSEN
 from distrun.runtime import collectives
 from distrun.runtime.collectives.compressors import Compression, Compressor, compressed, wire_type
+from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
@@ -42,25 +43,13 @@ def allreduce(
 ) -> Array:
     """Reduce a value over the ranks: `postscale_factor * op(prescale_factor * value)`.
 
-    An average of integers is rounded towards zero.
-
     Args:
         value: a number, an array, or a tensor or variable of the backend.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        average: Horovod's older way of choosing between `Average` and `Sum`; not together with `op`.
-        prescale_factor: multiplies the elements before they are reduced.
-        postscale_factor: multiplies the result.
-        op: `Average` (if None), `Sum`, `Min`, `Max` or `Product`.
         compression: a compressor of your own, which is given a numpy array; with those of `Compression` values travel
             as they are.
-        process_set: the ranks that take part.
 
     Returns:
         A numpy array.
-
-    Raises:
-        UsageError: `average` and `op` are both given, or an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     wire_type(compression)  # raises if it is not a compressor
     chosen = reduce_op(average, op)
@@ -79,15 +68,9 @@ def allgather(value: Any, name: str | None = None, process_set: ProcessSet = glo
 
     Args:
         value: a number, an array, or a tensor or variable of the backend.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
 
     Returns:
         A numpy array, the same on all ranks.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return collectives.allgather(array_of(value), name, process_set)
 
@@ -99,16 +82,9 @@ def broadcast(
 
     Args:
         value: a number, an array, or a tensor or variable of the backend. All ranks have the same shape and dtype.
-        root_rank: the rank, in the world, whose value it is.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        process_set: the ranks that take part.
 
     Returns:
         A numpy array.
-
-    Raises:
-        UsageError: `root_rank` is not a rank of the process set.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return collectives.broadcast(array_of(value), root_rank, name, process_set)
 
@@ -120,15 +96,11 @@ def reducescatter(
 
     Args:
         value: a number, an array, or a tensor or variable of the backend.
-        name: how the ranks match the operation. Unnamed calls are matched by their order.
-        op: `Average` or `Sum`.
-        process_set: the ranks that take part.
 
     Returns:
         A numpy array.
-
-    Raises:
-        UsageError: an argument is impossible.
-        CollectiveError: the ranks disagree, a rank does not come, or one is gone; see `distrun.allreduce`.
     """
     return collectives.reducescatter(array_of(value), name, op, process_set=process_set)
+
+
+complete_all(globals())

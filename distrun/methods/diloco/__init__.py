@@ -7,7 +7,7 @@ of 1 and without momentum it is local SGD: S. U. Stich: Local SGD Converges Fast
 Parameters are divided into fragments, which are exchanged in turn, and training continues during an exchange. (A.
 Douillard and others: Streaming DiLoCo with Overlapping Communication, 2025.)
 
-The faces share this package. `settings` checks the user's settings. `schedule` defines which fragment is due at which
-step, and `fragments` which parameters it has. `arithmetic` is Nesterov momentum on numpy and torch arrays. `parameters`
-is the interface of a face's model. `optimizer` takes the outer steps, and `merging` makes all hosts equal at once.
+The faces share this package. `settings` checks the user's settings. `fragments` defines which fragment is due at which
+step, and which parameters it has. `parameters` is the interface of a face's model, and the arithmetic on its arrays.
+`optimizer` takes the outer steps, and `merging` makes all hosts equal at once.
 """

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from distrun.methods.diloco.arithmetic import nesterov
 from distrun.methods.diloco.optimizer import OuterOptimizer
-from distrun.methods.diloco.parameters import Array
+from distrun.methods.diloco.parameters import Array, nesterov
 from distrun.runtime import collectives
 from distrun.runtime.world import world
 

@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 
 from distrun.errors import JobAbortedError, UsageError
-from distrun.methods.diloco.arithmetic import nesterov
-from distrun.methods.diloco.fragments import Fragment, divide
-from distrun.methods.diloco.parameters import Array, Parameters
-from distrun.methods.diloco.schedule import Schedule
+from distrun.methods.diloco.fragments import Fragment, Schedule, divide
+from distrun.methods.diloco.parameters import Array, Parameters, nesterov
 from distrun.methods.diloco.settings import OuterSettings, check_equal
 from distrun.runtime import collectives
 from distrun.runtime.collectives.call import Call

@@ -1,4 +1,4 @@
-"""The parameters of a model, as outer steps use them: flat arrays, and their exchange."""
+"""The parameters of a model, as outer steps use them: flat arrays, their exchange, and the arithmetic on them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distrun.runtime.operations.wire import WITH_FEEDBACK
 from distrun.runtime.world import world
 
 Array = Any
-"""A flat array of numpy or torch."""
+"""A flat array of numpy or torch, of float32 or float64. Their operators mean the same in both."""
 
 
 class Parameters(Protocol):
@@ -81,33 +81,46 @@ def start_average(handle: Handle, fragment: Fragment, feedback: Feedback) -> Han
 
 
 class HostArrays:
-    """The part of `Parameters` for numpy arrays, for faces that copy their parameters to the host."""
+    """The part of `Parameters` for numpy arrays, documented there, for faces that copy their parameters to the host."""
 
     piece = 1 << 15
     dtype: np.dtype[Any] = np.dtype(np.float32)
     """The dtype of anchors: float64 if the parameters are."""
 
     def zeros(self, count: int) -> Array:
-        """Return an array of zeros."""
         return np.zeros(count, self.dtype)
 
     def room(self, count: int) -> Array:
-        """Return an array in memory that collectives use without a copy."""
         return collectives.empty(count, self.dtype)
 
     def subtract(self, left: Array, right: Array, out: Array) -> None:
-        """Write the difference of two flat arrays into a third one, which may be either of them."""
         np.subtract(left, right, out=out)
 
     def average(self, fragment: Fragment, flat: Array, call: Call, feedback: Feedback) -> AnyHandle:
-        """Start averaging an array over the ranks, in place."""
         handle = Handle(world.engine(), call.request(flat.dtype.name, (flat.shape,)), [flat], [flat])
         return start_average(handle, fragment, feedback)
 
     def broadcast(self, flat: Array, root_rank: int, name: str) -> None:
-        """Overwrite an array with a rank's."""
         collectives.broadcast_(flat, root_rank, name)
 
     def digest(self, flat: Array) -> int:
-        """Return the CRC of the bytes of `flat`."""
         return zlib.crc32(flat)
+
+
+def nesterov(anchor: Array, gradient: Array, velocity: Array | None, rate: float, momentum: float, piece: int) -> None:
+    """Move `anchor` by the outer `gradient`, which is overwritten.
+
+    The step is the same as in torch.optim.SGD with nesterov=True. Without a velocity, it is plain SGD. Memory is
+    processed piece by piece, so that the data of several operations is still in cache.
+    """
+    for start in range(0, len(anchor), piece):
+        part = slice(start, start + piece)
+        step = gradient[part]
+        if velocity is not None:
+            within = velocity[part]
+            within *= momentum
+            within += step
+            step += within * momentum
+        step *= rate
+        moved = anchor[part]
+        moved -= step

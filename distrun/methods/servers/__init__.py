@@ -9,5 +9,5 @@ The server process (`process`) accepts connections and serves each in a thread (
 share, and `stores` holds all of them, in memory that outlives the process (`memory`), so a restarted server continues
 from the state of its predecessor. `copies` in a folder even outlive its host. A worker has a `connection` with each
 server, and a `session` uses all of them. `protocol` defines their messages. The `coordinator` schedules functions on
-workers, and its `calls` are queued on server 0.
+workers, and server 0 queues its calls.
 """

@@ -53,11 +53,7 @@ class Copies:
     """The files of one server. Several threads call its methods."""
 
     def __init__(self, folder: Path, server: int, generation: int) -> None:
-        """
-        Args:
-            folder: the folder of the job, which is created if necessary.
-            server: the number of the server.
-            generation: the generation of this process, and of its successors on this host.
+        """Use the folder of the job, which is created if necessary. See above for the generation.
 
         Raises:
             BootstrapError: the folder cannot be written to.

@@ -66,14 +66,8 @@ class Block:
     """The state of one share."""
 
     def __init__(self, fd: int, offset: int, workers: int, parts: int, size: int, slots: int) -> None:
-        """Open a block that `create` has made or `scan` has found, and complete an interrupted copy.
-
-        Args:
-            fd, offset: the memory, and the place of the block in it.
-            workers: the number of workers.
-            parts: the number of parts of the share. Each has its own number of steps.
-            size: the number of elements of the share.
-            slots: the number of arrays of the optimizer's state.
+        """Open a block that `create` has made or `scan` has found, and complete an interrupted copy. Each part of the
+        share has its own number of steps, and `slots` is the number of arrays of the optimizer's state.
         """
         bytes_ = int.from_bytes(os.pread(fd, 8, offset + 8 * _Word.SIZE), "little")
         self._map = mmap.mmap(fd, bytes_, offset=offset)
@@ -163,11 +157,7 @@ class Block:
     def write_rows(self, number: int, place: int, indices: NDArray[np.int64], results: Sequence[Array]) -> None:
         """Write the results of some rows of a table, at most `CHUNK` elements in all.
 
-        Args:
-            number: the number of the chunk.
-            place: the element where the table begins.
-            indices: the rows, without repetitions.
-            results: new values and slots, of shape (rows, width).
+        The table begins at the element `place`. The rows are not repeated, and `results` have the shape (rows, width).
         """
         rows, width = results[0].shape
         for row, result in zip(self._scratch, results, strict=False):
@@ -212,14 +202,7 @@ class Block:
 
 
 def create(fd: int, optimizer: int, description: bytes, workers: int, parts: int, size: int, slots: int) -> Block:
-    """Add a block to a memory, and return it.
-
-    Args:
-        fd: the memory.
-        optimizer: the number of the optimizer whose share it holds.
-        description: the layout, as JSON.
-        workers, parts, size, slots: see `Block`.
-    """
+    """Add a block to a memory, and return it."""
     offset = _rounded(os.fstat(fd).st_size, _ALIGNMENT)
     bytes_ = _WORDS * 8 + _rounded(len(description), 8) + 16 * (1 + workers + parts)
     bytes_ += 8 * CHUNK + 4 * (1 + slots) * (CHUNK + size)

@@ -33,10 +33,9 @@ from distrun.errors import BootstrapError, DistrunError  # noqa: E402
 from distrun.host.connections.listener import Listener, listen  # noqa: E402
 from distrun.host.connections.tcp_options import set_tcp_options  # noqa: E402
 from distrun.host.endpoints import format_endpoint, parse_endpoint  # noqa: E402
-from distrun.methods.servers.calls import CallQueue  # noqa: E402
 from distrun.methods.servers.copies import Copies  # noqa: E402
 from distrun.methods.servers.protocol import CALLS, MEANT, OPTIMIZER, WORKER, is_connected  # noqa: E402
-from distrun.methods.servers.service import CallService, Service  # noqa: E402
+from distrun.methods.servers.service import Calls, CallService, Service  # noqa: E402
 from distrun.methods.servers.stores import Stores  # noqa: E402
 
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -104,7 +103,7 @@ def main() -> None:
         workers.at_end = copies.remove
         threading.Thread(target=_keep, args=(stores, seconds), name="distrun copies", daemon=True).start()
     listener = _listener(endpoints[server], bytes.fromhex(os.environ[PREFIX + "KEY"]), settings.encrypt)
-    calls = CallQueue()
+    calls = Calls()
     while True:
         accepted = listener.receive(None)
         assert accepted is not None  # there is no timeout
@@ -115,7 +114,6 @@ def main() -> None:
             connection.close()
             continue
         set_tcp_options(connection, settings.keepalive, may_be_unread=True)
-
         service: Service | CallService = Service(connection, worker, partial(stores.open, optimizer))
         if optimizer == CALLS:
             service = CallService(connection, worker, calls)

@@ -85,13 +85,7 @@ class Header:
 
 
 def send(connection: socket.socket, kind: Kind, number: int = 0, needed: int = 0, parts: Sequence[Any] = ()) -> None:
-    """Send a message.
-
-    Args:
-        connection: a blocking socket.
-        kind, number, needed: the header.
-        parts: bytes and contiguous arrays, the body.
-    """
+    """Send a message over a blocking socket. `parts`, the body, are bytes and contiguous arrays."""
     views = [view for view in map(_bytes_of, parts) if len(view)]
     connection.sendall(_HEADER.pack(kind, number, needed, sum(map(len, views))))
     for view in views:

@@ -51,12 +51,7 @@ def applied(
 ) -> tuple[Array, ...]:
     """Return the new values and the new slots after one update.
 
-    Args:
-        rule: the optimizer.
-        rate: the learning rate.
-        step: the number of this update of the parameter, from 1.
-        value, gradient: float32, of the same shape.
-        slots: the state, in the order of `slots_of`.
+    `step` is the number of this update of the parameter, from 1. `slots` are in the order of `slots_of`.
     """
     return _RULES[rule.name](rule.settings, rate, step, value, gradient, *slots)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import DistrunError, MismatchError
-from distrun.methods.servers.calls import CallQueue
 from distrun.methods.servers.layout import Layout
 from distrun.methods.servers.protocol import (
     Header,
@@ -29,12 +30,7 @@ class Service:
     """Serves one connection with a worker."""
 
     def __init__(self, connection: socket.socket, worker: int, open_store: Callable[[Layout, bool], Store]) -> None:
-        """
-        Args:
-            connection: a blocking socket.
-            worker: the rank of the worker.
-            open_store: returns the store of a layout, given whether this worker has opened it before.
-        """
+        """`open_store` returns the store of a layout, given whether this worker has opened it before."""
         self._connection = connection
         self._worker = worker
         self._open_store = open_store
@@ -60,7 +56,7 @@ class Service:
             raise MismatchError(f"rank {self._worker} is none of {layout.workers} workers")
         store = self._open_store(layout, bool(header.needed))
         store.rejoin(self._worker, header.number)
-        send(self._connection, Kind.OPENED, store.clocks[self._worker])
+        send(self._connection, Kind.OPENED, store.block.clocks[self._worker])
         dense = np.empty(store.share.dense_size, np.float32)
         while True:
             self._answer(store, receive_header(self._connection), dense)
@@ -70,7 +66,7 @@ class Service:
             case Kind.SET:
                 store.set(lambda arrays: self._receive_values(store, header, arrays))
                 store.keep(True)  # after the answer, the worker relies on the copy
-                send(self._connection, Kind.DONE, store.version)
+                send(self._connection, Kind.DONE, store.block.version)
             case Kind.PUSH:
                 pushed = self._receive_push(store, header, dense)
                 store.await_ready()
@@ -84,11 +80,11 @@ class Service:
                 if not 0 <= header.number < len(store.share.tables):
                     raise MismatchError(f"there is no table {header.number}")
                 store.await_clock(header.needed)
-                send(self._connection, Kind.VALUES, store.version, parts=[store.rows(header.number, indices)])
+                send(self._connection, Kind.VALUES, store.block.version, parts=[store.rows(header.number, indices)])
             case Kind.GET:
                 expect(header, 0)
                 store.await_ready()
-                send(self._connection, Kind.VALUES, store.version, parts=[*store.arrays, store.steps])
+                send(self._connection, Kind.VALUES, store.block.version, parts=[*store.block.arrays, store.block.steps])
             case Kind.LEAVE:
                 expect(header, 0)
                 store.leave(self._worker)
@@ -99,7 +95,7 @@ class Service:
 
     def _send_dense(self, store: Store, needed: int) -> None:
         store.await_clock(needed)
-        send(self._connection, Kind.VALUES, store.version, parts=[store.dense])
+        send(self._connection, Kind.VALUES, store.block.version, parts=[store.dense])
 
     def _receive_values(self, store: Store, header: Header, arrays: NDArray[np.float32]) -> NDArray[np.int64] | None:
         values, *slots = arrays
@@ -142,10 +138,23 @@ class Service:
         return indices
 
 
+@dataclass(frozen=True)
+class Calls:
+    """The calls of the coordinator, in the order it schedules them, for any free worker. Server 0 holds them.
+
+    To the server, calls and results are bytes, which it does not interpret.
+    """
+
+    pending: SimpleQueue[tuple[int, bytes] | None] = field(default_factory=SimpleQueue)
+    """The calls with their numbers. None: there will be no more."""
+    results: SimpleQueue[tuple[int, bytes]] = field(default_factory=SimpleQueue)
+    """The results that the coordinator has not taken yet, with the numbers of their calls."""
+
+
 class CallService:
     """Serves one connection with the coordinator, or with a worker that executes its calls."""
 
-    def __init__(self, connection: socket.socket, rank: int, calls: CallQueue) -> None:
+    def __init__(self, connection: socket.socket, rank: int, calls: Calls) -> None:
         """`rank` is the rank of the other side. The coordinator is rank 0."""
         self._connection = connection
         self._rank = rank
@@ -161,23 +170,24 @@ class CallService:
         finally:
             self._connection.close()
             if self._rank == 0:  # the coordinator may have ended without a call of `end`
-                self._calls.end()
+                self._calls.pending.put(None)
 
     def _answer(self, header: Header) -> None:
         text = receive_text(self._connection, header.length)
         match header.kind:
             case Kind.SCHEDULE:
-                self._calls.schedule(header.number, text)
+                self._calls.pending.put((header.number, text))
             case Kind.REPORT:
-                self._calls.report(header.number, text)
+                self._calls.results.put((header.number, text))
             case Kind.END:
-                self._calls.end()
+                self._calls.pending.put(None)
             case Kind.NEXT_CALL:
-                if (call := self._calls.next_call()) is not None:
+                if (call := self._calls.pending.get()) is not None:
                     send(self._connection, Kind.CALL, call[0], parts=[call[1]])
                     return
+                self._calls.pending.put(None)  # for the other workers
             case Kind.NEXT_RESULT:
-                number, result = self._calls.next_result()
+                number, result = self._calls.results.get()
                 send(self._connection, Kind.RESULT, number, parts=[result])
                 return
             case _:

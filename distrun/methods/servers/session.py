@@ -57,11 +57,7 @@ def endpoints() -> list[str]:
 
 
 def peer_of(server: int, optimizer: int) -> Peer:
-    """Return the peer for this rank's connection with a server.
-
-    Args:
-        server: the number of the server.
-        optimizer: the number of the optimizer whose parameters are used.
+    """Return the peer for this rank's connection with a server, on behalf of an optimizer.
 
     Raises:
         UsageError: the job has no servers.
@@ -182,13 +178,7 @@ class Session:
     # Sparse parameters ------------------------------------------------------------------------------------------------
 
     def rows(self, parameter: int, indices: NDArray[np.int64], staleness: float) -> Array:
-        """Return the newest values of some rows of a sparse parameter, of shape (rows, width).
-
-        Args:
-            parameter: the index of the parameter.
-            indices: the rows, without repetitions.
-            staleness: see `clocks`.
-        """
+        """Return the newest values of some rows of a sparse parameter, without repetitions, of shape (rows, width)."""
         table = self.layout.tables().index(parameter)
         count = len(self._shares)
         found = np.empty((indices.size, self._shares[0].tables[table].width), np.float32)
@@ -206,30 +196,21 @@ class Session:
 
     # The whole state --------------------------------------------------------------------------------------------------
 
-    def start(self, values: Mapping[int, Array]) -> None:
-        """On one worker: give all parameters their first values, and the optimizer its initial state.
-
-        Args:
-            values: the values of each parameter.
-        """
-        self._set(values, None, {})
-
-    def restore(
-        self, values: Mapping[int, Array], slots: Sequence[Mapping[int, Array]], steps: Mapping[int, int]
+    def start(
+        self,
+        values: Mapping[int, Array],
+        slots: Sequence[Mapping[int, Array]] | None = None,
+        steps: Mapping[int, int] | None = None,
     ) -> None:
-        """On one worker: give parameters and optimizer the state that `gather` has returned."""
-        self._set(values, slots, steps)
-
-    def _set(
-        self, values: Mapping[int, Array], slots: Sequence[Mapping[int, Array]] | None, steps: Mapping[int, int]
-    ) -> None:
+        """On one worker: give all parameters values, and the optimizer its initial state, or what `gather` has
+        returned."""
         asked = []
         for server, (share, connection) in enumerate(zip(self._shares, self._connections, strict=True)):
             arrays = np.zeros((1 + self.layout.slots, share.size), np.float32)
             for array, source in zip(arrays, [values, *(slots or ())], strict=False):
                 self._scatter(server, array, source)
             parts: list[NDArray[np.float32] | NDArray[np.int64]] = [arrays[0]]
-            if slots is not None:
+            if slots is not None and steps is not None:
                 counts = [steps.get(part.parameter, 0) for part in share.parts]
                 parts = [*arrays, np.array(counts, np.int64)]
             asked.append(connection.ask(Request(Kind.SET, int(slots is not None), parts=parts)))

@@ -48,15 +48,11 @@ class Store:
     """Holds the share, and the progress of each worker."""
 
     def __init__(self, layout: Layout, servers: int, server: int, make: Callable[[ServerShard], Block]) -> None:
-        """
-        Args:
-            layout: the parameters and rules.
-            servers, server: the number of servers, and the number of this one.
-            make: returns the memory of the share, new or from an earlier process.
-        """
+        """`make` returns the memory of the share, new or from an earlier process."""
         self.layout = layout
         self.share = shares(layout, servers)[server]
-        self._block = make(self.share)
+        self.block = make(self.share)
+        """Its state in memory: the numbers of updates and of steps, the parameters and the state of the optimizer."""
         self._changed = threading.Condition()
         self.keep: Callable[[bool], None] = lambda has_changed: None
         """Saves a copy of the share if copies are made, and if the share has changed or the argument is true."""
@@ -71,29 +67,9 @@ class Store:
     # The state --------------------------------------------------------------------------------------------------------
 
     @property
-    def version(self) -> int:
-        """The number of updates so far."""
-        return self._block.version
-
-    @property
-    def clocks(self) -> list[int]:
-        """The number of steps whose gradients each worker has pushed."""
-        return self._block.clocks
-
-    @property
-    def arrays(self) -> NDArray[np.float32]:
-        """The parameters in row 0, and the arrays of the optimizer's state in the other rows."""
-        return self._block.arrays
-
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """The number of updates of each part."""
-        return self._block.steps
-
-    @property
     def dense(self) -> Array:
         """The values of the dense parameters."""
-        return self._block.arrays[0, : self.share.dense_size]
+        return self.block.arrays[0, : self.share.dense_size]
 
     def rows(self, table: int, indices: NDArray[np.int64]) -> Array:
         """Return the values of the rows `indices` of a table.
@@ -108,30 +84,29 @@ class Store:
     def set(self, write: Callable[[NDArray[np.float32]], NDArray[np.int64] | None]) -> None:
         """Give all parameters new values, before training or from a checkpoint, and let the workers begin.
 
-        Args:
-            write: writes the values into `arrays`. It returns the numbers of steps if it has also written the state of
-                the optimizer, or None to initialise that state.
+        `write` writes the values into `arrays`. It returns the numbers of steps if it has also written the state of the
+        optimizer, or None to initialise that state.
         """
         with self._changed:
-            steps = write(self._block.arrays)
+            steps = write(self.block.arrays)
             if steps is None:
                 steps = np.zeros(len(self.share.parts), np.int64)
                 for part in self.share.parts:
                     size = part.size if isinstance(part, Segment) else part.rows * part.width
                     initial = slots_of(self.layout.rules[part.group]).values()
-                    for row, value in zip(self._block.arrays[1:], initial, strict=False):
+                    for row, value in zip(self.block.arrays[1:], initial, strict=False):
                         row[part.place : part.place + size] = value
-            self._block.write_counts(self._block.version, self._block.clocks, steps)
-            self._block.set_ready()
+            self.block.write_counts(self.block.version, self.block.clocks, steps)
+            self.block.set_ready()
             self._changed.notify_all()
 
     def copied(self) -> Copy | None:
         """Return a copy of the state between two updates, or None if the parameters have no values yet."""
         with self._changed:
-            if not self._block.is_ready:
+            if not self.block.is_ready:
                 return None
-            self._changed.wait_for(lambda: self._block.owner == -1)
-            block = self._block
+            self._changed.wait_for(lambda: self.block.owner == -1)
+            block = self.block
             return Copy(self.layout.to_json(), block.version, block.clocks, block.steps.copy(), block.arrays.copy())
 
     # What workers do --------------------------------------------------------------------------------------------------
@@ -139,21 +114,18 @@ class Store:
     def await_ready(self) -> None:
         """Wait until the parameters have their first values."""
         with self._changed:
-            self._changed.wait_for(lambda: self._block.is_ready)
+            self._changed.wait_for(lambda: self.block.is_ready)
 
     def await_clock(self, needed: int) -> None:
         """Wait until the slowest worker has pushed the gradients of `needed` steps."""
         with self._changed:
-            self._changed.wait_for(lambda: self._block.is_ready and slowest(self._block.clocks) >= needed)
+            self._changed.wait_for(lambda: self.block.is_ready and slowest(self.block.clocks) >= needed)
 
     def push(self, worker: int, clock: int, pushed: Push) -> None:
         """Accept the gradients of a step: apply them, or, in a synchronous job, add them to the other workers'
         gradients.
 
-        Args:
-            worker: the worker that pushes.
-            clock: the number of the step. Gradients that were accepted before, when an answer was lost, are ignored.
-            pushed: the gradients. They may be overwritten afterwards.
+        Gradients that were accepted before, when an answer was lost, are ignored. `pushed` may be overwritten.
 
         Raises:
             MismatchError: a row does not exist.
@@ -161,7 +133,7 @@ class Store:
         for part, rows in zip(self.share.tables, pushed.tables, strict=True):
             self._check_rows(part, rows.indices)
         with self._changed:
-            if clock < self._block.clocks[worker]:
+            if clock < self.block.clocks[worker]:
                 return
             if self.layout.is_synchronous:
                 self._add(worker, pushed)
@@ -169,8 +141,8 @@ class Store:
                 return
             # If another update is left over from a server that has died, its worker pushes again and completes it
             # first.
-            self._changed.wait_for(lambda: self._block.owner in (-1, worker))
-            clocks = self._block.clocks
+            self._changed.wait_for(lambda: self.block.owner in (-1, worker))
+            clocks = self.block.clocks
             clocks[worker] = clock + 1
             self._apply(worker, clock, clocks, pushed)
 
@@ -181,22 +153,22 @@ class Store:
         have pushed these steps.
         """
         with self._changed:
-            clocks = self._block.clocks
+            clocks = self.block.clocks
             if clock <= clocks[worker]:
                 return
             if self.layout.is_synchronous:
                 clocks = [max(own, clock) for own in clocks]
                 self._forget_arrived()
             clocks[worker] = clock
-            self._block.write_counts(self._block.version, clocks, self._block.steps.copy())
+            self.block.write_counts(self.block.version, clocks, self.block.steps.copy())
             self._changed.notify_all()
 
     def leave(self, worker: int) -> None:
         """Record that a worker pushes no more gradients, so that no other waits for it."""
         with self._changed:
-            clocks = self._block.clocks
+            clocks = self.block.clocks
             clocks[worker] = LEFT
-            self._block.write_counts(self._block.version, clocks, self._block.steps.copy())
+            self.block.write_counts(self.block.version, clocks, self.block.steps.copy())
             if self.layout.is_synchronous and self._arrived:
                 self._complete(clocks[min(self._arrived)])
             self._changed.notify_all()
@@ -214,13 +186,13 @@ class Store:
 
     def _complete(self, clock: int) -> None:
         """Apply the average if the gradients of all workers have arrived."""
-        if not are_complete(self._block.clocks, frozenset(self._arrived)):
+        if not are_complete(self.block.clocks, frozenset(self._arrived)):
             return
         count = np.float32(len(self._arrived))
         self._sums /= count
         tables = tuple(_combined(rows, float(count)) for rows in self._rows)
         pushed = Push(self._arrived[min(self._arrived)], self._present, self._sums, tables)
-        clocks = [LEFT if own == LEFT else clock + 1 for own in self._block.clocks]
+        clocks = [LEFT if own == LEFT else clock + 1 for own in self.block.clocks]
         self._apply(self.layout.workers, clock, clocks, pushed)
         self._forget_arrived()
 
@@ -233,7 +205,7 @@ class Store:
     # Updates ----------------------------------------------------------------------------------------------------------
 
     def _apply(self, owner: int, clock: int, clocks: Sequence[int], pushed: Push) -> None:
-        block = self._block
+        block = self.block
         done = block.begin(owner, clock)
         present = [*pushed.present, *(rows.indices.size > 0 for rows in pushed.tables)]
         steps = block.steps + np.array(present, np.int64)
@@ -273,7 +245,7 @@ class Store:
 
     def _view(self, row: int, part: Table) -> Array:
         stop = part.place + part.rows * part.width
-        return self._block.arrays[row, part.place : stop].reshape(part.rows, part.width)
+        return self.block.arrays[row, part.place : stop].reshape(part.rows, part.width)
 
     def _check_rows(self, part: Table, indices: NDArray[np.int64]) -> None:
         if indices.size and not (indices.min() >= 0 and indices.max() < part.rows):

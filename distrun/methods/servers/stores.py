@@ -16,12 +16,7 @@ class Stores:
     """The stores of this server, by the number of the optimizer."""
 
     def __init__(self, fd: int, servers: int, server: int, copies: Copies | None = None) -> None:
-        """
-        Args:
-            fd: the memory, which may have shares of an earlier process.
-            servers, server: the number of servers, and the number of this one.
-            copies: the copies of the shares, if any are made.
-        """
+        """The memory `fd` may have shares of an earlier process."""
         self._copies = copies
         self._fd, self._servers, self._server = fd, servers, server
         self._lock = threading.Lock()
@@ -58,12 +53,7 @@ class Stores:
             store.keep(False)
 
     def open(self, optimizer: int, layout: Layout, again: bool = False) -> Store:
-        """Return the share of an optimizer. The first call makes it.
-
-        Args:
-            optimizer: the number of the optimizer.
-            layout: the parameters and rules.
-            again: whether the worker has opened it before.
+        """Return the share of an optimizer. The first call makes it. `again`: the worker has opened it before.
 
         Raises:
             MismatchError: another worker has a different layout, or the share is lost.
@@ -94,13 +84,13 @@ class Stores:
         if (copies := self._copies) is not None:
 
             def keep(has_changed: bool) -> None:
-                is_due = has_changed or not copies.is_newest(optimizer, store.version, store.clocks)
+                is_due = has_changed or not copies.is_newest(optimizer, store.block.version, store.block.clocks)
                 if is_due and (copy := store.copied()) is not None:
                     copies.save(optimizer, copy)
 
             def keep_left() -> None:
-                clocks = store.clocks
-                copies.save_left(optimizer, [worker for worker, clock in enumerate(clocks) if clock == LEFT])
+                left = [worker for worker, clock in enumerate(store.block.clocks) if clock == LEFT]
+                copies.save_left(optimizer, left)
 
             store.keep, store.keep_left = keep, keep_left
         return store

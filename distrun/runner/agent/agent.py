@@ -17,7 +17,6 @@ from distrun.errors import BootstrapError, UsageError
 from distrun.host.departures import Departures
 from distrun.host.endpoints import PORTS, reserve_port
 from distrun.runner.agent.cleanup.guard import Guard
-from distrun.runner.agent.elastic import ElasticProcesses
 from distrun.runner.agent.ending import Termination
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.observation import Activities, Observation
@@ -231,7 +230,8 @@ class Agent:
             from distrun.runner.agent.servers import Servers
 
             self._servers = Servers(plan, self._relay, self._start_rank)
-            self._servers.start_all()
+            for server in plan.servers:
+                self._servers.start(server, None)
 
     def _change_processes(self, frame: Frame) -> None:
         if self._servers is not None:

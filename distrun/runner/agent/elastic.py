@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import math
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
+from functools import partial
 
-from distrun.runner.agent.cleanup.leftovers import Leftovers
-from distrun.runner.agent.control import ControlRelay
+from distrun.contract.elastic.variables import PROCESS
 from distrun.runner.agent.launcher_connection import LauncherConnection
 from distrun.runner.agent.rank_process import RankProcess, end_group
 from distrun.runner.agent.relay import Relay
 from distrun.runner.planning.plan import RankPlan
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.runner.system.loop import Loop
+from distrun.runner.system import descendants
+from distrun.runner.system.loop import WRITE, Loop
+
+_LONGEST = 1 << 22  # bytes of a message, more than the kernel accepts
+_INTERVAL = 0.01  # seconds between two rounds of SIGKILL: a process may fork between being listed and being killed
+_TIMEOUT = 5.0  # seconds of such rounds after which the rest counts as unkillable
 
 
 class ElasticProcesses:
@@ -32,10 +39,6 @@ class ElasticProcesses:
     ) -> None:
         """
         Args:
-            job: the job's id.
-            loop: the event loop.
-            launcher: gets frames about exits, and the processes' messages.
-            relay: relays the output of processes.
             start: starts a process and reports it to the launcher. Returns None if the process could not be started.
             others: returns the process ids of the agent's children that do not belong to the job.
         """
@@ -119,3 +122,125 @@ class ElasticProcesses:
                 self._control.add(process)
                 for message in messages:
                     self._control.send(number, message)
+
+
+class ControlRelay:
+    """The processes' control channels: messages that this agent passes on without reading them.
+
+    A channel is a pair of SOCK_SEQPACKET sockets, which keep message boundaries. Messages that a process does not take
+    at once are queued here.
+    """
+
+    def __init__(self, loop: Loop, launcher: LauncherConnection) -> None:
+        self._loop = loop
+        self._launcher = launcher
+        self._channels: dict[int, socket.socket] = {}
+        # Duplicates, as the loop watches a descriptor either for reading or for writing.
+        self._writers: dict[int, socket.socket] = {}
+        self._pending: dict[int, deque[bytes]] = {}
+
+    def add(self, process: RankProcess) -> None:
+        """Begin to relay a process's messages."""
+        if process.control is not None:
+            self._channels[process.number] = process.control
+            self._loop.watch(process.control.fileno(), partial(self._read, process.number))
+
+    def send(self, number: int, message: bytes) -> None:
+        """Send `message` to a process as soon as it takes it. If the process is gone, the message is dropped."""
+        if number in self._channels:
+            self._pending.setdefault(number, deque()).append(message)
+            self._write(number)
+
+    def drain(self, number: int) -> None:
+        """Relay the last messages of a process that is gone, and close its channel."""
+        while number in self._channels and self._read(number):
+            pass
+        self._close(number)
+
+    def _read(self, number: int) -> bool:
+        """Relay the next message. Returns whether there was one."""
+        try:
+            message = self._channels[number].recv(_LONGEST)
+        except BlockingIOError:
+            return False
+        except ConnectionError:  # it died with messages unread
+            message = b""
+        if not message:  # it has closed its end
+            self._loop.unwatch(self._channels[number].fileno())
+            return False
+        self._launcher.send(Frame(FrameKind.CONTROL, number, message))
+        return True
+
+    def _write(self, number: int) -> None:
+        pending = self._pending[number]
+        channel = self._channels[number]
+        try:
+            while pending:
+                channel.send(pending[0])
+                pending.popleft()
+        except BlockingIOError:
+            if number not in self._writers:
+                self._writers[number] = writer = channel.dup()
+                self._loop.watch(writer.fileno(), partial(self._write, number), WRITE)
+            return
+        except OSError:  # the process, or its end, is gone
+            pending.clear()
+        self._stop_writing(number)
+
+    def _stop_writing(self, number: int) -> None:
+        if (writer := self._writers.pop(number, None)) is not None:
+            self._loop.unwatch(writer.fileno())
+            writer.close()
+
+    def _close(self, number: int) -> None:
+        self._stop_writing(number)
+        self._pending.pop(number, None)
+        if (channel := self._channels.pop(number, None)) is not None:
+            self._loop.unwatch(channel.fileno())
+            channel.close()
+
+
+class Leftovers:
+    """The dead processes whose leftovers are being ended, such as the workers of a data loader.
+
+    Leftovers hold GPUs, ports and memory that a replacement needs, so they are ended before it is started. They are
+    identified by their environment, which has the number of the process that they descend from.
+    """
+
+    def __init__(self, job: str) -> None:
+        """Args: `job` is the marker of the job, `DISTRUN_JOB=...`."""
+        self._job = job
+        self._numbers: dict[int, float] = {}  # process -> the time to give up
+        self._next = 0.0
+
+    def add(self, number: int) -> None:
+        """Begin to end the leftovers of a dead process."""
+        now = time.monotonic()
+        self._numbers[number] = now + _TIMEOUT
+        self._next = now
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until `end` has something to do. None = nothing to do."""
+        return max(0.0, self._next - time.monotonic()) if self._numbers else None
+
+    def end(self, alive: Collection[int] = ()) -> list[int]:
+        """Send SIGKILL if it is due, and return the processes that have no leftovers now, or only unkillable ones.
+
+        Args:
+            alive: the process ids of children that are alive.
+        """
+        now = time.monotonic()
+        if not self._numbers or now < self._next:
+            return []
+        if not descendants.has_orphans(alive):  # the usual case, without a look at all processes of the machine
+            done = list(self._numbers)
+            self._numbers.clear()
+            return done
+        markers = {f"{PROCESS}={number}".encode(): number for number in self._numbers}
+        left = {markers[marker] for marker in descendants.kill_marked(self._job.encode(), markers)}
+        done = [number for number, give_up in self._numbers.items() if number not in left or now > give_up]
+        for number in done:
+            del self._numbers[number]
+        self._next = time.monotonic() + _INTERVAL
+        return done

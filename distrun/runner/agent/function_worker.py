@@ -40,11 +40,8 @@ def main(call: int, result: int) -> None:
 
 
 def _search_path(given: list[str]) -> list[str]:
-    """Return the search path for modules: `given`, or on a host with a shipped environment, the shipped entries of
-    `given`, this process's own path, and the other entries of `given`.
-
-    Args:
-        given: sys.path of the program that called `distrun.run`.
+    """Return the search path for modules: `given`, the caller's, or on a host with a shipped environment, the shipped
+    entries of `given`, this process's own path, and the other entries of `given`.
     """
     shipped = os.environ.get("DISTRUN_SHIPPED")
     if shipped is None:

@@ -23,14 +23,8 @@ class LauncherConnection:
     def __init__(
         self, loop: Loop, commands: int, reports: int, handle: Callable[[Frame], None], on_loss: Callable[[], None]
     ) -> None:
-        """Begin to read.
-
-        Args:
-            loop: the event loop.
-            commands: the descriptor of the frames from the launcher.
-            reports: the descriptor of the frames to it.
-            handle: called with each frame that arrives.
-            on_loss: called once, when the launcher is lost.
+        """Begin to read the descriptor `commands`, and call `handle` with each frame. `reports` is for frames to the
+        launcher. `on_loss` is called once, when the launcher is lost.
         """
         self.is_lost = False
         self.is_silent = False

@@ -31,7 +31,6 @@ class Observation:
     """Sends the launcher events and usage at regular intervals, after it has asked for them."""
 
     def __init__(self, launcher: LauncherConnection, ranks: Callable[[], Iterable[RankProcess]]) -> None:
-        """Args: `launcher` gets the frames, and `ranks` returns the current ranks."""
         self._launcher = launcher
         self._ranks = ranks
         self._interval = 0.0
@@ -117,7 +116,6 @@ class Activities:
     """
 
     def __init__(self, launcher: LauncherConnection) -> None:
-        """Args: `launcher` gets the frames."""
         self._launcher = launcher
         self._has_told = False
 

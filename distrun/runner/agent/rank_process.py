@@ -96,7 +96,7 @@ class RankProcess:
         if rank.is_server:
             inherit = (rank.memory,)
         if plan.room:
-            from distrun.contract.elastic.messages import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
+            from distrun.contract.elastic.variables import CONTROL_FD, PROCESS, SCRATCH, TRIAL, TRIAL_FD
             from distrun.runner.system import scratch
 
             control = self._control(theirs)
@@ -180,9 +180,9 @@ class RankProcess:
         if self.control is not None:
             self.control.close()
         if self._scratch is not None:
-            from distrun.runner.system import scratch
+            import shutil  # only an elastic job needs it
 
-            scratch.remove(self._scratch)
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def close_stdin(self) -> None:
         """Close the rank's standard input, so that it reads end of file."""

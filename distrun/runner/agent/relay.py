@@ -15,7 +15,6 @@ class Relay:
     """Relays bytes in both directions, with flow control: ranks are not read faster than the launcher prints."""
 
     def __init__(self, loop: Loop, launcher: LauncherConnection) -> None:
-        """Args: `loop` is the event loop, and `launcher` gets the output."""
         self._loop = loop
         self._launcher = launcher
         self._ranks: dict[int, RankProcess] = {}

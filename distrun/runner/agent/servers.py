@@ -27,29 +27,14 @@ class Servers:
     def __init__(
         self, plan: AgentPlan, relay: Relay, start: Callable[[AgentPlan, RankPlan], RankProcess | None]
     ) -> None:
-        """
-        Args:
-            plan: this host's part of the plan.
-            relay: relays their output.
-            start: starts a process, and reports it to the launcher.
-        """
+        """`start` starts a process, and reports it to the launcher."""
         self._plan = plan
         self._relay = relay
         self._start = start
         self._servers: dict[int, RankPlan] = {}
 
-    def start_all(self) -> None:
-        """Start all servers of the host."""
-        for server in self._plan.servers:
-            self.start(server, None)
-
     def start(self, server: RankPlan, before: RankProcess | None) -> None:
-        """Start a server, or restart one that is gone.
-
-        Args:
-            server: the plan of the server.
-            before: its previous process. None = it is new on this host.
-        """
+        """Start a server, or restart one that is gone: `before` is its previous process, if it was on this host."""
         if before is not None:
             self._relay.remove(before)
         if server.rank not in self._servers:

@@ -74,22 +74,24 @@ def _load(file: str) -> Mapping[Any, Any]:
     except yaml.YAMLError as error:
         raise UsageError(f"it is not YAML: {' '.join(str(error).split())}; correct it") from None
     if not isinstance(values or {}, dict):
-        raise UsageError(f"it holds {values!r} and no sections: allowed are {_listed(['controller', *_KEYS])}")
+        raise UsageError(f"it holds {values!r} and no sections: allowed are {', '.join(['controller', *_KEYS])}")
     return values or {}
 
 
 def _section(name: str, content: object) -> Iterator[str]:
     if name == "controller":
-        yield _choice(name, content)
+        if str(content).lower() not in _CONTROLLERS:
+            raise UsageError(f"{name} is {content!r}: allowed are {', '.join(_CONTROLLERS)}")
+        yield _CONTROLLERS[str(content).lower()]
         return
     if name not in _KEYS:
-        raise UsageError(f"there is no section {name!r}: allowed are {_listed(['controller', *_KEYS])}")
+        raise UsageError(f"there is no section {name!r}: allowed are {', '.join(['controller', *_KEYS])}")
     if not isinstance(content or {}, dict):
-        raise UsageError(f"the section {name} holds {content!r}: give keys and values, {_listed(_KEYS[name])}")
+        raise UsageError(f"the section {name} holds {content!r}: give keys and values, {', '.join(_KEYS[name])}")
     assert isinstance(content or {}, Mapping)
     for key, value in dict(content or {}).items():  # type: ignore[call-overload]  # checked above
         if key not in _KEYS[name]:
-            raise UsageError(f"there is no key {key!r} in the section {name}: allowed are {_listed(_KEYS[name])}")
+            raise UsageError(f"there is no key {key!r} in the section {name}: allowed are {', '.join(_KEYS[name])}")
         if value is not None:
             yield from _entry(f"{name}.{key}", _KEYS[name][key], value)
 
@@ -103,13 +105,3 @@ def _entry(key: str, flag: str | tuple[str, str], value: object) -> Iterator[str
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         raise UsageError(f"{key} is {value!r}: give one number or one text")
     yield from (flag, str(value))
-
-
-def _choice(name: str, value: object) -> str:
-    if str(value).lower() not in _CONTROLLERS:
-        raise UsageError(f"{name} is {value!r}: allowed are {_listed(_CONTROLLERS)}")
-    return _CONTROLLERS[str(value).lower()]
-
-
-def _listed(names: Mapping[str, Any] | list[str]) -> str:
-    return ", ".join(names)

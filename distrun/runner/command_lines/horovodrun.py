@@ -8,9 +8,19 @@ from distrun.contract.settings import LOG_LEVELS
 from distrun.errors import UsageError
 from distrun.runner.command_lines import mpirun
 from distrun.runner.command_lines.config_file import words_of
-from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Program, Refused, Translation, flag
+from distrun.runner.command_lines.table import (
+    Becomes,
+    Flag,
+    Holds,
+    Ignored,
+    Program,
+    Refused,
+    Translation,
+    flag,
+    number,
+    one_of,
+)
 from distrun.runner.command_lines.translate import translate
-from distrun.runner.command_lines.values import number, one_of
 
 _NO_CYCLE = Ignored("operations start when the last rank has submitted them, without a cycle to wait for")
 _HIERARCHICAL = "what crosses hosts does so once per host always"

@@ -21,13 +21,7 @@ _MOST_HIDDEN = 1 << 16  # ranks that --redirect applies to
 
 
 def job_options(options: dict[str, Any], request: LaunchRequest, plan: LaunchPlan, most: int) -> JobOptions:
-    """Return the options of the job, which concern only this process.
-
-    Args:
-        options: the options of the command line.
-        request: the request from the same options.
-        plan: the plan of the request.
-        most: the largest number of ranks that the job may have.
+    """Return the options of the job, which concern only this process. The job has at `most` this many ranks.
 
     Raises:
         UsageError: an option names impossible ranks, or lacks another option that it needs.

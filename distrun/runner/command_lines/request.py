@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import fields
 from typing import Any
 
 from distrun.errors import UsageError
@@ -25,51 +26,21 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         raise UsageError(
             "there is no command to start: give one after the options, as in distrun -np 2 python train.py"
         )
-    return LaunchRequest(
-        command=_command(options),
-        np=options["np"],
-        hosts=tuple(host_list(options)),
-        exports=options["exports"],
-        wdir=options["wdir"],
-        openmpi_env=options["openmpi_env"],
-        torchrun_env=options["torchrun_env"],
-        name=options["rdzv_id"] or "none",
-        slots=options["slots"],
-        ranks_per_host=options["ranks_per_host"],
-        oversubscribe=options["oversubscribe"],
-        map_by=options["map_by"],
-        bind_to=options["bind_to"],
-        report_bindings=options["report_bindings"],
-        share_gpus=options["share_gpus"],
-        stdin=_stdin_rank(options["stdin"]),
-        stall_warning=options["stall_warning"],
-        stall_timeout=options["stall_timeout"],
-        start_timeout=options["start_timeout"],
-        keepalive=options["keepalive"],
-        encrypt=options["encrypt"],
-        network=options["network"],
-        wire_dtype=options["wire_dtype"],
-        algorithm=options["algorithm"],
-        scalars=options["scalars"],
-        autotune=_autotune(options),
-        autotune_log=options["autotune_log_file"],
-        autotune_wire_dtypes=options["autotune_wire_dtypes"],
-        launcher=options["launcher"],
-        mpi_args=options["mpi_args"],
-        tf_config=options["tf_config"],
-        ps=options["ps"],
-        servers=options["servers"],
-        server_restarts=_server_restarts(options),
-        server_hosts=_server_hosts(options),
-        server_copies=_server_copies(options),
-        tag_output=options["tag_output"],
-        output_dir=options["output_dir"],
-        rank_filter=options["rank_filter"],
-        horovod=options["horovod"],
-        auto=options["auto"] is not None,
-        timeline=timeline_variables(options),
-        torch_backend=options["torch_backend"],
-    )
+    made = {
+        "command": _command(options),
+        "hosts": tuple(host_list(options)),
+        "name": options["rdzv_id"] or "none",
+        "stdin": _stdin_rank(options["stdin"]),
+        "autotune": _autotune(options),
+        "autotune_log": options["autotune_log_file"],
+        "server_restarts": _server_restarts(options),
+        "server_hosts": _server_hosts(options),
+        "server_copies": _server_copies(options),
+        "auto": options["auto"] is not None,
+        "timeline": timeline_variables(options),
+    }
+    same = {field.name for field in fields(LaunchRequest)} & options.keys()  # as the user gives them
+    return LaunchRequest(**{**{name: options[name] for name in same}, **made})
 
 
 def _autotune(options: dict[str, Any]) -> bool:

@@ -11,11 +11,7 @@ class Connecting:
     """Hosts that become ready or are refused, each once."""
 
     def __init__(self, hosts: Collection[str], timeout: float) -> None:
-        """
-        Args:
-            hosts: the hosts.
-            timeout: the seconds of --start-timeout, for the user.
-        """
+        """`timeout` is that of --start-timeout, for the user."""
         self._steps = dict.fromkeys(hosts, "")
         self._timeout = timeout
         self._refusals: dict[str, str] = {}
@@ -41,13 +37,7 @@ class Connecting:
         return self._steps.pop(host, None) is not None
 
     def refuse(self, host: str, reason: str, status: int = 2) -> None:
-        """Note that a host cannot be used, though it may have been ready.
-
-        Args:
-            host: the host.
-            reason: why.
-            status: the exit status for it. 2 wins over others, since the user can correct that.
-        """
+        """Note that a host cannot be used, though it may have been ready. Status 2 wins: the user can correct that."""
         self._steps.pop(host, None)
         self._refusals[host] = reason
         self._status = 2 if 2 in (status, self._status) else status

@@ -46,13 +46,7 @@ class Discovery:
     """Runs the script every second, and posts changes."""
 
     def __init__(self, script: str, hosts: HostList, interval: float = INTERVAL, timeout: float = TIMEOUT) -> None:
-        """
-        Args:
-            script: its path, or a command line for the shell.
-            hosts: gets all hosts that are listed.
-            interval: seconds from one run to the next.
-            timeout: seconds that a run may take.
-        """
+        """`script` is a path, or a command line for the shell. A run may take `timeout` seconds."""
         self._script = script
         self._hosts = hosts
         self._interval = interval
@@ -63,12 +57,7 @@ class Discovery:
         self._thread: threading.Thread | None = None
 
     def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
-        """Start the thread.
-
-        Args:
-            post: called with `HostsFound` at first and when the list has changed.
-            say: called with errors, for the user. An error that repeats is reported once.
-        """
+        """Start the thread, which posts `HostsFound` at first and after changes. An error that repeats is said once."""
         self._thread = threading.Thread(target=self._watch, args=(post, say), name="distrun discovery", daemon=True)
         self._thread.start()
 

@@ -30,16 +30,6 @@ class Hosts:
         make_starter: Callable[[Iterable[str]], Starter],
         post: Callable[[events.Event], None],
     ) -> None:
-        """
-        Args:
-            agents: the job's agents, which are added and removed here.
-            planner: plans the parts of hosts.
-            listed: the hosts that may be used, with the route to each.
-            job: the name of the job in the environment of its processes.
-            function: the pickled function of `distrun.run`. None: the job runs a command.
-            make_starter: returns what starts agents on some other hosts.
-            post: called with events for the thread that decides.
-        """
         self._agents = agents
         self._planner = planner
         self._listed = listed

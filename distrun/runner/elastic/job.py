@@ -15,7 +15,7 @@ from distrun.runner.decisions.elastic.options import UNLIMITED
 from distrun.runner.decisions.elastic.policy import ElasticPolicy
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.elastic.hosts import Hosts
-from distrun.runner.elastic.plan import ElasticPlan
+from distrun.runner.elastic.preparation import ElasticPlan
 from distrun.runner.elastic.processes import Processes
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.hosts.connector import Starter

@@ -14,14 +14,13 @@ from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
 from distrun.runner.decisions.elastic.options import UNLIMITED, ElasticOptions
-from distrun.runner.elastic.discovery import Discovery
+from distrun.runner.elastic.discovery import Discovery, HostSource
 from distrun.runner.elastic.host_list import HostList
-from distrun.runner.elastic.plan import ElasticPlan
 from distrun.runner.planning import python_command
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import place, with_slots
-from distrun.runner.planning.plan import LaunchPlan
+from distrun.runner.planning.placement import count, place, with_slots
+from distrun.runner.planning.plan import LaunchPlan, describe
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.prepare import (
     check_plan,
@@ -79,14 +78,39 @@ def _cooldown(text: str | None) -> tuple[float, float] | None:
     return shortest, longest
 
 
+@dataclass(frozen=True)
+class ElasticPlan:
+    """An elastic job as it is started."""
+
+    first: LaunchPlan
+    """The first generation as far as it is known. Only its name, size, notes and launcher are used."""
+    planner: ElasticPlanner
+    options: ElasticOptions
+    hosts: HostList
+    slots: dict[str, int]
+    """host -> slots, of the hosts that may be used at the start"""
+    discovery: HostSource | None = None
+    """The source of hosts that changes them. None: they stay as they are."""
+
+    def describe(self, inherited: Mapping[str, str]) -> str:
+        """Return the plan as text, without secrets. Variables that are as in `inherited` are left out.
+
+        Raises:
+            UsageError: the script that lists the hosts fails.
+        """
+        limits = self.options
+        most = "" if limits.max_np == UNLIMITED else f" to {limits.max_np}"
+        size = f"{count(limits.np, 'rank')}, from {limits.min_np}{most} later on"
+        within = "" if limits.restart_window is None else f" within {limits.restart_window:g} s"
+        failures, spares = count(limits.max_restarts, "failure"), count(limits.spares, "spare")
+        lines = [f"elastic: {size}; {failures}{within}; {spares} per host"]
+        if self.discovery is not None:
+            lines.append(f"hosts now: {','.join(map(str, self.discovery.list_hosts())) or 'none'}")
+        return "\n".join([describe(self.first, inherited), *lines])
+
+
 def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: float, ssh: SshOptions) -> ElasticPlan:
     """Check a request against this machine and plan it.
-
-    Args:
-        request: the user's request, as of any job.
-        elastic: what makes the job elastic.
-        grace: seconds from SIGTERM to SIGKILL.
-        ssh: how to reach other hosts.
 
     Raises:
         UsageError: the request cannot be met.
@@ -120,16 +144,6 @@ def plan_hosts(
     launcher: str,
 ) -> ElasticPlan:
     """Return the plan of an elastic job whose first hosts are known.
-
-    Args:
-        request: what is to run.
-        hosts: the first hosts, with their slots.
-        np: the number of ranks at first.
-        options: the limits.
-        listed: gets these hosts.
-        context: the facts of the launcher, with the routes to the hosts.
-        grace: seconds from SIGTERM to SIGKILL.
-        launcher: how agents are started.
 
     Raises:
         UsageError: the request cannot be met.
@@ -201,12 +215,7 @@ def _horovods_timeout() -> float | None:
 
 
 def _hosts(request: LaunchRequest, default: int) -> list[Host]:
-    """Return the hosts with their slots, which are enough for the ranks at the start.
-
-    Args:
-        request: the request.
-        default: the slots of this machine if no host is listed.
-    """
+    """Return the hosts, or this machine, with their slots, which are enough for the ranks at the start."""
     given = with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe)
     bare = 1 if request.hosts else default
     placed = {host.name: ranks for host, ranks in place(given, request.np, bare, oversubscribe=request.oversubscribe)}

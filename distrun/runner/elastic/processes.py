@@ -17,11 +17,6 @@ class Processes:
     """Sends agents the frames about processes. A process keeps its number while its rank changes."""
 
     def __init__(self, agents: Agents, planner: ElasticPlanner) -> None:
-        """
-        Args:
-            agents: the agents of the job, which change while it runs.
-            planner: plans processes and generations.
-        """
         self.members: tuple[Member, ...] = ()
         """The members of the present generation."""
         self._agents = agents
@@ -67,23 +62,13 @@ class Processes:
                 self._tell(process, Assignment(generation.number, environ, generation.reason))
 
     def start_early(self, expected: Generation, newcomers: Collection[int]) -> None:
-        """Start or activate processes for a generation whose members are not decided yet.
-
-        Args:
-            expected: the generation as it is likely to be.
-            newcomers: the processes. When it begins they get an `Assignment`, as all members do.
-        """
+        """Start or activate newcomers for a likely generation. They get an `Assignment` when one begins."""
         environs = self._world_of(expected).environs
         early = [member for member in expected.members if member.process in newcomers]
         self._start(expected, {member.process: provisional(environs[member.rank]) for member in early})
 
     def start_spares(self, hosts: Mapping[int, str], modules: Iterable[str]) -> None:
-        """Start spares, which import modules until they are activated.
-
-        Args:
-            hosts: process -> host.
-            modules: the names of the modules.
-        """
+        """Start spares, which import modules until they are activated."""
         defaults = {} if self._world is None else self._world[1].defaults
         for process, host in hosts.items():
             self._spares.add(process)

@@ -5,9 +5,8 @@ host in an SSH channel, and `job_steps` on another node of a Slurm allocation by
 
 An agent is such a program. `local`, `ssh` and `srun` start agents and explain how they ended, and `remote` holds what
 the latter two have in common, such as the handshake (`introduction`). `connector` starts the agents of many hosts at
-once. `agent_client` is the launcher's end of an agent: two threads that turn frames into events. `stdin` forwards the
-launcher's standard input to one rank, and `options` are the command-line options about hosts. `runner.job` owns the
-agents, and the doctor runs its probes with the same programs.
+once. `agent_client` is the launcher's end of an agent: two threads that turn frames into events. `options` are the
+command-line options about hosts. `runner.job` owns the agents, and the doctor runs its probes with the same programs.
 
 Hosts may also call the launcher. In `joining` they meet at a listener, and become agents of the launcher there. In
 `nodes` every host has a launcher of its own, and these meet at the same listener.

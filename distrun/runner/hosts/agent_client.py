@@ -5,6 +5,8 @@ Agents are started in different ways (`local`, `ssh`, `srun`, `joining`). To thi
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from queue import Empty, SimpleQueue
@@ -14,7 +16,7 @@ from distrun.errors import LaunchError
 from distrun.runner.decisions import events
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.exits import RankExit
-from distrun.runner.protocol.frames import WINDOW, Frame, FrameDecoder, FrameKind, split_payload
+from distrun.runner.protocol.frames import CHUNK, WINDOW, Frame, FrameDecoder, FrameKind, split_payload
 from distrun.runner.protocol.handshake import HostInfo
 from distrun.runner.protocol.keepalive import PER_TIMEOUT
 
@@ -143,10 +145,25 @@ class AgentClient:
             self.send(Frame.number(FrameKind.ACK, self._unacknowledged))
             self._unacknowledged = 0
 
-    def send_stdin(self, rank: int, data: bytes) -> None:
-        """Send a rank a piece of standard input, empty at its end. Blocks until the rank has taken the last piece."""
-        self._stdin_taken.acquire()
-        self.send(Frame(FrameKind.STDIN, rank, data))
+    def forward_stdin(self, rank: int, descriptor: int = 0) -> None:
+        """Start a thread that forwards what can be read from `descriptor`, and its end, to a rank."""
+
+        def pump() -> None:
+            # In the background of a terminal, reading it would stop the launcher. With the signal blocked, reading
+            # fails.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTTIN])
+            while True:
+                try:
+                    data = os.read(descriptor, CHUNK)
+                except OSError:
+                    data = b""
+                self._stdin_taken.acquire()  # until the rank has taken the last piece
+                self.send(Frame(FrameKind.STDIN, rank, data))
+                if not data:
+                    return
+
+        # A daemon thread ends with the process: nothing can wake a thread that reads a terminal.
+        threading.Thread(target=pump, name="distrun stdin", daemon=True).start()
 
     def pause(self, signum: int) -> None:
         """Let the agent stop its ranks by a signal, and stop the keepalive timeout on both sides."""

@@ -35,12 +35,7 @@ class Connector:
     """Starts the agents of remote hosts. Posts a `HostReady` or a `HostRefused` for each."""
 
     def __init__(self, plans: Iterable[AgentPlan], starter: Starter, post: Callable[[events.Event], None]) -> None:
-        """
-        Args:
-            plans: the remote hosts' parts of the plan.
-            starter: starts agents. `close` closes it.
-            post: is called with the events, by several threads.
-        """
+        """`plans` are the remote hosts' parts of the plan. Several threads call `post`. `close` closes `starter`."""
         self._starter = starter
         self._post = post
         self._plans = list(plans)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 
-from distrun.runner.hosts.program import pipes, read_some, remote_command, write_all
+from distrun.runner.hosts.program import ChildProgram, remote_command
 from distrun.runner.protocol.exits import NOT_FOUND
 from distrun.runner.protocol.handshake import AllocationOverError, HostError, explain_failed_start
 from distrun.runner.shipping.delivery import Opening
@@ -43,13 +43,7 @@ class JobSteps:
         self._steps: list[JobStep] = []
 
     def start(self, node: str, python: str, module: str, opening: Opening) -> JobStep:
-        """Run a module of distrun on a node.
-
-        Args:
-            node: the node.
-            python: the node's Python.
-            module: the module's name.
-            opening: the start of the program.
+        """Run a module of distrun on a node, by the node's `python`.
 
         Raises:
             HostError: srun cannot be started, or it is too late to start anything.
@@ -73,16 +67,11 @@ class JobSteps:
             step.release()
 
 
-class JobStep:
+class JobStep(ChildProgram):
     """A module of distrun in a job step. See `distrun.runner.hosts.program.Program` for the interface."""
 
     def __init__(self, command: list[str], environ: Mapping[str, str], python: str) -> None:
-        """Start the step.
-
-        Args:
-            command: the command line of srun.
-            environ: the environment of srun, and so of the task.
-            python: the Python of the node, for errors.
+        """Start the step by srun's command line. `environ` is for srun and the task, and `python` is for errors.
 
         Raises:
             HostError: srun is not installed.
@@ -92,32 +81,15 @@ class JobStep:
         self._killed = False
         self._stderr = os.memfd_create("distrun-srun")  # a file in memory never fills up as a pipe would
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=environ,
-                start_new_session=True,  # Ctrl-C on the terminal is for the launcher, which forwards it
-            )
+            super().__init__(command, stderr=self._stderr, env=environ)
         except OSError as error:
             os.close(self._stderr)
             raise HostError(f"srun cannot be started: {error.strerror}; load Slurm, or use --launcher ssh") from None
-        self._stdin, self._stdout = pipes(self._process)
-
-    def write(self, data: bytes) -> None:
-        """Send all of the data to the task's stdin."""
-        write_all(self._stdin.fileno(), data)
-
-    def end_input(self) -> None:
-        """Close the task's stdin."""
-        with suppress(OSError):
-            self._stdin.close()
 
     def read(self, timeout: float | None) -> bytes:
         """Return the next bytes from the task's stdout."""
         early, self._early = self._early, b""
-        return early or read_some(self._stdout.fileno(), timeout)
+        return early or super().read(timeout)
 
     def await_output(self, timeout: float) -> bool:
         """Wait until the task writes something, which `read` will return. False = it ends without output.
@@ -182,12 +154,6 @@ class JobStep:
         kind = AllocationOverError if _OVER.search(said) else HostError
         return kind(reason if not said or said in reason else f"{reason}; srun says: {said}")
 
-    def close(self) -> None:
-        """Close the streams. May be called twice."""
-        for stream in (self._stdin, self._stdout):
-            with suppress(OSError):
-                stream.close()
-
     def release(self) -> None:
         """Wait for srun's exit, and close everything."""
         self.wait()
@@ -196,15 +162,7 @@ class JobStep:
 
 
 def srun_command(slurm_job: str, node: str, python: str, module: str, code: str) -> list[str]:
-    """Return the command that runs a module of distrun on one node of a Slurm job, with all that the job has there.
-
-    Args:
-        slurm_job: the job's id.
-        node: the node.
-        python: the node's Python.
-        module: the module's name.
-        code: the code of the program's `Opening`.
-    """
+    """Return the command that runs a module of distrun on one node of a Slurm job, with all that the job has there."""
     return [
         "srun",
         f"--jobid={slurm_job}",

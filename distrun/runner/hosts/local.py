@@ -80,11 +80,7 @@ class LocalAgentProcess:
     def clean_up(self, pids: set[int]) -> None:
         """End the dead agent's descendants, which this process has adopted as their subreaper."""
         self._is_clean = descendants.end_all(pids, self._spare, self._marker)
-        if self._is_clean:
-            self._remove_files()
-
-    def _remove_files(self) -> None:
-        if self._scratch_environ:
+        if self._is_clean and self._scratch_environ:
             from distrun.runner.system import scratch
 
             scratch.remove_all(self._scratch_environ)

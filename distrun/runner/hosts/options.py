@@ -23,7 +23,18 @@ def _allow_ports(context: click.Context, parameter: click.Parameter, value: str 
         os.environ[PORTS] = value
 
 
-_CONNECTION_OPTIONS = (
+def giving(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that gives a command these options, which its help shows in this order."""
+
+    def give(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return give
+
+
+connection_options = giving(
     click.option(
         "--ports",
         metavar="FIRST-LAST",
@@ -51,16 +62,9 @@ _CONNECTION_OPTIONS = (
         help="Accept the keys of hosts never seen before, and add them to known_hosts.",
     ),
 )
+"""The options that `ssh_options` reads."""
 
-
-def connection_options(command: Command) -> Command:
-    """Give a command the options that `ssh_options` reads."""
-    for option in reversed(_CONNECTION_OPTIONS):
-        command = option(command)
-    return command
-
-
-_NODE_OPTIONS = (
+node_options = giving(
     click.option(
         "--nnodes",
         metavar="N",
@@ -96,16 +100,9 @@ _NODE_OPTIONS = (
         "seconds for more than MIN; is_host=1 or 0, whether this node hosts it.",
     ),
 )
+"""The options of `distrun.runner.hosts.nodes.options`."""
 
-
-def node_options(command: Command) -> Command:
-    """Give a command the options of `distrun.runner.hosts.nodes.options`."""
-    for option in reversed(_NODE_OPTIONS):
-        command = option(command)
-    return command
-
-
-_OUTPUT_OPTIONS = (
+output_options = giving(
     click.option("--output-dir", metavar="DIR", help="Also write what rank N prints to DIR/rank.N/stdout and stderr."),
     click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it."),
     click.option(
@@ -124,13 +121,7 @@ _OUTPUT_OPTIONS = (
     ),
     click.option("--local-rank-filter", metavar="RANKS", help="Show the output of these ranks of each host only: 0,2."),
 )
-
-
-def output_options(command: Command) -> Command:
-    """Give a command the options about what ranks print."""
-    for option in reversed(_OUTPUT_OPTIONS):
-        command = option(command)
-    return command
+"""The options about what ranks print."""
 
 
 def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:

@@ -13,7 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Any, Protocol
 
 from distrun.runner.protocol.exits import NOT_FOUND
 from distrun.runner.protocol.handshake import HostError, NoPythonError, explain_failed_start, find_first_frame
@@ -59,36 +59,63 @@ class Program(Protocol):
         """Close its streams."""
 
 
-class LocalProgram:
+class ChildProgram:
+    """A child process in a session of its own, so that Ctrl-C on the terminal does not reach it, with its streams."""
+
+    def __init__(self, command: list[str], **options: Any) -> None:
+        """Start `command`, with `options` as for `subprocess.Popen`. Raises OSError."""
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, **options)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+
+    def write(self, data: bytes) -> None:
+        """Send all of the data to its stdin."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._stdin.fileno(), rest) :]
+
+    def end_input(self) -> None:
+        """Close its stdin."""
+        with suppress(OSError):
+            self._stdin.close()
+
+    def read(self, timeout: float | None) -> bytes:
+        """Return the next bytes from its stdout."""
+        if timeout is not None:
+            poll = select.poll()  # unlike select, without a limit on the descriptor's number
+            poll.register(self._stdout, select.POLLIN)
+            if not poll.poll(timeout * 1000):
+                raise TimeoutError
+        return os.read(self._stdout.fileno(), 1 << 20)
+
+    def close(self) -> None:
+        """Close its streams. May be called twice."""
+        for pipe in (self._stdin, self._stdout):
+            with suppress(OSError):
+                pipe.close()
+
+
+class LocalProgram(ChildProgram):
     """A module of distrun in a child process. See `Program` for the interface."""
 
     python = sys.executable
 
     def __init__(self, module: str, stderr: int | None = None) -> None:
-        """Start `module` in a session of its own, so that Ctrl-C on the terminal does not reach it.
+        """Start `module`. Raises HostError: this Python cannot be started.
 
         Args:
             module: the module's name.
             stderr: where its stderr goes, as for `subprocess.Popen`. None = to this process's.
-
-        Raises:
-            HostError: this Python cannot be started.
         """
+        environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module],
-                # `-m` puts this directory first on sys.path: distrun is found where it was found here, and a select.py
-                # in the user's directory is not.
-                cwd=_PACKAGE_ROOT,
-                env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            )
+            # `-m` puts the current directory first on sys.path: distrun is found where it was found here, and a
+            # select.py in the user's directory is not.
+            super().__init__([sys.executable, "-m", module], cwd=_PACKAGE_ROOT, env=environ, stderr=stderr)
         except OSError as error:
             raise HostError(f"Python {sys.executable!r} cannot be started: {error.strerror}") from None
-        self._stdin, self._stdout = pipes(self._process)
 
     @property
     def pid(self) -> int:
@@ -103,19 +130,6 @@ class LocalProgram:
     def terminate(self) -> None:
         """Send it SIGTERM."""
         self._process.terminate()
-
-    def write(self, data: bytes) -> None:
-        """Send all of the data to its stdin."""
-        write_all(self._stdin.fileno(), data)
-
-    def end_input(self) -> None:
-        """Close its stdin."""
-        with suppress(OSError):
-            self._stdin.close()
-
-    def read(self, timeout: float | None) -> bytes:
-        """Return the next bytes from its stdout."""
-        return read_some(self._stdout.fileno(), timeout)
 
     def wait(self) -> int:
         """Wait for its exit. Kill it after a timeout."""
@@ -132,12 +146,6 @@ class LocalProgram:
     def kill(self) -> None:
         """Send it SIGKILL."""
         self._process.kill()
-
-    def close(self) -> None:
-        """Close its streams."""
-        for pipe in (self._stdin, self._stdout):
-            with suppress(OSError):
-                pipe.close()
 
 
 def first_frame(program: Program, deadline: float, stream: bytes = b"") -> tuple[bytes, bytes]:
@@ -174,34 +182,6 @@ def remote_command(python: str, module: str, code: str) -> list[str]:
     """Return the command that runs a module of distrun on another host.
 
     The current directory is not searched for modules. The module's name comes last, where lists of processes show it.
-
-    Args:
-        python: the Python of that host.
-        module: the module's name.
-        code: the code of an `Opening` of `runner.shipping.delivery`.
+    `code` is the code of an `Opening` of `runner.shipping.delivery`.
     """
     return [python, "-c", code, module]
-
-
-def pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    """Return the pipes of a process that was started with pipes for stdin and stdout."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    return process.stdin, process.stdout
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data to a descriptor that blocks."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
-def read_some(descriptor: int, timeout: float | None) -> bytes:
-    """Return the next bytes, none at the end. Raises TimeoutError when nothing comes within `timeout` seconds."""
-    if timeout is not None:
-        poll = select.poll()  # unlike select, without a limit on the descriptor's number
-        poll.register(descriptor, select.POLLIN)
-        if not poll.poll(timeout * 1000):
-            raise TimeoutError
-    return os.read(descriptor, 1 << 20)

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from distrun.host.endpoints import PORTS
@@ -27,35 +27,44 @@ if TYPE_CHECKING:
 _MARGIN = 0.5  # seconds for ending processes by SIGKILL, and for clocks
 
 
+@dataclass(frozen=True)
+class AgentTerms:
+    """The facts that are the same for all agents of a launch."""
+
+    job: str
+    """The job's name. The sweep finds by it what an agent leaves behind."""
+    keepalive: float
+    """Seconds without a frame after which an agent counts as gone, 0 = never."""
+    deadline: float
+    """When to give up starting, as `time.monotonic()`."""
+    delivery: Delivery = field(default_factory=Delivery)
+    """The things that a host gets if it lacks them."""
+    offer: SealOffer | None = None
+    """How to encrypt frames for agents, where others may read them. None = not at all."""
+
+
 class RemoteAgent(ABC):
     """An agent on another host. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
     def __init__(
         self,
         plan: AgentPlan,
-        job: str,
+        terms: AgentTerms,
         program: Program,
-        keepalive: float,
-        deadline: float,
-        delivery: Delivery | None = None,
         on_step: Callable[[str], None] = lambda step: None,
-        offer: SealOffer | None = None,
     ) -> None:
         """Run the handshake with an agent that has just been started.
 
         Args:
             plan: its part of the plan. The agent gets it later.
-            job: the job's name. The sweep finds by it what the agent leaves behind.
+            terms: what it has in common with other agents.
             program: the agent.
-            keepalive: seconds without a frame after which it counts as gone, 0 = never.
-            deadline: when to give up, as `time.monotonic()`.
-            delivery: what the host gets if it lacks it. None = the host has all, and asks for nothing.
             on_step: is called with what happens on the host.
-            offer: how to encrypt frames for the agent, where others may read them. None = not at all.
 
         Raises:
             HostError: the host cannot be used.
         """
+        keepalive, offer = terms.keepalive, terms.offer
         self.keepalive: float | None = keepalive or None
         # If the job continues without the agent, the agent must have ended its ranks before this side gives it up.
         # The last frame that it received may be younger, by an interval, than the last that this side received.
@@ -63,7 +72,7 @@ class RemoteAgent(ABC):
         margin = keepalive / PER_TIMEOUT + _MARGIN if self._is_outlived else 0.0
         self._timeout = keepalive + margin if keepalive else None
         self._host = plan.host
-        self._job = job
+        self._job = terms.job
         self._program = program
         self._has_timed_out = False
         self._is_paused = False
@@ -74,7 +83,7 @@ class RemoteAgent(ABC):
         if offer is not None:
             greeting = replace(greeting, sealing=offer.public, credential=offer.credential)
         hello = Frame(FrameKind.HELLO, payload=greeting.to_json()).encode()
-        self._introduction = introduce(program, delivery or Delivery(), hello, deadline, on_step)
+        self._introduction = introduce(program, terms.delivery, hello, terms.deadline, on_step)
         self._early = self._introduction.early
         self.host_info = HostInfo.from_json(self._introduction.payload)
         remark = check_compatibility(self.host_info, program.python)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from distrun.runner.hosts.job_steps import JobStep, JobSteps
 from distrun.runner.hosts.program import AGENT
-from distrun.runner.hosts.remote import RemoteAgent
+from distrun.runner.hosts.remote import AgentTerms, RemoteAgent
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.protocol.exits import signal_name
@@ -27,36 +27,17 @@ class SrunAgentProcess(RemoteAgent):
     def __init__(
         self,
         plan: AgentPlan,
-        job: str,
+        terms: AgentTerms,
         steps: JobSteps,
         python: str,
-        keepalive: float,
-        deadline: float,
-        delivery: Delivery,
         on_step: Callable[[str], None],
-        offer: SealOffer,
     ) -> None:
-        """Start the agent and run the handshake with it.
-
-        Args:
-            plan: its part of the plan. The agent gets it later.
-            job: the job's name.
-            steps: starts job steps.
-            python: the Python of the node.
-            keepalive: seconds without a frame after which it counts as gone, 0 = never.
-            deadline: when to give up, as `time.monotonic()`.
-            delivery: what the node gets if it lacks it.
-            on_step: is called with what happens on the node.
-            offer: how to encrypt frames for the agent, since srun's streams are not encrypted.
-
-        Raises:
-            HostError: the node cannot be used.
-        """
+        """Start the agent by `steps` and the node's `python`, and run the handshake with it. See `RemoteAgent`."""
         self._steps = steps
         self._python = python
-        self._step = steps.start(plan.host, python, AGENT, delivery.opening(job))
+        self._step = steps.start(plan.host, python, AGENT, terms.delivery.opening(terms.job))
         try:
-            super().__init__(plan, job, self._step, keepalive, deadline, delivery, on_step, offer)
+            super().__init__(plan, terms, self._step, on_step)
         except HostError as error:
             self._step.kill()
             raise self._step.refused(str(error)) from None
@@ -88,35 +69,16 @@ class SrunStarter:
     """Starts agents by srun. See `distrun.runner.hosts.connector.Starter` for the interface."""
 
     def __init__(self, job: str, options: SshOptions, start_timeout: float, delivery: Delivery) -> None:
-        """
-        Args:
-            job: the job's name. Slurm's job is the one in the environment.
-            options: the Python of the nodes and the keepalive timeout.
-            start_timeout: seconds until all agents must have started.
-            delivery: what nodes may get.
-        """
-        self._delivery = delivery
-        self._job = job
+        """As for `SshStarter`. Slurm's job is the one in the environment."""
         self._steps = JobSteps(os.environ)
         self._python = os.path.expanduser(options.python or sys.executable)
-        self._keepalive = options.keepalive
-        self._deadline = time.monotonic() + start_timeout
-        self._offer = SealOffer()
+        offer = SealOffer()  # srun's streams are not encrypted
+        self._terms = AgentTerms(job, options.keepalive, time.monotonic() + start_timeout, delivery, offer)
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SrunAgentProcess, str]:
         """Start the agent of a node."""
         on_step(f"starting {self._python} by srun")
-        process = SrunAgentProcess(
-            plan,
-            self._job,
-            self._steps,
-            self._python,
-            self._keepalive,
-            self._deadline,
-            self._delivery,
-            on_step,
-            self._offer,
-        )
+        process = SrunAgentProcess(plan, self._terms, self._steps, self._python, on_step)
         return process, process.note
 
     def close(self) -> None:

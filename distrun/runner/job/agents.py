@@ -22,12 +22,7 @@ class Agents(dict[str, AgentClient]):
         log: Callable[[str], None],
         adopted: Callable[[AgentClient], None] = lambda agent: None,
     ) -> None:
-        """
-        Args:
-            observer: is notified of the frames that agents send.
-            log: gets a line about each agent that is started.
-            adopted: is called with each agent, before its ranks start.
-        """
+        """`log` gets a line about each agent that is started, and `adopted` the agent before its ranks start."""
         super().__init__()
         self._adopted = adopted
         self._observer = observer

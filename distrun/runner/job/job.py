@@ -17,7 +17,6 @@ from distrun.runner.decisions import actions, events, signals
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import missing_module_remedy
 from distrun.runner.decisions.policy import Policy, State
-from distrun.runner.hosts import stdin
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.hosts.connector import Connector, Starter
 from distrun.runner.job.agents import Agents, usual_starter
@@ -209,7 +208,7 @@ class Job:
         for host, part in self._parts.items():
             self._agents[host].start_ranks(part, self._options.function)
         if self._options.stdin is not None:
-            stdin.forward(self._agents[self._host_of[self._options.stdin]], self._options.stdin)
+            self._agents[self._host_of[self._options.stdin]].forward_stdin(self._options.stdin)
 
     def _decide(self) -> None:
         while self._policy.state is not State.OVER:

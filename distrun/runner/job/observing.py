@@ -27,12 +27,7 @@ class Observing:
     def __init__(
         self, plan: LaunchPlan, options: JobOptions, rank_of: Callable[[int], int], say: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            plan, options: the plan and the options of the job.
-            rank_of: returns the current rank of a process.
-            say: prints a line for the user.
-        """
+        """`rank_of` returns the current rank of a process, and `say` prints a line for the user."""
         self._plan = plan
         self._rank_of = rank_of
         self._say = say
@@ -102,6 +97,7 @@ class Observing:
     def _watch(self, viewer: Viewer) -> Hub | None:
         """Show the job to `viewer`, and return its hub, or None if the job is over."""
         from distrun.runner.observation.live.hub import Hub
+        from distrun.runner.observation.observation import Observation
 
         with self._lock:
             if self._is_over:
@@ -112,21 +108,15 @@ class Observing:
             hub = Hub(self._plan, since=time.monotonic_ns())
             hub.add(viewer)
             if self._observation is None:
-                self._observation = self._begin(hub)
+                self._observation = Observation([hub], self._rank_of, self._say)
+                self._observation.start()
+                for agent in self._agents.values():
+                    self._observation.add(agent, _is_remote(agent))
             else:
                 self._observation.join(hub)
             hub.ask_stack = self._observation.ask_stack
             self._hub = hub
             return hub
-
-    def _begin(self, hub: Hub) -> Observation:
-        from distrun.runner.observation.observation import Observation
-
-        observation = Observation([hub], self._rank_of, self._say)
-        observation.start()
-        for agent in self._agents.values():
-            observation.add(agent, _is_remote(agent))
-        return observation
 
     def _unwatch(self, viewer: Viewer) -> None:
         """Disconnect `viewer`. Without viewers, the job is observed only as its options ask for."""
@@ -145,10 +135,6 @@ class Observing:
                 observation.release(agent)
         observation.abandon()
 
-    @property
-    def _command(self) -> str:
-        return shlex.join(self._plan.command)
-
     def _about(self) -> dict[str, object]:
         """Return the facts that `distrun ps` shows."""
         hub = self._hub
@@ -159,7 +145,7 @@ class Observing:
             "job": self._plan.job,
             "ranks": self._plan.size if latest is None else latest.size,
             "hosts": [*(host for host in planned if host in self._agents), *(self._agents.keys() - planned.keys())],
-            "command": self._command,
+            "command": shlex.join(self._plan.command),
             "steps_per_second": None if latest is None else latest.steps_per_second,
         }
 

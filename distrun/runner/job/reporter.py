@@ -29,14 +29,8 @@ class Reporter:
         name_of: Callable[[int], str],
         post: Callable[[events.Event], None],
     ) -> None:
-        """
-        Args:
-            options: the options of the job.
-            stdout, stderr: the sinks to print to.
-            files: additional files for all output.
-            rank_of: returns the current rank of a process.
-            name_of: returns the name of a process, such as `rank 3 on alpha`.
-            post: is called by the printing thread with an event when printing fails or is done.
+        """`rank_of` and `name_of` return a process's current rank, and its name, such as `rank 3 on alpha`. The others
+        are for the `Printer`.
         """
         self.stderr_tails = StderrTails()
         self.activities: dict[int, ActivityDescription] = {}

@@ -22,11 +22,7 @@ class Suspension:
     """Stops and resumes a job."""
 
     def __init__(self, agents: Mapping[str, AgentClient], signum: int = signal.SIGSTOP) -> None:
-        """
-        Args:
-            agents: the agents of the job by host, as they come and go.
-            signum: the signal that stops the ranks.
-        """
+        """`agents` are the job's by host, as they come and go, and `signum` is the signal that stops the ranks."""
         self._agents = agents
         self._signum = signum
         self._stopped = 0.0

@@ -81,11 +81,7 @@ def agent(**options: Any) -> int:
 
 
 def _key(around: Surroundings) -> bytes:
-    """Return the key that the hosts authenticate each other with.
-
-    Raises:
-        UsageError: there are several hosts, and no key is set.
-    """
+    """Return the key that the hosts authenticate each other with. Raises UsageError if several hosts have none."""
     if around.hosts == 1:
         return new_key()
     key = Settings.of(os.environ).key

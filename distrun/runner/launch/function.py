@@ -124,7 +124,8 @@ def run(
         verbose=verbose,
         notes=verbose,
         ssh=ssh,
-        function=_pickled(function, tuple(args), dict(kwargs or {})),
+        # After sys.path, so that the worker can import the modules of the call.
+        function=pickle.dumps(sys.path) + pickled_call(function, tuple(args), dict(kwargs or {})),
     )
     limits = {
         "min_np": min_np,
@@ -141,7 +142,12 @@ def run(
     options = replace(options, delivery=_delivery(ship, bootstrap, is_elastic))
     with _errors_about_arguments():
         job = _job(request, limits if is_elastic else None, options)
-    return _execute(job)
+    outcome = job.run()
+    if outcome.interrupted_by is not None:
+        _interrupt(outcome.interrupted_by)
+    if outcome.failure is not None:
+        _raise(outcome)
+    return [result_of(rank, outcome.results) for rank in range(outcome.size)]
 
 
 def _delivery(ship: str | Sequence[str], bootstrap: str | bool, is_elastic: bool) -> Delivery | None:
@@ -187,15 +193,6 @@ def _as_argument(option: re.Match[str]) -> str:
     return name if value is None else f"{name}={value}"
 
 
-def _execute(job: Job) -> list[Any]:
-    outcome = job.run()
-    if outcome.interrupted_by is not None:
-        _interrupt(outcome.interrupted_by)
-    if outcome.failure is not None:
-        _raise(outcome)
-    return [result_of(rank, outcome.results) for rank in range(outcome.size)]
-
-
 def _hosts(listed: str | None, file: str | None) -> list[Host]:
     if listed is not None:
         return parse_host_list(listed)
@@ -211,11 +208,6 @@ def _check_arguments(function: object, args: object, np: object) -> None:
         )
     if not (np is None or (isinstance(np, int) and np >= 1)):
         raise UsageError(f"np={np!r} is not a number of ranks: give 1 or more, or None for all slots")
-
-
-def _pickled(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """Return two consecutive pickles: sys.path, so that the worker can import the modules of the call, and the call."""
-    return pickle.dumps(sys.path) + pickled_call(function, args, kwargs)
 
 
 def _sink(stream: TextIO) -> Sink:

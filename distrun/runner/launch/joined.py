@@ -21,16 +21,19 @@ from distrun.runner.hosts.joining.join import join
 from distrun.runner.hosts.joining.joined_agent import JoinedStarter
 from distrun.runner.hosts.joining.listener import InterruptedByError, JoinListener
 from distrun.runner.hosts.joining.messages import End, Member
-from distrun.runner.hosts.joining.planning import plan_of
+from distrun.runner.hosts.joining.planning import LAUNCHER, plan_of
 from distrun.runner.job.job import Job
 from distrun.runner.job.options import JobOptions, Outcome
 from distrun.runner.output.sinks import DescriptorSink, Sink
+from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.prepare import check_plan, checked, chosen_settings, launch_context
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
+from distrun.runner.planning.ssh_config import Route
 from distrun.runner.system import machine
 
 if TYPE_CHECKING:
+    from distrun.runner.elastic.host_list import HostList
     from distrun.runner.elastic.preparation import ElasticRequest
 
 
@@ -87,7 +90,13 @@ def launch(
             members = join_listener.gather(None if elastic is None else elastic.min_np)
             context = replace(launch_context({}), job=job)
             if elastic is None:
-                prepared = _fixed_job(join_listener, members, request, context, make_options, grace, sinks)
+                plan = plan_of(members, request, context, grace)
+                if plan.size > 1:
+                    chosen_settings(request).check_backend(len(members))
+                plan = check_plan(request, plan, ())
+                options = make_options(plan, plan.size)
+                starter = JoinedStarter(join_listener, options.start_timeout)
+                prepared = Job(plan, options, *sinks, starter=starter)
             else:
                 prepared = _elastic_job(join_listener, members, request, elastic, context, make_options, grace, sinks)
         join_listener.check_interrupted()
@@ -133,25 +142,6 @@ def new_key() -> bytes:
     return secrets.token_bytes(32)
 
 
-def _fixed_job(
-    join_listener: JoinListener,
-    members: Sequence[Member],
-    request: LaunchRequest,
-    context: LaunchContext,
-    make_options: Callable[[LaunchPlan, int], JobOptions],
-    grace: float,
-    sinks: tuple[Sink, Sink],
-) -> Job:
-    """Return the job on a fixed set of hosts."""
-    plan = plan_of(members, request, context, grace)
-    settings = chosen_settings(request)
-    if plan.size > 1:
-        settings.check_backend(len(members))
-    plan = check_plan(request, plan, ())
-    options = make_options(plan, plan.size)
-    return Job(plan, options, *sinks, starter=JoinedStarter(join_listener, options.start_timeout))
-
-
 def _elastic_job(
     join_listener: JoinListener,
     members: Sequence[Member],
@@ -163,13 +153,59 @@ def _elastic_job(
     sinks: tuple[Sink, Sink],
 ) -> Job:
     """Return the elastic job, on hosts that may be replaced. Modules that only such a job needs are imported here."""
+    from distrun.runner.decisions.elastic.options import UNLIMITED
+    from distrun.runner.elastic.host_list import HostList
     from distrun.runner.elastic.job import ElasticJob
-    from distrun.runner.launch.joined_elastic import plan_elastic
+    from distrun.runner.elastic.preparation import check_elastic, elastic_limits, plan_hosts
 
-    plan = plan_elastic(join_listener, members, request, elastic, context, grace)
+    settings = chosen_settings(request)
+    check_elastic(request, settings)
+    own, hosts = members[0].name, _hosts(members)
+
+    def resolve(found: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
+        return list(found), {host.name: Route(host.name, host.name) for host in found if host.name != own}
+
+    np = sum(member.ranks for member in members)
+    limits = replace(elastic_limits(elastic, np, UNLIMITED, settings), discovers=True)
+    context = replace(context, routes=resolve(hosts)[1])
+    listed = HostList(resolve)
+    request = replace(request, hosts=tuple(hosts))
+    plan = plan_hosts(request, hosts, np, limits, listed, context, grace, LAUNCHER)
+    plan = replace(plan, discovery=JoinedHosts(join_listener, listed))
     options = make_options(plan.first, plan.options.max_np)
     starter = JoinedStarter(join_listener, options.start_timeout)
     return ElasticJob(plan, options, *sinks, make_starter=lambda names: starter)
+
+
+class JoinedHosts:
+    """The hosts that have joined, as a host source. See `distrun.runner.elastic.discovery.HostSource` for the
+    interface.
+    """
+
+    def __init__(self, join_listener: JoinListener, listed: HostList) -> None:
+        self._join_listener = join_listener
+        self._listed = listed
+
+    def start(self, post: Callable[[events.Event], None], say: Callable[[str], None]) -> None:
+        """Post the available hosts, now and whenever a host has joined or left."""
+
+        def tell() -> None:
+            post(events.HostsFound(self._listed.add(self.list_hosts())))
+
+        self._join_listener.watch(tell)
+        tell()
+
+    def close(self) -> None:
+        """Stop posting."""
+        self._join_listener.watch(lambda: None)
+
+    def list_hosts(self) -> list[Host]:
+        """Return the available hosts."""
+        return _hosts(self._join_listener.members())
+
+
+def _hosts(members: Sequence[Member]) -> list[Host]:
+    return [Host(member.name, member.ranks, gpus=member.gpus) for member in members]
 
 
 @contextmanager

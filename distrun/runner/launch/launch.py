@@ -50,7 +50,8 @@ def run(options: dict[str, Any]) -> int:
     if options["auto"] is not None and is_elastic(options):
         raise UsageError("--auto cannot be elastic: leave out --elastic and the options that imply it, or --auto")
     if options["auto"] == "explain":
-        return _explain(options)
+        # With the interpreter that would run the script.
+        return subprocess.run(launch_request(options).command, cwd=options["wdir"]).returncode
     check_shipping(options)
     nodes = _nodes(options)
     if nodes is not None and nodes.rendezvous is not None:
@@ -77,11 +78,6 @@ def run(options: dict[str, Any]) -> int:
         click.echo(describe(plan, os.environ))
         return 0
     return _execute(options, request, plan)
-
-
-def _explain(options: dict[str, Any]) -> int:
-    """Run `--auto explain` for a script, with the interpreter that would run the script."""
-    return subprocess.run(launch_request(options).command, cwd=options["wdir"]).returncode
 
 
 def _run_elastic(options: dict[str, Any], request: LaunchRequest) -> int:

@@ -15,39 +15,11 @@ from collections.abc import Iterable, Sequence
 
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
-from distrun.tracing.timeline.clock_bounds import ClockBounds
-from distrun.tracing.timeline.stragglers import Key
+from distrun.tracing.timeline.clock_bounds import Bounds, ClockBounds
+from distrun.tracing.timeline.travel import Key
 
 DRIFT = 50e-6
 """Seconds per second that two clocks may drift apart: crystals are accurate to about 20 ppm each."""
-
-
-_UNKNOWN = 1 << 62
-
-
-class Clock:
-    """Bounds of one host's clock, from its replies."""
-
-    def __init__(self) -> None:
-        self._bounds: tuple[int, int] | None = None  # least and most that it is ahead of the launcher's
-        self._at = 0  # the launcher's time that they are for
-
-    def note(self, asked: int, theirs: int, answered: int) -> None:
-        """Take a reply. All times are in nanoseconds: `asked` and `answered` by the launcher's clock, `theirs` by the
-        host's.
-        """
-        low, high = theirs - answered, theirs - asked
-        if self._bounds is not None:
-            drift = int(DRIFT * (answered - self._at))
-            low, high = max(low, self._bounds[0] - drift), min(high, self._bounds[1] + drift)
-            if low > high:  # one of the machines was suspended, and its clock stood still
-                low, high = theirs - answered, theirs - asked
-        self._bounds, self._at = (low, high), answered
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The least and the most that the host's clock can be ahead, at the last reply. Before any, (-2**62, 2**62)."""
-        return self._bounds or (-_UNKNOWN, _UNKNOWN)
 
 
 class Clocks:
@@ -56,7 +28,7 @@ class Clocks:
     def __init__(self) -> None:
         self.reference = ""
         """The host whose clock the errors of the others refer to: the launcher's own host, if it has ranks."""
-        self._asked: dict[str, Clock] = {}
+        self._asked: dict[str, Bounds] = {}  # from its replies, by remote host
         self._together = ClockBounds("", DRIFT)
         self._speakers: dict[str, int] = {}
         self._generations: dict[str, int] = {}
@@ -69,14 +41,14 @@ class Clocks:
     def add(self, host: str, is_remote: bool) -> None:
         """Add a host."""
         if is_remote:
-            self._asked[host] = Clock()
+            self._asked[host] = Bounds()
         if not self.reference or (not is_remote and self.reference in self._asked):
             self.reference, self._together = host, ClockBounds(host, DRIFT)
 
     def answered(self, host: str, asked: int, theirs: int, answered: int) -> None:
-        """Take a reply of a host."""
+        """Take a reply of a host: `asked` and `answered` by the launcher's clock, `theirs` by the host's."""
         if host in self._asked:
-            self._asked[host].note(asked, theirs, answered)
+            self._asked[host] = self._asked[host].tightened(theirs - answered, theirs - asked, answered, DRIFT)
 
     def learn(self, host: str, process: int, events: Iterable[Event], names: Sequence[str]) -> None:
         """Take new events of a process, in its host's time. One process per host is enough."""
@@ -108,9 +80,9 @@ class Clocks:
             return 0, 0
         theirs, ours = self._by_answers(host), self._by_answers(self.reference)
         low, high = theirs[0] - ours[1], theirs[1] - ours[0]
-        least, most = self._together.bounds(host) or (low, high)
+        least, most, _ = self._together.bounds(host)
         tight = max(low, least), min(high, most)
         return tight if tight[0] <= tight[1] else (low, high)  # else a machine was suspended
 
     def _by_answers(self, host: str) -> tuple[int, int]:
-        return self._asked[host].bounds if host in self._asked else (0, 0)
+        return self._asked[host][:2] if host in self._asked else (0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from distrun.tracing.reader import Event
 
@@ -20,10 +20,25 @@ class Source:
     host: str
 
 
-class Consumer(Protocol):
-    """Takes the events of a job, called by one thread. Times are in nanoseconds of the launcher's monotonic clock."""
+@dataclass(frozen=True)
+class JobEnd:
+    """The outcome of a job, for consumers."""
 
-    title: str
+    status: int
+    """Its exit status."""
+    failure_report: str = ""
+    """The report of the first failure, as printed. Empty = no failure."""
+    interrupted_by: int | None = None
+    """The signal that ended it. None = no signal."""
+
+
+class Consumer:
+    """Takes the events of a job, called by one thread. Times are in nanoseconds of the launcher's monotonic clock.
+
+    What a subclass does not override is ignored.
+    """
+
+    title = ""
     """The name of its product, for messages: `the timeline`."""
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
@@ -43,25 +58,5 @@ class Consumer(Protocol):
     def tick(self, now: int) -> None:
         """Take the current time. Called several times per second."""
 
-    def close(self, status: int) -> None:
-        """Complete the product: the job is over, with this exit status."""
-
-
-@dataclass(frozen=True)
-class JobEnd:
-    """The outcome of a job, for consumers."""
-
-    status: int
-    """Its exit status."""
-    failure_report: str = ""
-    """The report of the first failure, as printed. Empty = no failure."""
-    interrupted_by: int | None = None
-    """The signal that ended it. None = no signal."""
-
-
-@runtime_checkable
-class HearsEnding(Protocol):
-    """A consumer that also takes the outcome of the job, beyond the exit status."""
-
-    def ended(self, ending: JobEnd) -> None:
-        """Take the outcome. `close` is called next."""
+    def close(self, ending: JobEnd) -> None:
+        """Complete the product: the job is over."""

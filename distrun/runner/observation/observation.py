@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from distrun.runner.agent.observation import unpack_events
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.observation.clocks import Clocks
-from distrun.runner.observation.consumer import Consumer, HearsEnding, JobEnd, Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.tracing.reader import events, shifted, split_names
 
@@ -34,12 +34,7 @@ class Observation:
     def __init__(
         self, consumers: Sequence[Consumer], rank_of: Callable[[int], int], say: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            consumers: are called one after the other.
-            rank_of: returns the current rank of a process.
-            say: prints a line for the user.
-        """
+        """Args: `rank_of` returns the current rank of a process, and `say` prints a line for the user."""
         self._consumers = list(consumers)
         self._rank_of = rank_of
         self._say = say
@@ -58,8 +53,7 @@ class Observation:
         """Start the thread."""
         self._thread.start()
 
-    # Called by other threads
-    # -------------------------------------------------------------------------------------------------
+    # Called by other threads ------------------------------------------------------------------------------------------
 
     def add(self, agent: AgentClient, is_remote: bool) -> None:
         """Request reports from an agent, whose ranks are about to start (the job's thread)."""
@@ -100,9 +94,6 @@ class Observation:
             asked, theirs = map(int, frame.payload.split())
             self._clocks.answered(agent.host, asked, theirs, time.monotonic_ns())
             return
-        if frame.kind is FrameKind.STACK:
-            self._queue.put(lambda: self._stack_told(frame))
-            return
         self._queue.put(lambda: self._take(agent.host, frame))
 
     def output(self, rank: int, data: bytes) -> None:
@@ -116,8 +107,7 @@ class Observation:
         if self._thread.ident is not None:  # it was not started if the job could not start
             self._thread.join()
 
-    # The own thread
-    # -------------------------------------------------------------------------------------------------------
+    # The own thread ---------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -130,12 +120,7 @@ class Observation:
                 pass
             self._look_after_clocks()
             self._tell(lambda consumer: consumer.tick(time.monotonic_ns()))
-        self._tell(self._end)
-
-    def _end(self, consumer: Consumer) -> None:
-        if isinstance(consumer, HearsEnding):
-            consumer.ended(self._ending)
-        consumer.close(self._ending.status)
+        self._tell(lambda consumer: consumer.close(self._ending))
 
     def _look_after_clocks(self) -> None:
         if time.monotonic() < self._ask_at:
@@ -157,6 +142,11 @@ class Observation:
             sample |= {"time": sample["time"] - clock["offset"], "clock": clock}
             self._tell(lambda consumer: consumer.sample(host, sample))
             return
+        if frame.kind is FrameKind.STACK:
+            text = f"rank {self._rank_of(frame.process)} {frame.payload.decode(errors='replace')}"
+            for answer in self._stack_waiters.pop(frame.process, []):
+                answer(text)
+            return
         raw_names, records = unpack_events(frame.payload)
         names = self._names.setdefault(frame.process, [""])
         names += split_names(raw_names)
@@ -170,11 +160,6 @@ class Observation:
     def _stack_asked(self, agent: AgentClient, process: int, answer: Callable[[str], None]) -> None:
         self._stack_waiters.setdefault(process, []).append(answer)
         agent.send(Frame(FrameKind.STACK, process))
-
-    def _stack_told(self, frame: Frame) -> None:
-        text = f"rank {self._rank_of(frame.process)} {frame.payload.decode(errors='replace')}"
-        for answer in self._stack_waiters.pop(frame.process, []):
-            answer(text)
 
     def _tell(self, call: Callable[[Consumer], None]) -> None:
         for consumer in list(self._consumers):

@@ -115,9 +115,8 @@ def _report(options: Mapping[str, Any]) -> Observer:
 
 
 def _metrics(text: str) -> Observer:
-    from distrun.runner.observation.metrics.address import parse_address
     from distrun.runner.observation.metrics.consumer import Metrics
-    from distrun.runner.observation.metrics.server import Server
+    from distrun.runner.observation.metrics.server import Server, parse_address
 
     server = Server(*parse_address(text))
     return lambda plan, say: Metrics(server, plan, say)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -56,23 +57,6 @@ class Style:
         return (self.ranks is None or rank in self.ranks) and (rank, stream) not in self.hidden
 
 
-@dataclass(frozen=True)
-class _Output:
-    rank: int
-    stream: str
-    data: bytes
-    acknowledge: Callable[[int], None]
-
-
-class _Paint:
-    """A request to repaint the panel."""
-
-
-@dataclass(frozen=True)
-class _Last:
-    failure_report: str | None
-
-
 class Printer:
     """Prints the output of ranks and the launcher's lines, in its own thread."""
 
@@ -97,14 +81,15 @@ class Printer:
         self._style = style
         self._files = files
         self._post = post
-        self._queue: SimpleQueue[_Output | bytes | _Paint | _Last] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()  # what the thread does next
+        self._is_over = False
         self._splitters: dict[tuple[int, str], LineSplitter] = {}
         self._held_since: dict[tuple[int, str], float] = {}
         self._stampers: defaultdict[tuple[int, str], LineStamper] = defaultdict(LineStamper)
         self._closed: set[str] = set()
         self._panel = panel
         if panel is not None:
-            panel.on_request(lambda: self._queue.put(_Paint()))
+            panel.on_request(lambda: self._queue.put(self._paint))
         consoles = {sink.identity: Console(sink.is_terminal) for sink in (stdout, stderr)}
         self._consoles = {stream: consoles[sink.identity] for stream, sink in self._sinks.items()}
         self._thread = threading.Thread(target=self._run, name="distrun printer", daemon=True)
@@ -117,37 +102,30 @@ class Printer:
         """Print a rank's output to `stream`, "stdout" or "stderr", and acknowledge it when it is printed. Does not
         block.
         """
-        self._queue.put(_Output(rank, stream, data, acknowledge))
+        self._queue.put(partial(self._print, rank, stream, data, acknowledge))
 
     def say(self, text: str) -> None:
         """Print a line of the launcher on stderr, dimmed. Does not block."""
-        self._queue.put(self._stamp() + self._coloured("stderr", b"2", text.encode(errors="surrogateescape")))
+        line = self._stamp() + self._coloured("stderr", b"2", text.encode(errors="surrogateescape"))
+        self._queue.put(partial(self._say, line))
 
     def close(self, failure_report: str | None = None) -> None:
         """Print the remaining output, including unfinished lines, and the failure report last. Then post `Printed` and
         end the thread. Does not block.
         """
-        self._queue.put(_Last(failure_report))
+        self._queue.put(partial(self._finish, failure_report))
 
     def _run(self) -> None:
         try:
-            while not isinstance(item := self._next(), _Last):
-                if isinstance(item, bytes):
-                    self._say(item)
-                elif isinstance(item, _Output):
-                    self._print(item)
-                else:
-                    self._paint()
+            while not self._is_over:
+                self._next()()
                 self._show_unfinished(time.monotonic() - PARTIAL_LINE_TIMEOUT)
-            self._finish_lines()
-            if item.failure_report is not None:
-                self._say(item.failure_report.encode(errors="surrogateescape"))
         finally:
             if self._files is not None:
                 self._files.close()
             self._post(events.Printed())
 
-    def _next(self) -> _Output | bytes | _Paint | _Last:
+    def _next(self) -> Callable[[], None]:
         """Wait for the next item, and show lines that have been unfinished for too long meanwhile."""
         while self._held_since:
             wait = min(self._held_since.values()) + PARTIAL_LINE_TIMEOUT - time.monotonic()
@@ -157,25 +135,24 @@ class Printer:
                 self._show_unfinished(time.monotonic() - PARTIAL_LINE_TIMEOUT)
         return self._queue.get()
 
-    def _print(self, item: _Output) -> None:
+    def _print(self, rank: int, stream: str, data: bytes, acknowledge: Callable[[int], None]) -> None:
         if self._files is not None:
-            self._keep(self._files, item)
-        if self._style.shows(item.rank, item.stream):
-            key = item.rank, item.stream
+            self._keep(self._files, rank, stream, data)
+        if self._style.shows(rank, stream):
+            key = rank, stream
             splitter = self._splitters.setdefault(key, LineSplitter())
-            self._show(key, splitter.feed(item.data))
+            self._show(key, splitter.feed(data))
             if not splitter.has_partial:
                 self._held_since.pop(key, None)
-            elif self._style.prompts or self._sinks[item.stream].is_terminal:
+            elif self._style.prompts or self._sinks[stream].is_terminal:
                 self._held_since.setdefault(key, time.monotonic())
-        item.acknowledge(len(item.data))
+        acknowledge(len(data))
 
-    def _keep(self, files: RankFiles, item: _Output) -> None:
-        data = item.data
+    def _keep(self, files: RankFiles, rank: int, stream: str, data: bytes) -> None:
         if self._style.timestamps:
-            data = self._stampers[item.rank, item.stream].feed(data, self._stamp())
+            data = self._stampers[rank, stream].feed(data, self._stamp())
         try:
-            files.write(item.rank, item.stream, data)
+            files.write(rank, stream, data)
         except OSError as error:  # such as a full disk: the training matters more than a copy of its output
             self._files = None
             self._write("stderr", f"distrun: --output-dir is no longer written: {error.strerror}\n".encode())
@@ -188,8 +165,9 @@ class Printer:
     def _say(self, line: bytes) -> None:
         self._write("stderr", self._consoles["stderr"].end_line() + line + b"\n")
 
-    def _finish_lines(self) -> None:
-        """Show every unfinished line. With tags or times, which mark whole lines, also end it."""
+    def _finish(self, failure_report: str | None) -> None:
+        """Show every unfinished line, and the report. With tags or times, which mark whole lines, also end the line."""
+        self._is_over = True
         for key, splitter in self._splitters.items():
             if splitter.has_partial:
                 self._show(key, [splitter.flush()])
@@ -198,23 +176,23 @@ class Printer:
         for stream, console in self._consoles.items():
             if self._style.tags or self._style.timestamps:
                 self._write(stream, console.end_line())
+        if failure_report is not None:
+            self._say(failure_report.encode(errors="surrogateescape"))
 
     def _show(self, key: tuple[int, str], pieces: list[bytes]) -> None:
         rank, stream = key
         if self._panel is not None and self._panel.identity == self._sinks[stream].identity:
             pieces = self._panel.whole(key, pieces)
             if not pieces:
-                self._paint(only_news=True)
+                if self._panel.has_news:
+                    self._paint()
                 return
         tag = self._coloured(stream, _COLOURS[stream], self._style.tag(rank)) + b" " if self._style.tags else b""
         self._write(stream, self._consoles[stream].compose(key, self._stamp() + tag, pieces))
 
-    def _paint(self, only_news: bool = False) -> None:
-        """Repaint the panel, or with `only_news` only if output of ranks has changed it."""
-        if self._panel is None or (only_news and not self._panel.has_news):
-            return
+    def _paint(self) -> None:
         for stream in ("stderr", "stdout"):
-            if self._sinks[stream].identity == self._panel.identity:
+            if self._panel is not None and self._sinks[stream].identity == self._panel.identity:
                 self._write_to(stream, self._panel.around(b""))
                 return
 
@@ -222,13 +200,10 @@ class Printer:
         """Print the lines that the panel has kept, and remove the panel."""
         if self._panel is None:
             return
-        panel, self._panel = self._panel, None
-        left = panel.unfinished()
-        panel.show(())
-        for stream in ("stderr", "stdout"):
-            if self._sinks[stream].identity == panel.identity:
-                self._write_to(stream, panel.around(b""))
-                break
+        left = self._panel.unfinished()
+        self._panel.show(())
+        self._paint()
+        self._panel = None
         for key, text in left:
             self._show(key, [text])
 

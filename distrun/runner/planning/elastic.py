@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from distrun.contract.elastic.messages import SPARE
+from distrun.contract.elastic.variables import SPARE
 from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, format_endpoint
 from distrun.host.interfaces import matching
@@ -71,11 +71,7 @@ class ElasticPlanner:
         self._machines: dict[str, str] = {}  # machine -> the name of its latest host
 
     def part(self, host: Host, route: Route | None) -> AgentPlan:
-        """Return the part of the plan that the processes of `host` share.
-
-        Args:
-            host: the host, with its slots.
-            route: the way to reach it. None = it is this machine.
+        """Return the part of the plan that the processes of `host` share. Without a route it is this machine.
 
         Raises:
             UsageError: it has too few GPUs.
@@ -146,13 +142,7 @@ class ElasticPlanner:
     def _master_endpoint(
         self, hosts: Sequence[str], port: int, first: HostInfo
     ) -> tuple[MasterEndpoint, dict[str, dict[str, str]], dict[str, str]]:
-        """Return the master endpoint, and by host the default variables and the address.
-
-        Args:
-            hosts: the names of the hosts, beginning with rank 0's.
-            port: a free port on the first host.
-            first: the host info of the first host.
-        """
+        """Return the master endpoint, with this port of the first host, and by host the defaults and the address."""
         if len(hosts) == 1:
             return MasterEndpoint("127.0.0.1", port), {}, {hosts[0]: "127.0.0.1"}
         networks = Networks({host: self._infos[host].addresses for host in hosts}, self._network)

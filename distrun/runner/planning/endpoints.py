@@ -50,13 +50,7 @@ def completed(plan: LaunchPlan, host_info: Callable[[str], HostInfo], met: bool 
 
 
 def master_endpoint_at(info: HostInfo, interfaces: Sequence[Interface], port: int, host: str) -> MasterEndpoint:
-    """Return the endpoint where the ranks of several hosts meet.
-
-    Args:
-        info: the host info of rank 0's host.
-        interfaces: the interfaces of that host, the best first. See `Networks`.
-        port: a free port on that host, for other frameworks.
-        host: the name of that host.
+    """Return the endpoint where the ranks of several hosts meet, on rank 0's host with these interfaces, best first.
 
     Raises:
         UsageError: the host has no interface.

@@ -1,7 +1,8 @@
-"""Host lists and host files: parses text into hosts with their slots. Nothing here looks at a machine."""
+"""Host lists, with number ranges in Slurm's notation, and host files: parses text into hosts with their slots. Pure."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import socket
 from collections.abc import Iterable
@@ -9,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from distrun.errors import UsageError
 from distrun.host.numerals import MOST_SLOTS, whole_number
-from distrun.runner.planning.host_ranges import expand
 
 _ALLOWED = (
     f"allowed are NAME, NAME:SLOTS, USER@NAME:SLOTS and [IPV6]:SLOTS with SLOTS from 1 to {MOST_SLOTS}; "
@@ -29,6 +29,11 @@ _SLOTS = ("slots", "cpu", "count")
 _LIMITS = ("max_slots", "max-slots", "slots_max")  # on oversubscription in Open MPI, ignored here
 _BOM = "\ufeff"  # the byte order mark, which some editors write invisibly at the start of a file
 _GPU = re.compile(r"[A-Za-z0-9][\w/-]*", re.ASCII)  # 0   GPU-8a1b7c   MIG-77
+_MAX_HOSTS = 1 << 16  # so that a typo does not fill the memory
+# gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
+_ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+_PART = re.compile(r"([^\[\]]+)|\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -91,10 +96,6 @@ def _parse_entry(text: str) -> list[Host]:
 
 def parse_hostfile(text: str, file: str = "hostfile") -> list[Host]:
     """Parse the contents of a host file: one `NAME slots=N gpus=0,2` or `NAME:N` per line. `#` starts a comment.
-
-    Args:
-        text: the contents.
-        file: the file's name, for errors.
 
     Raises:
         UsageError: a line cannot be understood, or no line names a host.
@@ -169,3 +170,42 @@ def _slots(value: str, text: str) -> int:
     if slots is None:
         raise UsageError(f"{text!r} gives {value!r} slots: {_ALLOWED}")
     return slots
+
+
+def expand(text: str, remedy: str = "correct it") -> list[str]:
+    """Return the names in the list `text`: n1, n2, n07, gpu1-0, gpu1-1, ... for `n[1-2,07],gpu[1-2]-[0-1]`.
+
+    Raises:
+        UsageError: the text is not such a list.
+    """
+    elements = _ELEMENT.findall(text)
+    if not elements or ",".join(elements) != text:
+        raise _bad_list(text, remedy)
+    names: list[str] = []
+    for element in elements:
+        choices = [
+            [literal] if literal else _numbers(numbers, text, remedy)
+            for literal, numbers in _PART.findall(element.strip())
+        ]
+        names += itertools.islice(map("".join, itertools.product(*choices)), _MAX_HOSTS + 1 - len(names))
+        if len(names) > _MAX_HOSTS:
+            raise UsageError(f"the host list {text!r} has more than {_MAX_HOSTS} hosts: give a shorter one with -H")
+    return names
+
+
+def _numbers(text: str, whole: str, remedy: str) -> list[str]:
+    """Return the numbers in brackets, such as `01-04,07`, as text. Leading zeros set the width."""
+    numbers: list[str] = []
+    for word in text.split(","):
+        match = _RANGE.fullmatch(word)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last:
+            raise _bad_list(whole, remedy)
+        width = len(match[1]) if match and match[1].startswith("0") else 0
+        last = min(last, first + _MAX_HOSTS)
+        numbers += [str(number).zfill(width) for number in range(first, last + 1)]
+    return numbers
+
+
+def _bad_list(text: str, remedy: str) -> UsageError:
+    return UsageError(f"{text!r} is not a host list like node[01-04,07],login1: {remedy}")

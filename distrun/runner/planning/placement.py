@@ -81,21 +81,12 @@ def place(
             f"-np {np} asks for {max(slots)} ranks on one host, which takes at most {MOST_SLOTS}: lower -np, or give "
             "more hosts"
         )
-    counts = Counter(islice(_host_of_each_rank(slots, by_node), size))
+    counts = Counter(islice(host_of_each_rank(slots, by_node), size))
     return [(host, counts[index]) for index, host in enumerate(hosts) if counts[index]]
 
 
-def host_of_each_rank(counts: Sequence[int], by_node: bool = False) -> list[int]:
-    """Return the index of each rank's host, in rank order.
-
-    Args:
-        counts: the number of ranks on each host.
-        by_node: whether hosts take turns. Otherwise the ranks of a host follow each other.
-    """
-    return list(_host_of_each_rank(counts, by_node))
-
-
-def _host_of_each_rank(counts: Sequence[int], by_node: bool) -> Iterator[int]:
+def host_of_each_rank(counts: Sequence[int], by_node: bool = False) -> Iterator[int]:
+    """Return the index of each rank's host, in rank order. Hosts take turns, or their ranks follow each other."""
     hosts = range(len(counts))
     if not by_node:
         return (host for host in hosts for _ in range(counts[host]))

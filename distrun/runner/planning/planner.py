@@ -91,14 +91,7 @@ def master_address(placed: list[tuple[str, int]], context: LaunchContext) -> str
 def host_part(
     host: Host, ranks: int, request: LaunchRequest, context: LaunchContext, variables: CommonVariables
 ) -> AgentPlan:
-    """Return the part of the plan that the ranks of a host share, without the ranks.
-
-    Args:
-        host: the host.
-        ranks: the number of ranks that share its cores.
-        request: the user's request.
-        context: the facts about the launching process.
-        variables: `common_variables(request, context)`.
+    """Return the part of the plan that the ranks of a host, which share its cores, have in common, without the ranks.
 
     Raises:
         UsageError: the host has too few GPUs.
@@ -133,7 +126,7 @@ def _rank_plans(
     endpoint: MasterEndpoint,
 ) -> dict[str, list[RankPlan]]:
     """Return the plans of all ranks, by host and in rank order."""
-    order = host_of_each_rank([ranks for _, ranks in placed], request.map_by == "node")
+    order = list(host_of_each_rank([ranks for _, ranks in placed], request.map_by == "node"))
     slots = [0] * len(placed)
     places = []
     for node in order:

@@ -45,11 +45,6 @@ class CommandError(UsageError):
 def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -> LaunchPlan:
     """Check a request against this machine and plan it.
 
-    Args:
-        request: the user's request.
-        grace: seconds from SIGTERM to SIGKILL.
-        ssh: the flags for reaching other hosts.
-
     Raises:
         UsageError: the request cannot be met. A CommandError if that is because of the command.
     """
@@ -120,12 +115,29 @@ def _with_server_hosts(request: LaunchRequest, launcher: str, ssh: SshOptions, n
 def choose_launcher(request: LaunchRequest) -> tuple[str, Allocation | None]:
     """Return the program that starts ranks on other hosts, and the allocation that this process runs in.
 
+    The program is the requested one, else the one that fits: srun for nodes of this job's allocation, ssh for others.
+
     Raises:
         UsageError: the launcher that the user asks for cannot be used here.
     """
     is_stated = bool(request.hosts) and "SLURM_JOB_ID" not in os.environ
     allocated = None if request.nodes or is_stated else allocation.current(os.environ)
-    return _choose_launcher(request, allocated), allocated
+    in_slurm = allocated is not None and allocated.scheduler == "Slurm"
+    ours = () if allocated is None else allocated.hosts
+    strangers = {host.name for host in (*request.hosts, *request.server_hosts)} - {host.name for host in ours}
+    has_srun = shutil.which("srun") is not None
+    if request.mpi_args and request.launcher != "mpirun":
+        raise UsageError(f"--mpi-args {request.mpi_args!r} needs --launcher mpirun: no other launcher reads it")
+    if request.launcher == "srun" and not (in_slurm and has_srun):
+        lack = "a Slurm allocation: start distrun within salloc or sbatch" if has_srun else "srun: put it on PATH"
+        raise UsageError(f"--launcher srun needs {lack}, or use --launcher ssh")
+    if request.launcher == "srun" and strangers:
+        raise UsageError(
+            f"--launcher srun does not reach {', '.join(sorted(strangers))}: allowed are the hosts of {allocated}"
+        )
+    if request.launcher is not None:
+        return request.launcher, allocated
+    return ("srun" if in_slurm and has_srun and not strangers else "ssh"), allocated
 
 
 def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tuple[list[Host], dict[str, Route]]:
@@ -134,7 +146,10 @@ def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tupl
     Raises:
         UsageError: a host is listed with two accounts.
     """
-    return _resolve_nodes(hosts) if launcher == "srun" else _resolve_hosts(hosts, ssh)
+    if launcher != "srun":
+        return _resolve_hosts(hosts, ssh)
+    others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
+    return list(hosts), {name: Route(name, name) for name in others}  # srun needs only the names
 
 
 def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...]) -> LaunchPlan:
@@ -170,37 +185,6 @@ def checked(request: LaunchRequest) -> LaunchRequest:
     if chosen.horovod:
         request = replace(request, horovod=True)
     return request if request.wdir is None else replace(request, wdir=os.path.abspath(request.wdir))
-
-
-def _choose_launcher(request: LaunchRequest, allocated: Allocation | None) -> str:
-    """Return the requested launcher, else the one that fits: srun for nodes of this job's allocation, ssh for all
-    others.
-
-    Raises:
-        UsageError: the requested launcher cannot be used here.
-    """
-    in_slurm = allocated is not None and allocated.scheduler == "Slurm"
-    ours = () if allocated is None else allocated.hosts
-    strangers = {host.name for host in (*request.hosts, *request.server_hosts)} - {host.name for host in ours}
-    has_srun = shutil.which("srun") is not None
-    if request.mpi_args and request.launcher != "mpirun":
-        raise UsageError(f"--mpi-args {request.mpi_args!r} needs --launcher mpirun: no other launcher reads it")
-    if request.launcher == "srun" and not (in_slurm and has_srun):
-        lack = "a Slurm allocation: start distrun within salloc or sbatch" if has_srun else "srun: put it on PATH"
-        raise UsageError(f"--launcher srun needs {lack}, or use --launcher ssh")
-    if request.launcher == "srun" and strangers:
-        raise UsageError(
-            f"--launcher srun does not reach {', '.join(sorted(strangers))}: allowed are the hosts of {allocated}"
-        )
-    if request.launcher is not None:
-        return request.launcher
-    return "srun" if in_slurm and has_srun and not strangers else "ssh"
-
-
-def _resolve_nodes(hosts: Sequence[Host]) -> tuple[list[Host], dict[str, Route]]:
-    """Return nodes of a Slurm allocation, and routes to the nodes that srun must reach, which need only a name."""
-    others = [host.name for host in hosts if not allocation.is_own_node(os.environ, host.name)]
-    return list(hosts), {name: Route(name, name) for name in others}
 
 
 def chosen_settings(request: LaunchRequest) -> Settings:

@@ -74,21 +74,15 @@ def _split_script(command: Sequence[str], path: str | None, wdir: str) -> Python
     words = first.decode(errors="replace").removeprefix("#!").split() if first.startswith(b"#!") else []
     if words[:1] == ["/usr/bin/env"]:
         words = words[1:]
-    return split([*words, found, *command[1:]], path, wdir) if words and _is_python(words[0]) else None
-
-
-def _is_python(word: str) -> bool:
-    return _PYTHON.fullmatch(os.path.basename(word)) is not None
+    return (
+        split([*words, found, *command[1:]], path, wdir)
+        if words and _PYTHON.fullmatch(os.path.basename(words[0]))
+        else None
+    )
 
 
 def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) -> tuple[str, ...]:
-    """Return the command that runs a plain script in zero-line mode (`distrun.auto`).
-
-    Args:
-        command: the command of the plain script.
-        mode: the value of `--auto`.
-        path: the PATH that the command is searched on.
-        wdir: the directory that it runs in.
+    """Return the command that runs a plain script in zero-line mode (`distrun.auto`). For `path` see `split`.
 
     Raises:
         UsageError: the command is not a Python script.

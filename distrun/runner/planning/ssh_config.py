@@ -124,6 +124,7 @@ class SshSettings:
         hostname = str(found["hostname"])
         port = port or _number(found.get("port", "22"), "Port", 65535)
         alias = str(found.get("hostkeyalias", ""))
+        proxy = str(found.get("proxycommand", "none"))
         route = Route(
             name,
             hostname,
@@ -137,7 +138,7 @@ class SshSettings:
             self._strictness(found),
             self._timeout(found),
             str(found.get("addressfamily", "any")),
-            proxy_command=_proxy_command(found),
+            proxy_command=None if proxy.lower() == "none" else proxy,
             arguments=tuple(self._options.arguments) if is_target else (),
         )
         return replace(route, jump=self._jump(str(found.get("proxyjump", "none")), seen | {name}))
@@ -250,11 +251,6 @@ def _preamble(options: SshOptions) -> str:
             raise UsageError(f"--ssh-option {option!r} is not understood: allowed is KEY=VALUE with one of {allowed}")
         lines.append(f"{known[key.strip().lower()]} {value.strip()}\n")
     return "".join(lines)
-
-
-def _proxy_command(found: Mapping[str, str]) -> str | None:
-    command = found.get("proxycommand")
-    return None if command is None or command.lower() == "none" else command
 
 
 def _number(text: str, key: str, most: int) -> int:

@@ -31,11 +31,7 @@ class Blobs:
         return [entry for entry in wanted.values() if not os.path.exists(self.path(entry))]
 
     def store(self, entry: FileEntry, pieces: Iterable[bytes]) -> None:
-        """Store a file's content. Its digest is checked when it is used.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Store a file's content. Its digest is checked when it is used. Raises OSError."""
         half = os.path.join(self._shelf, f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
         try:
             with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

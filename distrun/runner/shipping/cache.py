@@ -66,15 +66,8 @@ def open_cache(environ: Mapping[str, str]) -> str:
 
 
 def fill(place: str, write: Callable[[str], None]) -> None:
-    """Create a folder atomically, so that it is never seen half filled. If another process has created it meanwhile,
-    that one stays.
-
-    Args:
-        place: the path of the folder.
-        write: fills an empty folder, whose path it gets.
-
-    Raises:
-        OSError: it cannot be written.
+    """Create a folder atomically, so that it is never seen half filled: `write` fills an empty one, whose path it gets.
+    If another process has created it meanwhile, that one stays. Raises OSError.
     """
     shelf = os.path.dirname(place)
     os.makedirs(shelf, mode=0o700, exist_ok=True)
@@ -93,11 +86,7 @@ def fill(place: str, write: Callable[[str], None]) -> None:
 
 
 def write_file(path: str, data: bytes, mode: int = 0o600) -> None:
-    """Write a file atomically, so that it is never seen half written.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a file atomically, so that it is never seen half written. Raises OSError."""
     half = os.path.join(os.path.dirname(path), f"{HALF}{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with naming(path), open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

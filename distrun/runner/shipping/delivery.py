@@ -53,11 +53,7 @@ class Delivery:
     """The folders that are shipped."""
 
     def opening(self, job: str = "") -> Opening:
-        """Return the start of an agent, which prepares its host, or without a job, of a probe, which does not.
-
-        Args:
-            job: the job's id. Empty = a probe.
-        """
+        """Return the start of an agent, which prepares its host, or without a job's id, of a probe, which does not."""
         tasks: dict[str, Any] = {}
         if job and self.requirements is not None:
             tasks["requirements"] = self.requirements
@@ -94,25 +90,20 @@ class Delivery:
                 case "contents":
                     yield from self.snapshots[question["tree"]].contents(question["digests"])
                 case _:
-                    raise HostError(f"it asks for {_shortened(question)}, which this launch does not bring")
+                    raise HostError(f"it asks for {reprlib.repr(dict(question))}, which this launch does not bring")
         except OSError as error:
             raise HostError(f"{error.filename} cannot be read here: {error.strerror}") from None
         except (KeyError, IndexError, TypeError):
-            raise HostError(f"it asks for {_shortened(question)}, which this launch does not have") from None
+            raise HostError(f"it asks for {reprlib.repr(dict(question))}, which this launch does not have") from None
 
 
 def opening_in(folders: Sequence[str]) -> Opening:
-    """Return the start of a program on a host that has been prepared. It looks in `folders`, and requests nothing.
+    """Return the start of a program on a host that has been prepared, which requests nothing.
 
-    Args:
-        folders: the folders with distrun that the host has reported. Empty = the same folder as here.
+    It looks in `folders`, which the host has reported, or without any, in the same folder as here.
     """
     path = [*folders[:1], *_first_folders(), *folders[1:]]
     return _opening({"path": path, "package": None, "needs": {}, "stage": "", "tasks": {}})
-
-
-def _shortened(question: Mapping[str, Any]) -> str:
-    return reprlib.repr(dict(question))
 
 
 def _opening(sent: Mapping[str, Any]) -> Opening:

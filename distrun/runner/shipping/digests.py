@@ -45,16 +45,7 @@ class Digests:
             }
 
     def of(self, name: str, path: str, found: os.stat_result) -> Content:
-        """Return the digest of a file's content, and its size.
-
-        Args:
-            name: its path below the folder.
-            path: its path.
-            found: its result of stat(2).
-
-        Raises:
-            OSError: it cannot be read.
-        """
+        """Return the digest of a file's content, and its size. `name` is its path below the folder. Raises OSError."""
         facts = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
         known = self._remembered.get(name)
         content = known[1] if known is not None and known[0] == facts else read_digest_and_size(path)

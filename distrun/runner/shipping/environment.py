@@ -76,13 +76,7 @@ def identity(requirements: list[str]) -> str:
 
 
 def go_on_in(python: str, path: list[str], module: str) -> NoReturn:
-    """Replace this process by the environment's Python, which runs a module of distrun.
-
-    Args:
-        python: the Python of the environment.
-        path: the folders with distrun.
-        module: the module's name.
-    """
+    """Replace this process by the environment's Python, which runs a module of distrun, found in `path`."""
     os.execv(python, [python, "-c", _INTERPRETER.format(path=path), module])
 
 
@@ -148,11 +142,7 @@ def _install(launcher: Launcher, place: str, requirements: list[str]) -> None:
 
 
 def _run(launcher: Launcher, command: list[str]) -> None:
-    """Run a program. It is killed when the launcher is gone or this process ends.
-
-    Raises:
-        _FailedError: it failed.
-    """
+    """Run a program. It is killed when the launcher is gone or this process ends. Raises _FailedError."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -45,11 +45,9 @@ class Rules:
     """Pairs of a folder, relative to the root of all paths, and the rules of its file."""
 
     def within(self, folder: str, text: str | None) -> Rules:
-        """Return the rules that apply in a folder whose .gitignore has the text `text` (None = no .gitignore).
+        """Return the rules that apply in a folder whose .gitignore has the text `text`, as from `read` (None = none).
 
-        Args:
-            folder: its path, relative to the root of all paths: empty for the root, otherwise with a `/` at its end.
-            text: the text of its .gitignore, as from `read`.
+        Its path is relative to the root of all paths: empty for the root, otherwise with a `/` at its end.
         """
         rules = parse(text or "")
         return Rules((*self.layers, (_bytewise(folder), rules))) if rules else self

@@ -86,15 +86,7 @@ def check_shipping(options: dict[str, Any]) -> None:
 
 
 def delivery(options: Mapping[str, Any], hosts_may_come: bool) -> Delivery | None:
-    """Return the delivery that the options ask for, or None. Folders are read here.
-
-    Args:
-        options: the options of the command line.
-        hosts_may_come: whether hosts may join the job later.
-
-    Raises:
-        UsageError: an option is not valid, or a folder or file cannot be read.
-    """
+    """Return the delivery that the options of the command line ask for, or None. See `deliver`."""
     if not options["ships"] and options["bootstrap"] is None and not options["no_bootstrap"]:
         return None
     return deliver(
@@ -123,7 +115,7 @@ def deliver(
         hosts_may_come: whether hosts may join the job later, which then get the folders in their present state.
 
     Raises:
-        UsageError: as in `delivery`.
+        UsageError: a value is not valid, or a folder or file cannot be read.
     """
     if bootstrap is not None and not brings_itself:
         raise UsageError("--bootstrap makes an environment with distrun in it, which --no-bootstrap forbids: give one")
@@ -163,11 +155,7 @@ def parse_ship(value: str) -> tuple[str, str]:
 
 
 def _check_targets(parsed: Sequence[tuple[str, str]]) -> None:
-    """Check that each folder on hosts is the target of one folder only: two would delete each other's files.
-
-    Raises:
-        UsageError: a target is given twice.
-    """
+    """Refuse two folders with one target on hosts, where they would delete each other's files."""
     seen: dict[str, str] = {}
     for here, to in parsed:
         place = os.path.normpath(to.removeprefix("~/")) if to else ""
@@ -177,11 +165,7 @@ def _check_targets(parsed: Sequence[tuple[str, str]]) -> None:
 
 
 def parse_size(text: str) -> int:
-    """Return a number of bytes.
-
-    Raises:
-        UsageError: the text is not a size.
-    """
+    """Return a number of bytes. Raises UsageError: the text is not a size."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
         raise UsageError(f"--ship-limit {text!r} is no size: give a number of bytes, or one with K, M or G, as in 2G")

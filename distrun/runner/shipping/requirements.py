@@ -59,11 +59,7 @@ def _split(value: str) -> list[str]:
 
 
 def _check(item: str, value: str) -> None:
-    """Refuse entries of a list that are not requirements from a package index.
-
-    Raises:
-        UsageError: `item` is an option of pip, or a path on this machine.
-    """
+    """Refuse an entry of a list that is not a requirement from a package index."""
     if item.startswith("-"):
         raise UsageError(f"--bootstrap={value}: {item!r} is an option of pip: write it into a requirements file")
     if _REFUSED.match(item) or item in (".", "..") or ("/" in item and "://" not in item):

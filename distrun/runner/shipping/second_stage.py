@@ -40,58 +40,44 @@ def prepare(
     """Bring what is missing, and put it on the search path. With an environment, continue in the environment's Python.
 
     Args:
-        launcher: the connection with the launcher.
         sent: the launcher's object. See `first_stage.main`.
         module: the name of the module that will run.
         is_same: whether the distrun that can be imported is the launcher's.
         lacks: the packages that distrun needs and that cannot be imported.
         is_intact: `first_stage.is_intact`.
     """
-    cache = ""
+    tasks, cache = sent["tasks"], ""
+    requirements = tasks.get("requirements")
+    paths: list[str] = []
     try:
         cache = open_cache(os.environ)
-        _prepare(launcher, cache, sent, module, is_same, lacks, is_intact)
+        if requirements is not None or not is_same:
+            paths.append(_brought(launcher, cache, "distrun", sent["package"], is_intact))
+            sys.path[:0] = paths
+        for name in lacks if requirements is None else ():
+            path = _brought(launcher, cache, name, sent["needs"][name], is_intact)
+            sys.path.append(path)
+            paths.append(path)
+            _check_import(launcher, name)
+        importlib.invalidate_caches()
+        shipped: dict[str, Any] = {"path": paths, "trees": []}
+        for number, tree in enumerate(tasks.get("trees", ())):
+            from distrun.runner.shipping.trees import receive
+
+            place = receive(launcher, cache, number, tree)
+            shipped["trees"] += [[name, place] for name in tree["names"]]
+        os.environ[_SHIPPED] = json.dumps(shipped)
+        launcher.tell(paths=paths)
+        if requirements is not None:
+            from distrun.runner.shipping.environment import go_on_in, make
+
+            python = make(launcher, cache, requirements)
+            launcher.tell(paths=paths, python=python)
+            go_on_in(python, paths, module)
     except CacheError as error:
         launcher.refuse(str(error))
     except OSError as error:
         launcher.refuse(explain(error, cache))
-
-
-def _prepare(
-    launcher: Launcher,
-    cache: str,
-    sent: dict[str, Any],
-    module: str,
-    is_same: bool,
-    lacks: list[str],
-    is_intact: Comparison,
-) -> None:
-    tasks = sent["tasks"]
-    requirements = tasks.get("requirements")
-    paths: list[str] = []
-    if requirements is not None or not is_same:
-        paths.append(_brought(launcher, cache, "distrun", sent["package"], is_intact))
-        sys.path[:0] = paths
-    for name in lacks if requirements is None else ():
-        path = _brought(launcher, cache, name, sent["needs"][name], is_intact)
-        sys.path.append(path)
-        paths.append(path)
-        _check_import(launcher, name)
-    importlib.invalidate_caches()
-    shipped: dict[str, Any] = {"path": paths, "trees": []}
-    for number, tree in enumerate(tasks.get("trees", ())):
-        from distrun.runner.shipping.trees import receive
-
-        place = receive(launcher, cache, number, tree)
-        shipped["trees"] += [[name, place] for name in tree["names"]]
-    os.environ[_SHIPPED] = json.dumps(shipped)
-    launcher.tell(paths=paths)
-    if requirements is not None:
-        from distrun.runner.shipping.environment import go_on_in, make
-
-        python = make(launcher, cache, requirements)
-        launcher.tell(paths=paths, python=python)
-        go_on_in(python, paths, module)
 
 
 def _brought(launcher: Launcher, cache: str, name: str, wanted: str, is_intact: Comparison) -> str:

@@ -229,14 +229,7 @@ def _check_limit(folder: str, sizes: Sequence[tuple[str, int]], limit: int, reme
 
 
 def too_large(folder: str, sizes: Sequence[tuple[str, int]], allowed: str, remedy: str) -> UsageError:
-    """Return the error about a folder that is too large.
-
-    Args:
-        folder: its path.
-        sizes: its files, with the size of each in bytes.
-        allowed: the limit, as text.
-        remedy: the remedy, besides .gitignore.
-    """
+    """Return the error about a folder with files of these sizes in bytes. `remedy` is the one besides .gitignore."""
     largest = sorted(sizes, key=lambda item: -item[1])[:_LARGEST]
     named = ", ".join(f"{path} ({format_size(size)})" for path, size in largest)
     return UsageError(

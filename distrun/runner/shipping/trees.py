@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 from distrun.runner.shipping.blobs import Blobs, read_digest
 from distrun.runner.shipping.cache import HALF, by_last_use, clear_half_written, discard_unused, fill, hold, write_file
@@ -72,19 +72,19 @@ class _Source:
     """Writes the files of a manifest, and requests damaged contents again."""
 
     def __init__(self, launcher: Launcher, blobs: Blobs, number: int) -> None:
-        self._launcher = launcher
+        self.launcher = launcher
         self._blobs = blobs
         self._number = number
 
     def fetch(self, files: list[FileEntry]) -> None:
         """Request contents from the launcher, and store them in the cache."""
-        pending = self._launcher.ask(ask="contents", tree=self._number, digests=[entry.digest for entry in files])
+        pending = self.launcher.ask(ask="contents", tree=self._number, digests=[entry.digest for entry in files])
         for entry in files:
 
             def pieces(left: int = entry.size) -> Iterator[bytes]:
                 nonlocal pending
                 while left:
-                    pending = pending or self._launcher.receive()
+                    pending = pending or self.launcher.receive()
                     piece, pending = pending[:left], pending[left:]
                     left -= len(piece)
                     yield piece
@@ -107,11 +107,7 @@ class _Source:
             if self._blobs.copy(entry, target):
                 return
             self.fetch([entry])
-        self.refuse(f"{entry.path} was damaged on its way, or while it was written to the cache: try again")
-
-    def refuse(self, problem: str) -> NoReturn:
-        """Report the reason why this host cannot be used, and exit."""
-        self._launcher.refuse(problem)
+        self.launcher.refuse(f"{entry.path} was damaged on its way, or while it was written to the cache: try again")
 
 
 def mirror(place: str, manifest: Manifest, source: _Source) -> None:
@@ -124,7 +120,7 @@ def mirror(place: str, manifest: Manifest, source: _Source) -> None:
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        source.refuse(f"{place} there is no folder, or not in one: name another by --ship DIR:REMOTE")
+        source.launcher.refuse(f"{place} there is no folder, or not in one: name another by --ship DIR:REMOTE")
     record = os.path.join(place, RECORD)
     with _locked(place):
         before = _shipped_before(record)
@@ -133,7 +129,7 @@ def mirror(place: str, manifest: Manifest, source: _Source) -> None:
             if _is_in(place, path):
                 _remove(os.path.join(place, path))
         if problem := _in_the_way(place, manifest, before):
-            source.refuse(f"{problem}: move that away there, or name another folder by --ship DIR:REMOTE")
+            source.launcher.refuse(f"{problem}: move that away there, or name another folder by --ship DIR:REMOTE")
         # Files count as shipped before they are written, in case this process is killed meanwhile.
         write_file(record, json.dumps(sorted(before.union(now))).encode("ascii"))
         for folder in manifest.folders:

@@ -18,26 +18,13 @@ _VARIABLES = ("TMPDIR", "TEMP", "TMP")
 
 
 def make(environ: Mapping[str, str], number: int) -> str | None:
-    """Create the folder of a process.
-
-    Args:
-        environ: the variables of the process, with DISTRUN_JOB.
-        number: the number of the process in the job.
-
-    Returns:
-        The folder, or None if it cannot be created.
-    """
+    """Create the folder of a process, whose variables are `environ`. Return it, or None if it cannot be created."""
     for folder in _folders(environ):
         path = folder / f"{_prefix(environ)}{number}"
         with suppress(OSError):
             path.mkdir(mode=0o700)
             return str(path)
     return None
-
-
-def remove(folder: str) -> None:
-    """Delete the folder of a process that is gone with all its descendants, as far as possible."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def remove_all(environ: Mapping[str, str]) -> None:
@@ -50,15 +37,11 @@ def remove_all(environ: Mapping[str, str]) -> None:
     if "DISTRUN_JOB" in environ:
         for prefix in map(Path, prefixes(environ)):
             for path in prefix.parent.glob(f"{prefix.name}*"):
-                remove(str(path))
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def prefixes(environ: Mapping[str, str]) -> list[str]:
-    """Return the possible prefixes of the paths of these folders.
-
-    Args:
-        environ: see `remove_all`.
-    """
+    """Return the possible prefixes of the paths of these folders. See `remove_all`."""
     return [str(folder / _prefix(environ)) for folder in _folders(environ)]
 
 

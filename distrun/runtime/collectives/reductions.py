@@ -165,25 +165,17 @@ def _submit(handle: Handle) -> Handle:
     return handle.engine.submit(handle)
 
 
-def _grouped(given: Sequence[Any], terms: Terms, start: Start) -> AnyHandle:
-    """Start an allreduce of a group into new arrays."""
+def _grouped(given: Sequence[Any], terms: Terms, start: Start, in_place: bool) -> AnyHandle:
+    """Start an allreduce of a group."""
     tensors = group_of(given)
     if set(map(type, tensors)) == PLAIN:
-        handle = plain.group_copied(tensors, terms, new_group)
+        handle = (
+            plain.group_in_place(tensors, terms, tensors) if in_place else plain.group_copied(tensors, terms, new_group)
+        )
         if handle is not None:
             return start(handle)
-    call = reduction_call("allreduce", *terms)
-    return grouped(tensors, call, lambda group, call: start(_allreduce_group(group, call, False)))
-
-
-def _grouped_in_place(given: Sequence[Any], terms: Terms, start: Start) -> AnyHandle:
-    tensors = group_of(given)
-    if set(map(type, tensors)) == PLAIN:
-        handle = plain.group_in_place(tensors, terms, tensors)
-        if handle is not None:
-            return start(handle)
-    call = reduction_call("allreduce", *terms)
-    return grouped(tensors, call, lambda group, call: start(_allreduce_group(group, call, True)), taken_in_place)
+    call, take = reduction_call("allreduce", *terms), taken_in_place if in_place else taken
+    return grouped(tensors, call, lambda group, call: start(_allreduce_group(group, call, in_place)), take)
 
 
 def grouped_allreduce_async(
@@ -195,7 +187,7 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Start an allreduce of several tensors and return at once."""
-    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit)
+    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit, False)
 
 
 def grouped_allreduce_async_(
@@ -207,7 +199,7 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> AnyHandle:
     """Start an allreduce of several tensors in place and return at once."""
-    return _grouped_in_place(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit)
+    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _submit, True)
 
 
 def grouped_allreduce(
@@ -223,7 +215,7 @@ def grouped_allreduce(
     Returns:
         The reduced arrays, in the order of `tensors`, as views of one new buffer per dtype.
     """
-    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
+    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run, False).wait()
 
 
 def grouped_allreduce_(
@@ -235,7 +227,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[Array]:
     """Reduce several tensors in place as one operation."""
-    return _grouped_in_place(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run).wait()
+    return _grouped(tensors, (name, op, prescale_factor, postscale_factor, process_set), _run, True).wait()
 
 
 # Reducescatter --------------------------------------------------------------------------------------------------------

@@ -56,12 +56,7 @@ class _Trial:
     """This process as a rank of a trial."""
 
     def __init__(self, channel: socket.socket | None, is_first: bool, is_pruned: bool) -> None:
-        """
-        Args:
-            channel: the control channel, or None if it is not open in this process.
-            is_first: whether this is rank 0, whose values count.
-            is_pruned: whether trials are pruned, so that the launcher sends verdicts.
-        """
+        """`channel` is None if it is not open in this process. `is_first`: this is rank 0, whose values count."""
         self._channel = channel
         self._is_first = is_first
         self._is_pruned = is_pruned
@@ -73,17 +68,15 @@ class _Trial:
         if self._channel is None:
             return
         if self._is_first:
-            self._send(self._channel, Report(self._reports, value, self._reports if step is None else step))
+            message = Report(self._reports, value, self._reports if step is None else step)
+            try:
+                self._channel.send(encode(message))
+            except OSError as error:
+                raise LaunchError(f"the launcher of the sweep is gone ({error.strerror})") from None
         if self._is_pruned:
             self._await_verdict(self._channel)
             if not self._verdict.goes_on:
                 raise TrialPruned
-
-    def _send(self, channel: socket.socket, message: Report) -> None:
-        try:
-            channel.send(encode(message))
-        except OSError as error:
-            raise LaunchError(f"the launcher of the sweep is gone ({error.strerror})") from None
 
     def _await_verdict(self, channel: socket.socket) -> None:
         while self._verdict.goes_on and self._verdict.number < self._reports:

@@ -13,6 +13,7 @@ from distrun.errors import UsageError
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
 from distrun.runtime.process_sets.process_set import ProcessSet
+from distrun.runtime.process_sets.process_sets import decided
 from distrun.runtime.world import world
 
 _formed: weakref.WeakSet[ProcessSet] = weakref.WeakSet()  # in this world
@@ -45,10 +46,7 @@ def form(ranks: Iterable[int], name: str) -> ProcessSet:
         )
     number = 0
     if world.size() > 1:
-        request = Request(FORM_PROCESS_SET, f"process set {name}", "int64", (members,))
-        handle = Handle(world.engine(), request, ())
-        handle.engine.run(handle).wait()
-        number = handle.given
+        number = decided(FORM_PROCESS_SET, f"process set {name}", members)
     process_set.number = number
     process_set.process_set_id = -1 - number  # negative, so never the number of a registered set
     _formed.add(process_set)

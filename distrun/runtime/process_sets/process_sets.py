@@ -74,6 +74,13 @@ def add_process_set(process_set: ProcessSet | Iterable[int] | Rule) -> ProcessSe
     return register(process_set, process_set.ranks_of(world.size()))
 
 
+def decided(kind: str, name: str, shape: tuple[int, ...]) -> int:
+    """Run an operation on process sets, whose only shape is `shape`. Return the set's number in requests."""
+    handle = Handle(world.engine(), Request(kind, name, "int64", (shape,)), ())
+    handle.engine.run(handle).wait()
+    return handle.given  # type: ignore[no-any-return]
+
+
 def register(process_set: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
     """Register a set with these `ranks`, which are in rising order. See `add_process_set`."""
     is_absent = bool(ranks) and not 0 <= ranks[0] <= ranks[-1] < world.size()
@@ -81,9 +88,7 @@ def register(process_set: ProcessSet, ranks: tuple[int, ...]) -> ProcessSet:
         raise UsageError(f"ProcessSet({list(ranks)}): the job has ranks 0 to {world.size() - 1}")
     number = _number_of_equal(process_set, ranks)
     if number is None and ranks and not is_absent:
-        handle = Handle(world.engine(), Request(ADD_PROCESS_SET, ADD_PROCESS_SET, "int64", (ranks,)), ())
-        handle.engine.run(handle).wait()
-        number = handle.given
+        number = decided(ADD_PROCESS_SET, ADD_PROCESS_SET, ranks)
     process_set._ranks = ranks
     process_set.is_absent = is_absent
     process_set.number = number or 0
@@ -106,15 +111,14 @@ def _number_of_equal(process_set: ProcessSet, ranks: tuple[int, ...]) -> int | N
     for process_set_id, known in _registered.items():
         if known is not _host_set and tuple(known.ranks or ()) == ranks and not known.is_absent:
             if process_set.rule is None and known.rule is None and world.generation() == 1:
-                name = f"the one with process_set_id {process_set_id}" if process_set_id else _GLOBAL
+                name = (
+                    f"the one with process_set_id {process_set_id}" if process_set_id else "distrun.global_process_set"
+                )
                 raise UsageError(
                     f"ProcessSet({list(ranks)}): there is a process set of these ranks already, {name}: use it"
                 )
             return known.number
     return None
-
-
-_GLOBAL = "distrun.global_process_set"
 
 
 def host_set() -> ProcessSet:
@@ -142,10 +146,7 @@ def _register_host_set() -> None:
         places = Handle(world.engine(), Request("allgather", "process_sets.hosts", "int64", ((-1, 3),)), [own])
         places.engine.run(places).wait()
         ranks = local_ranks(places.outputs[0].reshape(-1, 3).tolist(), place.rank)
-        name = f"process set of the host of rank {ranks[0]}"
-        handle = Handle(world.engine(), Request(FORM_PROCESS_SET, name, "int64", (ranks,)), ())
-        handle.engine.run(handle).wait()
-        number = handle.given
+        number = decided(FORM_PROCESS_SET, f"process set of the host of rank {ranks[0]}", ranks)
     _host_set._ranks, _host_set.number, _host_set.is_absent = ranks, number, False
     _enter(_HOST, _host_set)
 
@@ -163,7 +164,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         NotInitializedError: before `init`.
         MismatchError: the ranks of the job want to remove different sets.
     """
-    engine = world.engine()
+    world.current()
     process_set_id = process_set.process_set_id
     if (
         process_set_id is None
@@ -173,8 +174,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         return False
     number = process_set.number
     if [known.number for known in _registered.values()].count(number) == 1:  # no other set shares it
-        handle = Handle(engine, Request(REMOVE_PROCESS_SET, REMOVE_PROCESS_SET, "int64", ((number,),)), ())
-        engine.run(handle).wait()
+        decided(REMOVE_PROCESS_SET, REMOVE_PROCESS_SET, (number,))
     del _registered[process_set_id]
     process_set.process_set_id = None
     _note(REMOVE_PROCESS_SET, process_set)

@@ -116,7 +116,8 @@ class Network:
         self._left: dict[int, str] = {}
         self.has_leaders = False
         """Whether the job has a control tree, where leaders pass messages on to other ranks."""
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why the job cannot continue, once that is certain."""
         self._suspicion: tuple[float, str] | None = None
         """The time when a broken stream counts as a failure unless a reason has arrived before, and the text for it."""
         self._streams: dict[int, Stream] = {}
@@ -144,7 +145,7 @@ class Network:
 
         def progress() -> None:
             connections_progress()  # first, since it may find that a rank is gone
-            if self._failure is None and waking_clock.now() >= companion.due:
+            if self.failure is None and waking_clock.now() >= companion.due:
                 companion.progress()
 
         self._companion, self.progress = companion, progress
@@ -259,7 +260,7 @@ class Network:
         return f"{who} is gone: {how}"
 
     def _fail(self, why: str) -> None:
-        self._failure = self._failure or why
+        self.failure = self.failure or why
         self.is_over = True
 
     def _suspect(self, peer: int, how: str) -> None:
@@ -270,15 +271,10 @@ class Network:
             timeout = 0.0 if how == SILENT else REASON_TIMEOUT
             self._suspicion = waking_clock.now() + timeout, text
 
-    @property
-    def failure(self) -> str | None:
-        """Why the job cannot continue, once that is certain, else None."""
-        return self._failure
-
     def trouble(self) -> str | None:
         """Return why an operation that has begun cannot complete, or None if no such reason is known."""
-        if self._failure is not None:
-            return self._failure
+        if self.failure is not None:
+            return self.failure
         if waking_clock.now() >= self._next_check:
             self._check_streams()
         if self._suspicion is not None and waking_clock.now() >= self._suspicion[0]:
@@ -328,7 +324,7 @@ class Network:
         if state == LEFT:
             message = _LEFT + _RANK.pack(self.rank) + f"{me} has left: {reason}".encode()[:_MAX_REASON]
         elif state == FAILED:
-            text = self._failure or f"{me} failed: {reason}"
+            text = self.failure or f"{me} failed: {reason}"
             message = _FAILED + text.encode()[:_MAX_REASON]
         else:
             return
@@ -349,7 +345,7 @@ class Network:
         if self._is_closed:
             return
         self._is_closed = True
-        if self._failure is not None:
+        if self.failure is not None:
             self.on_failure()
         deadline = time.monotonic() + (REASON_TIMEOUT if is_hurried else CLOSE_TIMEOUT)
         with select.epoll() as waiting:

@@ -28,10 +28,7 @@ _given: set[str] = set()  # the names of the variables in the present assignment
 def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | None) -> World:
     """Join the present generation, or the first later one whose ranks all join.
 
-    Args:
-        channel: the control channel.
-        ranks: see `bootstrap.join.join`.
-        over: why the present generation is over. None: it is not, or this is a new process without one.
+    `over` says why the present generation is over. None: it is not, or this is a new process without one.
 
     Raises:
         UsageError: a variable has an impossible value.
@@ -65,10 +62,7 @@ def join_assigned(channel: Channel, ranks: Sequence[int] | None, over: str | Non
 def say_ending(error: BaseException | None) -> None:
     """Tell the launcher that the script of this process has ended, if the process has ever opened its channel.
 
-    Args:
-        error: the exception that ended it, or None. An exception about a lost rank is not reported, since the failure
-            is
-            that rank's.
+    `error` is the exception that ended it, or None. One about a lost rank is not reported: the failure is that rank's.
     """
     channel = opened_channel()
     if channel is None or (error is not None and is_about_lost_rank(error)):

@@ -58,8 +58,7 @@ def rejoin(reason: str) -> None:
 
     Operations under way fail. Numberings go back to their state at `enroll`, and process sets are registered again.
 
-    Args:
-        reason: why: the text of the error that this rank has got, or of `planned`.
+    `reason` is the text of the error that this rank has got, or of `planned`.
 
     Raises:
         UsageError: the job is not elastic.

@@ -18,10 +18,6 @@ _horovods: HorovodTimeline | None = None
 def begin(chosen: Settings, topology: Topology) -> None:
     """Start recording, unless a recording is in progress.
 
-    Args:
-        chosen: the settings, which contain the file's name.
-        topology: this rank's place in the job.
-
     Raises:
         UsageError: the file cannot be written, or events are not recorded.
     """
@@ -46,10 +42,7 @@ def end() -> None:
 
 
 def begin_horovods(file: str, mark_cycles: bool, library: str, is_first: Callable[[], bool]) -> None:
-    """Let rank 0 write a timeline in Horovod's format. It replaces one that is being written.
-
-    Args:
-        file, mark_cycles, library, is_first: see `HorovodTimeline`.
+    """Let rank 0 write a timeline in Horovod's format. It replaces one that is being written. See `HorovodTimeline`.
 
     Raises:
         UsageError: the file cannot be written, or events are not recorded.

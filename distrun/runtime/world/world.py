@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from distrun.contract.elastic.channel import Channel
 
 log = logging.getLogger("distrun")
+if not log.handlers:  # the application has not configured it: send warnings to stderr, marked as distrun's
+    _handler = logging.StreamHandler()
+    _handler.setFormatter(logging.Formatter("distrun: %(message)s"))
+    log.addHandler(_handler)
+    log.propagate = False
 
 _lock = threading.Lock()
 _fail_lock = threading.RLock()  # keeps `_fail_if_over` from failing an engine that is being shut down
@@ -113,10 +118,6 @@ def join_world(ranks: Sequence[int] | None = None, variables: Mapping[str, str] 
 def begin_horovods_timeline(file: str, mark_cycles: bool) -> None:
     """Let rank 0 write a timeline in Horovod's format, until this process leaves the job.
 
-    Args:
-        file: the file's name.
-        mark_cycles: whether to mark when decisions of the coordinator arrive.
-
     Raises:
         UsageError: the file cannot be written, or events are not recorded.
     """
@@ -172,10 +173,8 @@ def _fail_if_over(channel: Channel) -> None:
 def enter_next(reason: str) -> None:
     """Leave the present generation of an elastic job, in any state, and join the next one.
 
-    Operations under way fail, here and on the other ranks, and their results are lost.
-
-    Args:
-        reason: why, for the launcher and the other ranks.
+    Operations under way fail, here and on the other ranks, and their results are lost. The launcher and the
+    other ranks are told the `reason`.
 
     Raises:
         LaunchError: the launcher is gone.
@@ -202,12 +201,9 @@ def shutdown() -> None:
 
 
 def leave(reason: str | None = None) -> None:
-    """Do what `shutdown` does, and give the other ranks a reason.
+    """Do what `shutdown` does, and give ranks that need this one a reason: `its function ended with ValueError: ...`.
 
-    Args:
-        reason: why this rank leaves, for ranks that need it: `its function ended with ValueError: ...`. None: its
-            script
-            has ended.
+    None: its script has ended.
 
     Raises:
         JobAbortedError: see `shutdown`.
@@ -358,15 +354,6 @@ def cross_size() -> int:
     return current().topology.cross_size
 
 
-def _prepare_log() -> None:
-    """Send warnings to stderr, marked as distrun's, unless the application has configured the `distrun` logger."""
-    if not log.handlers:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("distrun: %(message)s"))
-        log.addHandler(handler)
-        log.propagate = False
-
-
 def _adjust_log(chosen: settings.Settings) -> None:
     """Apply the log settings, if there are any."""
     if chosen.log_level:
@@ -374,6 +361,3 @@ def _adjust_log(chosen: settings.Settings) -> None:
         log.setLevel(names.get(chosen.log_level, chosen.log_level.upper()))
     for handler in log.handlers if chosen.log_time else ():
         handler.setFormatter(logging.Formatter("%(asctime)s distrun: %(message)s"))
-
-
-_prepare_log()

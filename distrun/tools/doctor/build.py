@@ -52,36 +52,25 @@ class Attempt:
     """Returns a remark about it, such as its version, or "". Raises NotThereError."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of an attempt."""
-
-    group: str
-    name: str
-    works: bool
-    text: str
-
-    def __str__(self) -> str:
-        words = f"{self.name} {self.text}" if self.works else f"{self.name}: {self.text}"
-        return f"    [{'X' if self.works else ' '}] {words.strip()}"
-
-
 def report(attempts: Sequence[Attempt] | None = None, verbose: bool = False) -> str:
-    """Try everything, as many attempts at a time as there are cores, and return the results as text.
+    """Try everything, or these attempts, as many at a time as there are cores, and return the results as text.
 
-    Args:
-        attempts: the attempts to make. None = all.
-        verbose: whether the whole reason is given where something does not work, instead of its last line.
+    With `verbose`, the whole reason is given where something does not work, instead of its last line.
     """
     attempts = ATTEMPTS if attempts is None else attempts
     tried = list(dict.fromkeys(attempt.try_it for attempt in attempts))  # some serve two entries
     results = dict(zip(tried, call_for_each(_result, tried, "check", os.cpu_count() or 1), strict=True))
-    found = [Outcome(attempt.group, attempt.name, *results[attempt.try_it]) for attempt in attempts]
     lines = [f"distrun {__version__}:"]
-    for group in dict.fromkeys(item.group for item in found):
+    for group in dict.fromkeys(attempt.group for attempt in attempts):
         lines += ["", f"Available {group}:"]
-        lines += [str(item if verbose or item.works else _shortened(item)) for item in found if item.group == group]
+        lines += [_line(item.name, *results[item.try_it], verbose) for item in attempts if item.group == group]
     return "\n".join(lines)
+
+
+def _line(name: str, works: bool, text: str, verbose: bool) -> str:
+    if works:
+        return f"    [X] {name} {text}".rstrip()
+    return f"    [ ] {name}: {text if verbose else ''.join(text.strip().splitlines()[-1:])}".rstrip()
 
 
 def _result(try_it: Callable[[], str]) -> tuple[bool, str]:
@@ -89,11 +78,6 @@ def _result(try_it: Callable[[], str]) -> tuple[bool, str]:
         return True, try_it()
     except NotThereError as error:
         return False, str(error)
-
-
-def _shortened(found: Outcome) -> Outcome:
-    last = found.text.strip().splitlines()[-1:]
-    return Outcome(found.group, found.name, found.works, "".join(last))
 
 
 def _output(*command: str, **environ: str) -> str:

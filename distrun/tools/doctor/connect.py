@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from typing import Protocol
 
 import paramiko
 
@@ -21,10 +20,10 @@ from distrun.tools.doctor.report import HostCheck, Status
 from distrun.tools.doctor.verdicts import family
 
 
-class Access(Protocol):
-    """The way to reach one host."""
+class Access:
+    """The way to reach one host. This one, to this machine, needs no steps."""
 
-    steps: tuple[str, ...]
+    steps: tuple[str, ...] = ()
     """The names of the steps before a Python can be started, in order."""
 
     def check(self, step: str) -> HostCheck:
@@ -33,6 +32,7 @@ class Access(Protocol):
         Raises:
             HostError: the step failed.
         """
+        raise NotImplementedError(step)
 
     def start(self, python: str) -> Program:
         """Start a probe, after all steps have succeeded.
@@ -40,29 +40,13 @@ class Access(Protocol):
         Raises:
             HostError: it cannot be started.
         """
+        return LocalProgram(PROBE, subprocess.DEVNULL)
 
     def close(self) -> None:
         """Close the connection."""
 
 
-class LocalAccess:
-    """Access to this machine, which needs no steps."""
-
-    steps: tuple[str, ...] = ()
-
-    def check(self, step: str) -> HostCheck:
-        """See `Access`. There are no steps to take."""
-        raise NotImplementedError(step)
-
-    def start(self, python: str) -> Program:
-        """See `Access`."""
-        return LocalProgram(PROBE, subprocess.DEVNULL)
-
-    def close(self) -> None:
-        """See `Access`."""
-
-
-class SshAccess:
+class SshAccess(Access):
     """Access by SSH. The second step makes the connection, and the later ones report how it went."""
 
     steps: tuple[str, ...] = ("name", "tcp", "host key", "login")
@@ -164,8 +148,11 @@ class SshAccess:
         return f"{key.get_name()} {known_hosts.fingerprint(key.asbytes())}"
 
 
-class SrunAccess:
-    """Access by a job step of this Slurm allocation. The job step that is checked is the one that runs the probe."""
+class SrunAccess(Access):
+    """Access by a job step of this Slurm allocation. The job step that is checked is the one that runs the probe.
+
+    `JobSteps`, which has started the job step, also ends it.
+    """
 
     steps: tuple[str, ...] = ("srun",)
 
@@ -195,6 +182,3 @@ class SrunAccess:
         """See `Access`."""
         assert self._step is not None
         return self._step
-
-    def close(self) -> None:
-        """See `Access`. `JobSteps`, which has started the job step, also ends it."""

@@ -10,12 +10,13 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from distrun.tools.doctor.machine_facts import installed_version
 
 _SMI_TIMEOUT = 15.0  # seconds for nvidia-smi, which is slow on a host with eight GPUs and no persistence daemon
 _QUERY = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
@@ -48,11 +49,6 @@ class Gpus:
     cupy: str = ""
     """The package that provides cupy, such as cupy-cuda12x. Empty = it is not installed."""
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Gpus:
-        """Return the GPUs from the output of `dataclasses.asdict`."""
-        return cls(**values)
-
 
 def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: str | None = None) -> Gpus:
     """Return the GPUs of this host.
@@ -80,7 +76,7 @@ def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: s
         [] if _is_virtual(root) else [place.name for place in places if _is_translated(root, place.name)],
         problem,
         cuda_version(load),
-        next((package for package in _CUPY_PACKAGES if _is_installed(package)), ""),
+        next((package for package in _CUPY_PACKAGES if installed_version(package)), ""),
     )
 
 
@@ -91,14 +87,6 @@ def cuda_version(load: Callable[[], Any]) -> int:
         if not load().cuDriverGetVersion(ctypes.byref(version)):
             return version.value
     return 0
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def peers(load: Callable[[], Any]) -> list[list[bool]] | None:
@@ -127,9 +115,8 @@ def _can_access(cuda: Any, one: int, other: int) -> bool:
 
 def nccl() -> str:
     """Return the version of the NCCL that a framework here would load, without importing a framework."""
-    for package in _NCCL_PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(package)
+    if version := next(filter(None, map(installed_version, _NCCL_PACKAGES)), ""):
+        return version
     try:
         library = ctypes.CDLL("libnccl.so.2")
         number = ctypes.c_int()

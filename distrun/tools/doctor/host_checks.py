@@ -11,10 +11,10 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.interfaces import Interface, matching
-from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
+from distrun.runner.protocol.handshake import HostError, check_compatibility
 from distrun.runner.system.installation import install_command
 from distrun.tools.doctor import verdicts
-from distrun.tools.doctor.connect import Access, LocalAccess
+from distrun.tools.doctor.connect import Access
 from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
 from distrun.tools.doctor.probe_client import ProbeClient
@@ -51,7 +51,7 @@ class HostChecks:
         self.commands = commands
         self.host = host
         self._access = access
-        self._is_local = isinstance(access, LocalAccess)
+        self._is_local = not access.steps
         self._options = options
         self._python = sys.executable if self._is_local else options.python
         self._refusal: HostError | None = None
@@ -112,39 +112,32 @@ class HostChecks:
         try:
             self.probe = ProbeClient(self._access.start(self._python), self._options.timeout)
         except HostError as error:
-            if "distrun is not installed" in str(error):  # so its Python works
+            if "distrun is not installed" in str(error):
                 self._refusal = error
-                return HostCheck("python", Status.OK, self._python)
-            if _OLDER.search(str(error)):
+            elif _OLDER.search(str(error)):
                 self._refusal = HostError(
                     "an older distrun is installed there, which has no doctor; "
                     f"run there {install_command(self._python)}"
                 )
-                return HostCheck("python", Status.OK, self._python)
-            raise
-        note = self._python_remark()
-        text = f"{self._python} ({self.probe.versions.python})"
+            else:
+                raise
+            return HostCheck("python", Status.OK, self._python)  # which works
+        answer = self.probe.versions
+        note = check_compatibility(answer, self._python, answer.distrun)
+        text = f"{self._python} ({answer.python})"
         if not note:
             return HostCheck("python", Status.OK, text)
         return HostCheck(
             "python", Status.WARNING, f"{text}: it {note}", remedy="give the path of another with --python"
         )
 
-    def _python_remark(self) -> str:
-        """Return a remark about the version of Python there, or ""."""
-        answer = self._answer()
-        return check_compatibility(answer, self._python, answer.distrun)
-
     def _distrun(self) -> HostCheck:
         if self._refusal is not None:
             raise self._refusal
-        answer = self._answer()
+        assert self.probe is not None
+        answer, note = self.probe.versions, self.probe.note
         check_compatibility(answer, self._python)
-        note = self._ask_ready().note
         return HostCheck("distrun", Status.OK, f"{answer.distrun} (the host {note})" if note else answer.distrun)
-
-    def _answer(self) -> HostInfo:
-        return self._ask_ready().versions
 
     def _directory(self) -> HostCheck:
         wdir = self._options.wdir
@@ -170,11 +163,11 @@ class HostChecks:
     # --- examining the host
 
     def _machine(self) -> HostCheck:
-        self.machine = MachineFacts.from_json(self._ask("machine", _SLOW))
+        self.machine = MachineFacts(**self._ask("machine", _SLOW))
         return verdicts.machine(self.machine)
 
     def _gpus(self) -> HostCheck:
-        self._gpus_found = Gpus.from_json(self._ask("gpus", _SLOW))
+        self._gpus_found = Gpus(**self._ask("gpus", _SLOW))
         return verdicts.gpus(self._gpus_found)
 
     @property
@@ -201,8 +194,5 @@ class HostChecks:
         return verdicts.software(self.machine)
 
     def _ask(self, what: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        return self._ask_ready().ask(what, timeout, **arguments)
-
-    def _ask_ready(self) -> ProbeClient:
         assert self.probe is not None
-        return self.probe
+        return self.probe.ask(what, timeout, **arguments)

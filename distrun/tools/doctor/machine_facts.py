@@ -7,7 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
@@ -44,11 +44,6 @@ class MachineFacts:
     slurm: str = ""
     """The output of `srun --version`. Empty = srun was not found."""
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> MachineFacts:
-        """Return the facts from the output of `dataclasses.asdict`."""
-        return cls(**values)
-
 
 def gather() -> MachineFacts:
     """Return the facts about this host."""
@@ -63,7 +58,7 @@ def gather() -> MachineFacts:
         _size("/dev/shm"),
         None if limit == resource.RLIM_INFINITY else limit,
         [list(item) for item in reachable(own_interfaces())],
-        _packages(),
+        {name: version for name in _PACKAGES if (version := installed_version(name))},
         _version("mpirun"),
         _version("srun"),
     )
@@ -77,14 +72,11 @@ def _size(path: str) -> int | None:
     return found.f_blocks * found.f_frsize
 
 
-def _packages() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+def installed_version(package: str) -> str:
+    """Return the version of an installed package, or "" if it is not installed."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return ""
 
 
 def _version(program: str) -> str:

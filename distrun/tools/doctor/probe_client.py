@@ -18,11 +18,7 @@ class ProbeClient:
     """The doctor's end of one probe."""
 
     def __init__(self, program: Program, timeout: float) -> None:
-        """Wait for the probe's first frame.
-
-        Args:
-            program: the probe, which has just been started. It is closed if it sends nothing.
-            timeout: seconds.
+        """Wait for the first frame of a probe that has just been started. It is closed if it sends nothing.
 
         Raises:
             HostError: no probe has started.
@@ -42,12 +38,7 @@ class ProbeClient:
             raise
 
     def ask(self, what: str, timeout: float, **arguments: Any) -> dict[str, Any]:
-        """Ask a question, and wait for the answer.
-
-        Args:
-            what: the name of a method of `probe.Probe`.
-            timeout: seconds.
-            arguments: the arguments of the method.
+        """Call the method `what` of `probe.Probe` with some arguments, and return the answer.
 
         Raises:
             HostError: the probe could not find it out, or does not answer. Then it is not asked again.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from distrun.tools.doctor.report import HostCheck, HostReport, LinkReport, Report, Status
 from distrun.tools.doctor.verdicts import family, gigabits
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.FAILED: "bold red", Status.NOT_TRIED: "dim"}
 _MAX_COLUMNS = 12  # hosts in a matrix: the links between more are listed
@@ -27,8 +28,9 @@ def _lines(report: Report) -> Iterator[str]:
             yield from _entry(step.status, step.name, _words(step))
     if report.links:
         yield "network"
+        width = max(len(_arrow(link)) for link in report.links)
         for link in report.links:
-            yield from _entry(link.status, _arrow(link), _words(link), width=_width(report))
+            yield from _entry(link.status, _arrow(link), _words(link), width)
     for note in report.notes:
         yield f"note: {note}"
     yield report.summary
@@ -61,36 +63,21 @@ def _arrow(link: LinkReport) -> str:
     return f"{link.source} -> {link.target}"
 
 
-def _width(report: Report) -> int:
-    return max(len(_arrow(link)) for link in report.links)
-
-
 def on_terminal(report: Report, console: Console) -> None:
     """Print the report as tables."""
-    for part in _parts(report):
-        console.print(part)
-
-
-def _parts(report: Report) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    yield _steps(report)
-    if report.links:
-        yield _matrix(report) if len(report.hosts) <= _MAX_COLUMNS else _list(report.links)
-        troubles = [link for link in report.links if link.status is not Status.OK]
-        if troubles and len(report.hosts) <= _MAX_COLUMNS:
-            yield _list(troubles)
+    console.print(_steps(report))
+    if report.links and len(report.hosts) <= _MAX_COLUMNS:
+        console.print(_matrix(report))
+        if troubles := [link for link in report.links if link.status is not Status.OK]:
+            console.print(_list(troubles))
+    elif report.links:
+        console.print(_list(report.links))
     for note in report.notes:
-        yield Text(f"note: {note}", style=_COLOURS[Status.WARNING])
-    status = Status.OK if report.ok else Status.FAILED
-    yield Text(report.summary, style=_COLOURS[status])
+        console.print(Text(f"note: {note}", style=_COLOURS[Status.WARNING]))
+    console.print(Text(report.summary, style=_COLOURS[Status.OK if report.ok else Status.FAILED]))
 
 
 def _steps(report: Report) -> RenderableType:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("host", "step", "", "found", box=box.SIMPLE_HEAD)
     for host in report.hosts:
         for number, step in enumerate(host.steps):
@@ -106,26 +93,15 @@ def _steps(report: Report) -> RenderableType:
 
 def _matrix(report: Report) -> RenderableType:
     """Return a table of Gbit/s and round trips. Rows send, and columns receive."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     hosts = list(dict.fromkeys(name for link in report.links for name in (link.source, link.target)))
     links = {(link.source, link.target): link for link in report.links}
-    table = Table("from \\ to, Gbit/s (round trip, us)", *map(_heading, hosts), box=box.SIMPLE_HEAD)
+    headings = [host.replace("[", "\\[") for host in hosts]  # or rich would read a style
+    table = Table("from \\ to, Gbit/s (round trip, us)", *headings, box=box.SIMPLE_HEAD)
     for source in hosts:
         cells = [links.get((source, target)) for target in hosts]
-        texts = [Text("" if link is None else _cell(link), style=_COLOURS[_status(link)]) for link in cells]
+        texts = [Text("") if link is None else Text(_cell(link), style=_COLOURS[link.status]) for link in cells]
         table.add_row(Text(source, style="bold"), *texts)
     return table
-
-
-def _heading(host: str) -> str:
-    return host.replace("[", "\\[")  # or rich would read it as a style
-
-
-def _status(link: LinkReport | None) -> Status:
-    return Status.OK if link is None else link.status
 
 
 def _cell(link: LinkReport) -> str:
@@ -136,10 +112,6 @@ def _cell(link: LinkReport) -> str:
 
 
 def _list(links: tuple[LinkReport, ...] | list[LinkReport]) -> RenderableType:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table("link", "", "found", box=box.SIMPLE_HEAD)
     for link in links:
         status = Text(link.status.value, style=_COLOURS[link.status])

@@ -19,7 +19,6 @@ arrives, if larger ones were found to be lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -29,6 +28,9 @@ from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
 
 FORMAT = 1
+_ENDS = {"source": "from", "target": "to", "source_address": "from_address", "target_address": "to_address"}
+_JSON_NAMES = _ENDS | {"name": "step", "round_trip": "round_trip_s", "bandwidth": "bytes_per_s"}
+"""The members of steps and links whose names differ from those of `HostCheck` and `LinkReport`."""
 
 
 class Status(str, Enum):
@@ -41,11 +43,6 @@ class Status(str, Enum):
 
 
 _GRAVITY = (Status.FAILED, Status.WARNING, Status.NOT_TRIED, Status.OK)
-
-
-def worst(statuses: Sequence[Status]) -> Status:
-    """Return the worst of several results, or OK if there are none."""
-    return min(statuses, key=_GRAVITY.index, default=Status.OK)
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,8 @@ class HostReport:
 
     @property
     def status(self) -> Status:
-        """The status of the worst step."""
-        return worst([step.status for step in self.steps])
+        """The status of the worst step, or OK if there are none."""
+        return min((step.status for step in self.steps), key=_GRAVITY.index, default=Status.OK)
 
 
 @dataclass(frozen=True)
@@ -90,15 +87,15 @@ class LinkReport:
     """The median round trip in seconds."""
     bandwidth: float | None = None
     """Bytes per second of one TCP connection."""
-    text: str = ""
-    command: str = ""
-    remedy: str = ""
     packets_sent: int | None = None
     """The number of packets of data in a transfer."""
     packets_lost: int | None = None
     """The number of these that had to be sent again."""
     largest_packet: int | None = None
     """The bytes of the largest packet that arrives, with headers, if larger ones do not. Otherwise None."""
+    text: str = ""
+    command: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ class Report:
             "ok": self.ok,
             "summary": self.summary,
             "hosts": [_host(host) for host in self.hosts],
-            "links": [_link(link) for link in self.links],
+            "links": [_members(link) for link in self.links],
             "notes": list(self.notes),
         }
 
@@ -157,34 +154,11 @@ def _host(host: HostReport) -> dict[str, Any]:
         "host": host.host,
         "local": host.local,
         "status": host.status.value,
-        "steps": [
-            {
-                "step": step.name,
-                "status": step.status.value,
-                "text": step.text,
-                "command": step.command,
-                "remedy": step.remedy,
-            }
-            for step in host.steps
-        ],
+        "steps": [_members(step) for step in host.steps],
         "machine": None if host.machine is None else asdict(host.machine),
         "gpus": None if host.gpus is None else asdict(host.gpus),
     }
 
 
-def _link(link: LinkReport) -> dict[str, Any]:
-    return {
-        "from": link.source,
-        "to": link.target,
-        "status": link.status.value,
-        "from_address": link.source_address,
-        "to_address": link.target_address,
-        "round_trip_s": link.round_trip,
-        "bytes_per_s": link.bandwidth,
-        "packets_sent": link.packets_sent,
-        "packets_lost": link.packets_lost,
-        "largest_packet": link.largest_packet,
-        "text": link.text,
-        "command": link.command,
-        "remedy": link.remedy,
-    }
+def _members(item: HostCheck | LinkReport) -> dict[str, Any]:
+    return {_JSON_NAMES.get(name, name): value for name, value in asdict(item).items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from distrun.contract.settings import BACKEND, current
@@ -13,16 +13,15 @@ from distrun.host.interfaces import parse_network
 from distrun.runner.hosts.job_steps import JobSteps
 from distrun.runner.hosts.ssh.ssh_transport import SshConnections, with_timeout
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.prepare import prepare
 from distrun.runner.planning.request import LaunchRequest
 from distrun.runner.planning.ssh_config import SshOptions
 from distrun.runner.system.fan_out import call_for_each
 from distrun.tools.doctor import verdicts
-from distrun.tools.doctor.connect import Access, LocalAccess, SrunAccess, SshAccess
+from distrun.tools.doctor.connect import Access, SrunAccess, SshAccess
 from distrun.tools.doctor.host_checks import CheckOptions, HostChecks
-from distrun.tools.doctor.network.checks import measure_all
-from distrun.tools.doctor.network.pair import ProbedHost
+from distrun.tools.doctor.network.pair import ProbedHost, measure_all
 from distrun.tools.doctor.report import HostReport, Report
 from distrun.tools.doctor.shell_commands import ShellCommands
 
@@ -62,8 +61,22 @@ def run(
     )
     plan = prepare(request, 0.0, ssh)
     options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout)
-    with closing(_Accesses(plan, ssh, options)) as accesses:
-        checks = [HostChecks(part.host, *accesses.to(part), options) for part in plan.agents]
+    with ExitStack() as shared:
+        connections = shared.enter_context(closing(SshConnections()))
+        steps = shared.enter_context(closing(JobSteps(os.environ))) if plan.launcher == "srun" else None
+
+        def check(part: AgentPlan) -> HostChecks:
+            if not part.remote:
+                return HostChecks(part.host, Access(), ShellCommands(None, sys.executable, wdir), options)
+            access: Access
+            if steps is not None:
+                access = SrunAccess(part.host, steps, options.python, timeout)
+                return HostChecks(part.host, access, ShellCommands(None, options.python, wdir, part.host), options)
+            route = with_timeout(plan.routes[part.host], max(0.1, timeout))
+            access = SshAccess(route, connections)
+            return HostChecks(part.host, access, ShellCommands(route, options.python, wdir), options)
+
+        checks = [check(part) for part in plan.agents]
         try:
             return _report(checks, network, on_progress)
         finally:
@@ -92,31 +105,3 @@ def _as_twin(report: HostReport, name: str) -> HostReport:
     return replace(
         report, steps=tuple(verdicts.twin(name) if step.name == "machine" else step for step in report.steps)
     )
-
-
-class _Accesses:
-    """Access to all hosts, with the connections and job steps that they share."""
-
-    def __init__(self, plan: LaunchPlan, ssh: SshOptions, options: CheckOptions) -> None:
-        self._plan = plan
-        self._ssh = ssh
-        self._options = options
-        self._connections = SshConnections()
-        self._steps = JobSteps(os.environ) if plan.launcher == "srun" else None
-
-    def to(self, part: AgentPlan) -> tuple[Access, ShellCommands]:
-        """Return the access to a host, and the commands for a person."""
-        options = self._options
-        if not part.remote:
-            return LocalAccess(), ShellCommands(None, sys.executable, options.wdir)
-        if self._steps is not None:
-            access = SrunAccess(part.host, self._steps, options.python, options.timeout)
-            return access, ShellCommands(None, options.python, options.wdir, part.host)
-        route = with_timeout(self._plan.routes[part.host], max(0.1, options.timeout))
-        return SshAccess(route, self._connections), ShellCommands(route, options.python, options.wdir)
-
-    def close(self) -> None:
-        """End all job steps and the connections to jump hosts."""
-        if self._steps is not None:
-            self._steps.close()
-        self._connections.close()

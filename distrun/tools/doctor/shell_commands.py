@@ -8,20 +8,14 @@ from shlex import quote
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.ssh_config import Route
 
-_GPUS = "nvidia-smi; nvidia-smi topo -p2p r"
+_BATCH = ("-o", "BatchMode=yes")
 
 
 class ShellCommands:
     """Commands for one host, to be typed on this machine."""
 
     def __init__(self, route: Route | None, python: str, wdir: str, node: str = "") -> None:
-        """
-        Args:
-            route: the route to the host by SSH, or None for this machine, or if srun reaches the host.
-            python: the host's Python.
-            wdir: the working directory of the ranks.
-            node: Slurm's name of the host if srun reaches it, else empty.
-        """
+        """`route` is None for this machine, and if srun reaches the host, whose name there is then `node`."""
         self._route = route
         home, rest = ("~/", python[2:]) if python.startswith("~/") else ("", python)
         self._python = home + quote(rest)
@@ -31,7 +25,7 @@ class ShellCommands:
     def step(self, name: str) -> str:
         """Return the command for a step, or "" if there is none."""
         commands: dict[str, Callable[[], str]] = {
-            "name": self._name,
+            "name": lambda: "" if self._route is None else f"getent ahosts {quote(self._route.hostname)}",
             "tcp": self._tcp,
             "host key": self._host_key,
             "login": lambda: self.there("true"),
@@ -41,7 +35,7 @@ class ShellCommands:
             "directory": lambda: self.there(f"ls -ld {quote(self._wdir)}"),
             "clock": lambda: f"date +%s.%N; {self.there('date +%s.%N')}",
             "machine": lambda: self.there("nproc; free -m; df -h /dev/shm; ulimit -v"),
-            "gpus": lambda: self.there(_GPUS),
+            "gpus": lambda: self.there("nvidia-smi; nvidia-smi topo -p2p r"),
             "network": lambda: self.there("ip -brief address"),
         }
         return commands[name]() if name in commands else ""
@@ -52,14 +46,7 @@ class ShellCommands:
             return f"srun --overlap --nodes=1 --ntasks=1 --nodelist={quote(self._node)} sh -c {quote(command)}"
         if self._route is None:
             return command
-        return f"{self._ssh()} {quote(command) if command != 'true' else command}"
-
-    def _ssh(self) -> str:
-        assert self._route is not None
-        return self._route.ssh("-o", "BatchMode=yes")
-
-    def _name(self) -> str:
-        return "" if self._route is None else f"getent ahosts {quote(self._route.hostname)}"
+        return f"{self._route.ssh(*_BATCH)} {quote(command) if command != 'true' else command}"
 
     def _tcp(self) -> str:
         route = self._route
@@ -78,7 +65,7 @@ class ShellCommands:
         if route is None:
             return ""
         if route.proxy_command is not None:
-            return self._ssh().replace("ssh ", "ssh -v ", 1) + " true"
+            return route.ssh(*_BATCH).replace("ssh ", "ssh -v ", 1) + " true"
         port = f"-p {route.port} " if route.port != 22 else ""
         scan = f"ssh-keyscan {port}{quote(route.hostname)}"
         if route.jump is not None:

@@ -60,8 +60,7 @@ def machine(found: MachineFacts) -> HostCheck:
 def twins(machines: Sequence[tuple[str, str]]) -> dict[str, str]:
     """Return the hosts that are the same machine as an earlier one, each with the earlier host's name.
 
-    Args:
-        machines: each host with a text that identifies its machine, empty if that is not known.
+    Each host comes with a text that identifies its machine, empty if that is not known.
     """
     first: dict[str, str] = {}
     return {host: name for host, text in machines if text and (name := first.setdefault(text, host)) != host}

@@ -85,13 +85,7 @@ class Client:
             ApiError: the cluster refuses it.
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        create = {
-            "ConfigMap": self._core.create_namespaced_config_map,
-            "Secret": self._core.create_namespaced_secret,
-            "Service": self._core.create_namespaced_service,
-            "Job": self._batch.create_namespaced_job,
-        }[kind]
-        made = self._call(f"create {kind} {name}", create, self.namespace, manifest)
+        made = self._call(f"create {kind} {name}", self._method("create", kind), self.namespace, manifest)
         return str(made.metadata.uid)
 
     def start_job(self, name: str) -> None:
@@ -105,12 +99,7 @@ class Client:
         Raises:
             ApiError: the cluster refuses it.
         """
-        delete = {
-            "ConfigMap": self._core.delete_namespaced_config_map,
-            "Secret": self._core.delete_namespaced_secret,
-            "Service": self._core.delete_namespaced_service,
-            "Job": self._batch.delete_namespaced_job,
-        }[kind]
+        delete = self._method("delete", kind)
         try:
             self._call(f"delete {kind} {name}", delete, name, self.namespace, propagation_policy="Background")
         except ApiError as error:
@@ -124,11 +113,11 @@ class Client:
 
     def job(self, name: str) -> Manifest | None:
         """Return a job, or None if it no longer exists. Raises ApiError."""
-        return self._read(f"read Job {name}", self._batch.read_namespaced_job, name)
+        return self._read("Job", name)
 
     def pod(self, name: str) -> Manifest | None:
         """Return a pod, or None if it no longer exists. Raises ApiError."""
-        return self._read(f"read Pod {name}", self._core.read_namespaced_pod, name)
+        return self._read("Pod", name)
 
     def log(self, pod: str) -> Iterator[bytes]:
         """Yield the log of a pod from its start, with the time before each line. Raises ApiError.
@@ -153,9 +142,14 @@ class Client:
         finally:
             response.release_conn()
 
-    def _read(self, what: str, method: Any, name: str) -> Manifest | None:
+    def _method(self, verb: str, kind: str) -> Any:
+        """Return the method of the package that does something with one object of a kind."""
+        api = self._batch if kind == "Job" else self._core
+        return getattr(api, f"{verb}_namespaced_{'config_map' if kind == 'ConfigMap' else kind.lower()}")
+
+    def _read(self, kind: str, name: str) -> Manifest | None:
         try:
-            return self._data(method, what, name)
+            return self._data(self._method("read", kind), f"read {kind} {name}", name)
         except ApiError as error:
             if error.code == NOT_FOUND:
                 return None

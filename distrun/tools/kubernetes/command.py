@@ -91,30 +91,17 @@ def _pod_job(options: dict[str, Any]) -> PodJob:
         more = shlex.split(options["agent_args"] or "")
     except ValueError as error:
         raise UsageError(f"--agent-args {options['agent_args']!r} cannot be split into words: {error}") from None
-    waits: tuple[str, ...] = ()
+    has_environment = options["bootstrap"] is not None
     # A pod's environment may take long to create. --agent-args come later on the command line, and may override this.
-    if options["bootstrap"] is not None:
-        waits = ("--start-timeout", f"{LONG_START_TIMEOUT:g}")
-    bundle = None
-    if options["ships"] or options["bootstrap"] is not None:
-        bundle = pack(options["ships"], options["bootstrap"], options["wdir"])
+    waits = ("--start-timeout", f"{LONG_START_TIMEOUT:g}") if has_environment else ()
+    is_brought = options["ships"] or has_environment
+    bundle = pack(options["ships"], options["bootstrap"], options["wdir"]) if is_brought else None
+    names = ("image", "command", "hosts", "gpus", "slots", "cpus", "memory", "namespace", "secret", "exports", "wdir")
+    given = {name: options[name] for name in (*names, "user", "gpu_resource", "python")}
     return PodJob(
-        image=options["image"],
-        command=command,
         name=options["name"] or default_name(command, secrets.token_hex(3)[:5]),
-        hosts=options["hosts"],
-        gpus=options["gpus"],
-        slots=options["slots"],
-        cpus=options["cpus"],
-        memory=options["memory"],
-        namespace=options["namespace"],
-        secret=options["secret"],
-        exports=options["exports"],
-        wdir=options["wdir"],
-        user=options["user"],
         is_writable=options["writable"],
-        gpu_resource=options["gpu_resource"],
         agent_options=(*(("--elastic",) if options["elastic"] else ()), *waits, *more),
         bundle=bundle,
-        python=options["python"],
+        **given,
     )

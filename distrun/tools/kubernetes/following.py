@@ -74,10 +74,7 @@ def run(client: Client, name: str, made: Sequence[Manifest]) -> int:
     stays, because its pods have the logs, and the other objects are deleted. The job is deleted if a signal ends this
     process, or if its pods cannot run. It keeps running if the cluster stops answering.
 
-    Args:
-        client: the cluster.
-        name: the name of the job.
-        made: its manifests. The last one is the job.
+    Its manifest is the last one of those in `made`.
 
     Raises:
         LaunchError: it cannot be created, or cannot run.

@@ -22,12 +22,7 @@ class PodLog(threading.Thread):
     """
 
     def __init__(self, client: Client, pod: str, say: Callable[[str], None]) -> None:
-        """
-        Args:
-            client: the cluster.
-            pod: the name of the pod.
-            say: prints for the user why the log cannot be read now.
-        """
+        """Args: the cluster, the name of the pod, and what prints for the user why the log cannot be read now."""
         super().__init__(name=f"distrun log {pod}", daemon=True)
         self._client = client
         self._pod = pod

@@ -81,9 +81,7 @@ class PodJob:
 def manifests(job: PodJob, key: str) -> list[Manifest]:
     """Return the manifests of a job in the order of their creation.
 
-    Args:
-        job: the job.
-        key: the secret that authenticates its hosts to each other. It goes into the Secret, if one is created.
+    `key` authenticates its hosts to each other. It goes into the Secret, if one is created.
     """
     secret = _object(job, "v1", "Secret", {"type": "Opaque", "stringData": {"key": key}})
     names = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_NAME: job.name}}
@@ -93,19 +91,18 @@ def manifests(job: PodJob, key: str) -> list[Manifest]:
 
 
 def _config_maps(job: PodJob) -> list[Manifest]:
-    pieces = job.bundle.pieces if job.bundle is not None else []
-    data = [{f"piece{number}": base64.b64encode(piece).decode()} for number, piece in enumerate(pieces)]
     return [
-        _object(job, "v1", "ConfigMap", {"immutable": True, "binaryData": item}, name)
-        for name, item in zip(_piece_names(job), data, strict=True)
+        _object(job, "v1", "ConfigMap", {"immutable": True, "binaryData": {f"piece{number}": data}}, name)
+        for number, (name, data) in enumerate(_pieces(job).items())
     ]
 
 
-def _piece_names(job: PodJob) -> list[str]:
-    """Return the names of the ConfigMaps. They depend on the content, and are the same for the same bundle."""
+def _pieces(job: PodJob) -> dict[str, str]:
+    """Return the pieces by the names of their ConfigMaps, which depend on the content: the same for the same bundle."""
     if job.bundle is None:
-        return []
-    return [f"{job.name}-{job.bundle.digest[:8]}-{number}" for number in range(len(job.bundle.pieces))]
+        return {}
+    names = f"{job.name}-{job.bundle.digest[:8]}"
+    return {f"{names}-{number}": base64.b64encode(piece).decode() for number, piece in enumerate(job.bundle.pieces)}
 
 
 def _object(job: PodJob, version: str, kind: str, content: Manifest, name: str | None = None) -> Manifest:
@@ -131,7 +128,7 @@ def _job(job: PodJob) -> Manifest:
 
 
 def _pod(job: PodJob) -> Manifest:
-    sources = [{"configMap": {"name": name}} for name in _piece_names(job)]
+    sources = [{"configMap": {"name": name}} for name in _pieces(job)]
     return {
         "subdomain": job.name,
         "restartPolicy": "Never",
@@ -208,9 +205,7 @@ def _environ(job: PodJob) -> list[Manifest]:
 def default_name(command: Sequence[str], suffix: str) -> str:
     """Return a name for a job, from its script, `python train.py` -> `train-3f9a2`, or else from its program.
 
-    Args:
-        command: the command.
-        suffix: makes the name unique.
+    `suffix` makes the name unique.
     """
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     stem = (scripts or [*command])[0].rpartition("/")[2].partition(".")[0].lower()

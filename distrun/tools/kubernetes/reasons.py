@@ -67,11 +67,7 @@ def exit_code(pod: dict[str, Any]) -> int | None:
 def first_failure(pod: dict[str, Any], pods: Sequence[dict[str, Any]]) -> str:
     """Return a pod's exit status and last message, if it has failed first and pod 0 has not failed itself; else "".
 
-    This is the case for a pod that cannot use its bundle, or whose program does not exist.
-
-    Args:
-        pod: the pod.
-        pods: all pods of the job.
+    This is the case for a pod that cannot use its bundle, or whose program does not exist. `pods` are all of the job.
     """
     failed = sorted(filter(_has_failed, pods), key=lambda item: str(_ended(item).get("finishedAt", "")))
     if not failed or failed[0] is not pod or any(map(_is_first, failed)):

@@ -1,17 +1,25 @@
-"""The command line of `distrun predict`."""
+"""The command line of `distrun predict`, and what it prints."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from distrun.errors import UsageError
 from distrun.host.numerals import MOST_SLOTS, whole_number
+from distrun.runner.observation.prediction.forecast import Forecast, forecasts
+from distrun.runner.observation.prediction.link import Assumptions, assumptions, given_link
+from distrun.runner.observation.prediction.profile import JobProfile
+from distrun.runner.observation.prediction.reading import read
+from distrun.runner.observation.prediction.units import bits_per_second, seconds, shown_rate, shown_seconds
 
+FORMAT = 1
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 _MOST_HOSTS = 100_000
+_HEADINGS = ("hosts", "ranks", "step", "speed-up", "efficiency", "bound by")
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
@@ -51,25 +59,19 @@ def predict(**options: Any) -> int:
     or more. For each number of hosts: the time of a step, the speed-up and the efficiency with their error, and what
     bounds the step.
     """
-    from distrun.runner.observation.prediction import units
-    from distrun.runner.observation.prediction.forecast import forecasts
-    from distrun.runner.observation.prediction.link import assumptions, given_link
-    from distrun.runner.observation.prediction.reading import read
-    from distrun.tools.predict import rendering
-
     profile = read(options["file"])
     hosts = _numbers(options["hosts"]) if options["hosts"] else [profile.hosts * times for times in (1, 2, 4)]
     link = given_link(options["link"]) if options["link"] else None
-    latency = units.seconds(options["latency"]) if options["latency"] else None
+    latency = seconds(options["latency"]) if options["latency"] else None
     per_host = options["ranks_per_host"] or profile.ranks_per_host
     assumed = assumptions(profile, link, latency, options["efficiency"], max(hosts), per_host)
     if options["fabric"]:
-        assumed = assumed.with_fabric(units.bits_per_second(options["fabric"]))
+        assumed = assumed.with_fabric(bits_per_second(options["fabric"]))
     found = forecasts(profile, assumed, hosts, per_host, options["batch"] == "fixed")
     if options["as_json"]:
-        click.echo(json.dumps(rendering.as_json(assumed, found, options["batch"]), indent=2))
+        click.echo(json.dumps(_as_json(assumed, found, options["batch"]), indent=2))
     else:
-        click.echo(rendering.plain(profile, assumed, found, options["batch"]), nl=False)
+        click.echo(_plain(profile, assumed, found, options["batch"]), nl=False)
     return 0
 
 
@@ -79,3 +81,67 @@ def _numbers(text: str) -> list[int]:
     if len(numbers) <= text.count(","):
         raise UsageError(f"--hosts {text!r} is not a list of whole numbers from 1 to {_MOST_HOSTS}: give 2,4,8")
     return numbers
+
+
+def _plain(profile: JobProfile, assumed: Assumptions, found: Sequence[Forecast], batch: str) -> str:
+    """Return the measurements, a line for each number of hosts, and the assumptions, as text."""
+    rows = [_HEADINGS, *(_row(item) for item in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
+    lines = [_measured(profile)]
+    if any(item.hosts > 1 for item in found):
+        network = assumed.network
+        limit = network.fabric_bits_per_s
+        together = f", and at most {shown_rate(limit)} for all hosts together" if limit else ""
+        lines.append(
+            f"Predicted for links of {shown_rate(network.bits_per_s)}, of which gradients get {network.efficiency:.0%}"
+            f"{together}."
+        )
+    lines.append("")
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]))
+    lines += ["", f"+- is one standard error. {_batch(batch)}", *assumed.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _as_json(assumed: Assumptions, found: Sequence[Forecast], batch: str) -> dict[str, Any]:
+    """Return the object of `distrun predict --json`. Members may be added, and `format` grows when one changes."""
+    network = assumed.network
+    return {
+        "format": FORMAT,
+        "batch": batch,
+        "link": {
+            "bits_per_s": network.bits_per_s,
+            "efficiency": network.efficiency,
+            "efficiency_error": assumed.efficiency_deviation,
+            "latency_s": network.latency,
+        },
+        "predictions": [item.to_json() for item in found],
+        "notes": list(assumed.notes),
+    }
+
+
+def _measured(profile: JobProfile) -> str:
+    size = sum(batch.bytes for batch in profile.gradients) / 1e6
+    ranks = f"{profile.ranks} rank{'s' * (profile.ranks > 1)} on {profile.hosts} host{'s' * (profile.hosts > 1)}"
+    return (
+        f"Measured on {ranks}: a step of {shown_seconds(profile.seconds.step)}, {size:.3g} MB of gradients in "
+        f"{len(profile.gradients)} operations."
+    )
+
+
+def _row(item: Forecast) -> tuple[str, ...]:
+    return (
+        str(item.hosts),
+        str(item.ranks),
+        f"{shown_seconds(item.seconds)} +- {item.error / item.seconds if item.seconds else 0:.0%}",
+        f"{item.speedup:.3g}",
+        f"{item.efficiency:.0%} +- {item.efficiency_error * 100:.0f}",
+        item.bound,
+    )
+
+
+def _batch(batch: str) -> str:
+    if batch == "fixed":
+        return "The batch of all ranks together stays; the speed-up is over one rank that has all of it."
+    return "The batch of each rank stays; the speed-up is over one rank."

@@ -122,11 +122,10 @@ def sweep(**options: Any) -> int:
 
     def make_view(say: Any, now: float) -> table.View:
         if options["quiet"]:
-            return table.Quiet()
-        total = plan.source.total
+            return table.View()
         if panel is not None:
-            return table.Screen(panel, plan.minimizes, total, now)
-        return table.PlainTable(say, plan.minimizes, total, now)
+            return table.Screen(panel, plan.minimizes, plan.source.total, now)
+        return table.PlainTable(say, plan.minimizes, plan.source.total, now)
 
     chosen = JobOptions(
         grace=options["grace"],

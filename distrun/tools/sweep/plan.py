@@ -12,10 +12,10 @@ from distrun.runner.planning.ssh_config import SshOptions
 from distrun.tools.sweep.output import Metric
 from distrun.tools.sweep.planning import TrialPlanner
 from distrun.tools.sweep.policy.halving import Halving
-from distrun.tools.sweep.policy.limits import Limits
+from distrun.tools.sweep.policy.policy import Limits
 from distrun.tools.sweep.policy.trials import Trial
+from distrun.tools.sweep.policy.upcoming import Source
 from distrun.tools.sweep.results.record import Record
-from distrun.tools.sweep.search.source import Source
 from distrun.tools.sweep.space.command_line import Template
 
 
@@ -33,7 +33,9 @@ class SweepPlan:
     minimizes: bool
     source: Source
     halving: Halving | None
+    """Prunes trials. None = no trial is pruned."""
     earlier: tuple[Trial, ...]
+    """The trials that an earlier run of the sweep has finished."""
     record: Record
     metric: Metric | None
     ssh: SshOptions

@@ -6,9 +6,9 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from distrun.contract.elastic.messages import CPU_SLOT, TRIAL, TRIAL_PRUNES
+from distrun.contract.elastic.variables import CPU_SLOT, TRIAL, TRIAL_PRUNES
 from distrun.host.endpoints import PORTS
 from distrun.host.gpus import VISIBLE
 from distrun.runner.decisions.elastic.options import UNLIMITED, ElasticOptions
@@ -23,15 +23,6 @@ from distrun.tools.sweep.policy.trials import Trial
 _PER_SLOT = 4  # ports: two for other frameworks and two for the rendezvous, which successive trials use in turn
 
 
-@dataclass(frozen=True)
-class MemberPlan:
-    """The plan of one rank of a trial."""
-
-    process: int
-    host: str
-    plan: RankPlan
-
-
 class TrialPlanner(ElasticPlanner):
     """Plans the agents and the trials of one sweep, whose hosts may come and go."""
 
@@ -42,13 +33,7 @@ class TrialPlanner(ElasticPlanner):
         is_pruned: bool,
         free_port: Callable[[], int] | None = None,
     ) -> None:
-        """
-        Args:
-            request: the user's request, with the command of all trials, without values.
-            context: the facts about this machine and the environment.
-            is_pruned: whether trials may be pruned.
-            free_port: returns a port that is free on this machine now.
-        """
+        """Args: the request with the command of all trials, without values, and the rest as in `ElasticPlanner`."""
         super().__init__(request, context, ElasticOptions(1, 1, UNLIMITED), free_port)
         self._variables = replace(self._variables, elastic=False, max_restarts=0)
         self._is_pruned = is_pruned
@@ -66,13 +51,8 @@ class TrialPlanner(ElasticPlanner):
         python = sys.executable if self._request.command[0] == sys.executable else ""  # as `parse_words` puts it there
         return replace(super().part(host, route), ports=per_slot * (host.slots or 1), python=python)
 
-    def trial(self, trial: Trial, command: Sequence[str]) -> list[MemberPlan]:
-        """Return the plans of a trial's ranks.
-
-        Args:
-            trial: the trial, which has slots and processes.
-            command: the command with the trial's values.
-        """
+    def trial(self, trial: Trial, command: Sequence[str]) -> list[RankPlan]:
+        """Return the plans of the ranks of a trial, which has slots and processes, in the order of its members."""
         hosts = trial.hosts
         slots = {host: [member.slot for member in trial.members if member.host == host] for host in hosts}
         nodes = {host: node for node, host in enumerate(hosts)}
@@ -96,7 +76,7 @@ class TrialPlanner(ElasticPlanner):
             }
             place = RankLocation(host, member.slot)
             plan = self.process(member.process, place, environ, defaults.get(host, {}))
-            made.append(MemberPlan(member.process, host, replace(plan, command=list(command))))
+            made.append(replace(plan, command=list(command)))
         return made
 
     def _ports(self, host: str, slot: int) -> tuple[int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +34,17 @@ from distrun.tools.sweep.output import Metric
 from distrun.tools.sweep.plan import SweepPlan
 from distrun.tools.sweep.planning import TrialPlanner
 from distrun.tools.sweep.policy.halving import Halving
-from distrun.tools.sweep.policy.limits import Limits
-from distrun.tools.sweep.policy.trials import Trial, finished
+from distrun.tools.sweep.policy.policy import Limits
+from distrun.tools.sweep.policy.trials import Trial
+from distrun.tools.sweep.policy.upcoming import Source
 from distrun.tools.sweep.results.record import Earlier, Header, Record, is_there, read
 from distrun.tools.sweep.search.listed import Listed, grid, size_in_words
 from distrun.tools.sweep.search.optuna_search import OptunaSearch
-from distrun.tools.sweep.search.source import Source
 from distrun.tools.sweep.space.command_line import Template, parse_words
 from distrun.tools.sweep.space.imports import first_imports
 from distrun.tools.sweep.space.ranges import Choices
 
 _DEFAULT_TRIALS = 50
-
-
-@dataclass(frozen=True)
-class _Launch:
-    """The part of the preparation that is the same for every launch."""
-
-    resolved: Resolved
-    context: LaunchContext
-    ssh: SshOptions
-    start_timeout: float
-    hosts: list[Host]
-    """The hosts, with as many slots as ranks fit on them."""
-
-    @property
-    def slots(self) -> int:
-        """The number of slots of all hosts."""
-        return sum(host.slots or 0 for host in self.hosts)
 
 
 def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
@@ -73,67 +57,75 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
     header = _with_choices(_header(options, earlier), options, earlier)
     metric = _metric(header)
     template = header.template
-    launch = _launch(options, template, header.ranks)
-    resolved, request, context = launch.resolved, launch.resolved.request, launch.context
+    resolved, ssh, start_timeout = _resolved(options, template)
+    request, context = resolved.request, launch_context(resolved.routes)
+    hosts, slots = _hosts(request, context, header.ranks)
     first = replace(make_plan(request, context, options["grace"]), launcher=resolved.launcher)
     first = check_plan(request, first, resolved.notes)
-    split = _splitter(context, request)
+    split = partial(python_command.split, path=context.environ.get("PATH"), wdir=request.wdir or context.cwd)
     parts = split(template.command({}))
     space = template.with_seeds(header.seeds) if header.seeds else template
     if parts is not None and not space.has_place_in(parts.program[0]):
         _check_script(parts, first.agents)
     spares = _spares(options, parts, header.ranks)
     source = _source(options, header, space, earlier)
-    done = () if earlier is None else tuple(finished(earlier.trials))
-    listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, launch.ssh))
+    done = () if earlier is None else tuple(earlier.finished)
+    listed = HostList(lambda more: resolve_hosts(more, resolved.launcher, ssh))
     return SweepPlan(
-        first=replace(first, notes=(*first.notes, _size_note(header, space, source, launch.slots))),
+        first=replace(first, notes=(*first.notes, _size_note(header, space, source, slots))),
         planner=TrialPlanner(request, context, header.prune, free_port),
         hosts=listed,
-        slots=listed.add_resolved(launch.hosts, resolved.routes),
+        slots=listed.add_resolved(hosts, resolved.routes),
         template=space,
-        limits=Limits(header.ranks, options["grace"], launch.start_timeout, options["max_failures"], spares),
+        limits=Limits(header.ranks, options["grace"], start_timeout, options["max_failures"], spares),
         minimizes=header.minimizes,
         source=source,
         halving=_halving(header, done) if header.prune else None,
         earlier=done,
         record=Record(_folder(options, earlier), header),
         metric=metric,
-        ssh=launch.ssh,
+        ssh=ssh,
         split=split,
         modules=() if parts is None else tuple(first_imports(parts.program, request.wdir or context.cwd)),
     )
 
 
-def _launch(options: Mapping[str, Any], template: Template, ranks: int) -> _Launch:
-    """Return the hosts and how they are reached.
+def _resolved(options: Mapping[str, Any], template: Template) -> tuple[Resolved, SshOptions, float]:
+    """Return the request with its hosts, how they are reached, and the seconds that their agents have to start.
 
     Raises:
-        UsageError: the hosts cannot be found out, or they have too few slots for a trial.
+        UsageError: the hosts cannot be found out.
     """
     names = ("exports", "wdir", "slots", "share_gpus", "bind_to", "start_timeout", "keepalive", "network", "launcher")
     given = {name: options[name] for name in (*names, "horovod", "torch_backend", "torchrun_env", "openmpi_env")}
     request = LaunchRequest(template.words, hosts=tuple(host_list(options)), **given)
     settings = chosen_settings(request)
     ssh = ssh_options(options, keepalive=settings.keepalive)
-    resolved = resolve(request, ssh)
-    context = launch_context(resolved.routes)
-    placed, _ = placed_ranks(resolved.request, context)
-    hosts = [replace(host, slots=fitting) for host, fitting in placed]
-    launch = _Launch(resolved, context, ssh, settings.start_timeout, hosts)
-    if ranks > launch.slots:
+    return resolve(request, ssh), ssh, settings.start_timeout
+
+
+def _hosts(request: LaunchRequest, context: LaunchContext, ranks: int) -> tuple[list[Host], int]:
+    """Return the hosts, with as many slots as ranks fit on them, and the number of their slots.
+
+    Raises:
+        UsageError: they have too few for a trial.
+    """
+    placed, _ = placed_ranks(request, context)
+    slots = sum(fitting for _, fitting in placed)
+    if ranks > slots:
         raise UsageError(
-            f"-np {ranks} asks for more ranks per trial than the {count(launch.slots, 'slot')} of all hosts: lower "
+            f"-np {ranks} asks for more ranks per trial than the {count(slots, 'slot')} of all hosts: lower "
             "-np, or give hosts more slots"
         )
-    return launch
+    return [replace(host, slots=fitting) for host, fitting in placed], slots
 
 
 def _halving(header: Header, done: Sequence[Trial]) -> Halving:
     """Return the pruner, which knows the trials of an earlier run."""
     halving = Halving(header.minimizes, header.prune_factor, header.prune_after)
     for trial in done:
-        halving.remember(trial.number, (value for _, value in trial.reports))
+        for number, (_, value) in enumerate(trial.reports, start=1):
+            halving.judge(trial.number, number, value)
     return halving
 
 
@@ -233,7 +225,7 @@ def _check_script(parts: python_command.PythonCommand, agents: Sequence[AgentPla
 
 def _source(options: Mapping[str, Any], header: Header, space: Template, earlier: Earlier | None) -> Source:
     """Return the source that chooses the values of trials."""
-    done = [] if earlier is None else finished(earlier.trials)
+    done = [] if earlier is None else earlier.finished
     if header.kind == "grid":
         if options["seed"] is not None:
             raise UsageError(
@@ -253,7 +245,7 @@ def _source(options: Mapping[str, Any], header: Header, space: Template, earlier
         total,
         header.minimizes,
         None if header.seed is None else header.seed + len(done),  # or it would repeat its earlier choices
-        [trial.result for trial in done],
+        done,
         [] if earlier is None else earlier.unfinished,
     )
 
@@ -276,13 +268,6 @@ def _size_note(header: Header, space: Template, source: Source, slots: int) -> s
     if source.total is None:
         return f"trials until the time is over; {at_once}"
     return f"{count(source.total, 'trial')}; {at_once}"
-
-
-def _splitter(
-    context: LaunchContext, request: LaunchRequest
-) -> Callable[[Sequence[str]], python_command.PythonCommand | None]:
-    path, wdir = context.environ.get("PATH"), request.wdir or context.cwd
-    return lambda command: python_command.split(list(command), path, wdir)
 
 
 def _spares(options: Mapping[str, Any], parts: python_command.PythonCommand | None, ranks: int) -> int:

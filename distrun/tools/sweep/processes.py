@@ -2,57 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from distrun.contract.elastic.messages import Activate, Message, Preload, encode_pieces
 from distrun.runner.job.agents import Agents
-from distrun.runner.planning import python_command
 from distrun.runner.protocol.frames import Frame, FrameKind
-from distrun.tools.sweep.planning import TrialPlanner
+from distrun.tools.sweep.plan import SweepPlan
 from distrun.tools.sweep.policy.trials import Trial
 
 
 class Processes:
     """Starts, messages, ends and releases processes. Only the thread that decides may call it."""
 
-    def __init__(
-        self,
-        agents: Agents,
-        planner: TrialPlanner,
-        split: Callable[[Sequence[str]], python_command.PythonCommand | None],
-        modules: Sequence[str],
-    ) -> None:
-        """
-        Args:
-            agents: the agents of the sweep, which may come and go.
-            planner: plans trials.
-            split: splits a command into interpreter and program. Returns None if it is not a Python program.
-            modules: the modules that spares import.
-        """
+    def __init__(self, agents: Agents, plan: SweepPlan) -> None:
+        """Args: the agents of the sweep, which may come and go, and its plan."""
         self._agents = agents
-        self._planner = planner
-        self._split = split
-        self._modules = list(modules)
+        self._plan = plan
         self._hosts: dict[int, str] = {}
 
     def start(self, trial: Trial, command: Sequence[str]) -> None:
         """Start or activate the ranks of a trial that has begun."""
-        spares = {member.process for member in trial.members if member.was_spare}
-        for member in self._planner.trial(trial, command):
+        for member, plan in zip(trial.members, self._plan.planner.trial(trial, command), strict=True):
             self._hosts[member.process] = member.host
-            if member.process not in spares:
-                self._send(Frame(FrameKind.START, member.process, member.plan.to_json()))
+            if not member.was_spare:
+                self._send(Frame(FrameKind.START, member.process, plan.to_json()))
                 continue
-            parts = self._split(command)
+            parts = self._plan.split(command)
             assert parts is not None  # spares run only Python programs
-            self.tell((member.process,), Activate(member.plan.environ, list(parts.program)))
+            self.tell((member.process,), Activate(plan.environ, list(parts.program)))
 
     def start_spares(self, hosts: Mapping[int, str]) -> None:
         """Start spares, given the host of each by process number."""
         for process, host in hosts.items():
             self._hosts[process] = host
-            self._send(Frame(FrameKind.START, process, self._planner.spare(process, {}).to_json()))
-            self.tell((process,), Preload(self._modules))
+            self._send(Frame(FrameKind.START, process, self._plan.planner.spare(process, {}).to_json()))
+            self.tell((process,), Preload(list(self._plan.modules)))
 
     def tell(self, processes: Iterable[int], message: Message) -> None:
         """Send a message to processes on their control channels."""

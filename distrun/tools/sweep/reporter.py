@@ -8,7 +8,7 @@ from distrun.runner.decisions.failure_report import format_report, missing_modul
 from distrun.tools.sweep.output import TrialOutput
 from distrun.tools.sweep.plan import SweepPlan
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.results.ending import Ending
+from distrun.tools.sweep.results.ending import write_results
 from distrun.tools.sweep.results.table import View
 
 
@@ -18,14 +18,7 @@ class Reporter:
     def __init__(
         self, plan: SweepPlan, output: TrialOutput, view: View, reports_failures: bool, say: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            plan: the sweep.
-            output: keeps the output of ranks.
-            view: shows the trials.
-            reports_failures: whether the user sees the report of a failure as soon as a trial has failed.
-            say: prints a sentence for the user.
-        """
+        """`reports_failures` says whether the user sees the report of a failure as soon as a trial has failed."""
         self.view = view
         self._plan = plan
         self._output = output
@@ -45,12 +38,7 @@ class Reporter:
         return command
 
     def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Record and report how a trial has ended.
-
-        Args:
-            trial: the trial. If it has failed, it gets its failure report here.
-            trials: all trials.
-        """
+        """Record and report how a trial has ended. If it has failed, it gets its failure report here."""
         if trial.failure is not None:
             trial.failure_text = self._failure_text(trial)
         self._output.end(trial)
@@ -64,18 +52,18 @@ class Reporter:
     def conclude(self, trials: Mapping[int, Trial], is_interrupted: bool) -> None:
         """Write the results, and print where they are and, if the sweep was interrupted, how to resume it."""
         plan = self._plan
-        ending = Ending(plan.record.folder, plan.template, plan.limits.ranks, plan.minimizes)
-        for line in ending.write(list(trials.values())):
+        folder, ranks = plan.record.folder, plan.limits.ranks
+        for line in write_results(folder, plan.template, ranks, plan.minimizes, list(trials.values())):
             self._say(line)
         plan.record.flush()
         if plan.record.problem is not None:
             self._say(
-                f"{plan.record.folder}/trials.jsonl lacks how the last trials ended ({plan.record.problem}), so "
+                f"{folder}/trials.jsonl lacks how the last trials ended ({plan.record.problem}), so "
                 "--resume would run them again"
             )
         if is_interrupted:
             self._say(
-                f"to go on, run distrun sweep --resume {plan.record.folder} with hosts and other options as before; "
+                f"to go on, run distrun sweep --resume {folder} with hosts and other options as before; "
                 "the command, -np, --trials, --metric, --prune, --seed and the direction are kept"
             )
         plan.record.close()

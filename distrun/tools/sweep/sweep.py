@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from distrun.contract.elastic.messages import Report, decode
@@ -60,7 +61,7 @@ class Sweep:
         self._agents = Agents(self, self._log)
         self._suspension = Suspension(self._agents, signal.SIGSTOP)
         self._policy = Policy(plan.slots, plan.limits, plan.source, plan.halving, plan.earlier)
-        self._processes = Processes(self._agents, plan.planner, plan.split, plan.modules)
+        self._processes = Processes(self._agents, plan)
         starter = make_starter or self._usual_starter
         self._hosts = Hosts(self._agents, plan.planner, plan.hosts, plan.first.job, None, starter, self.post)
         view = make_view(self._say, self._suspension.now())
@@ -132,8 +133,7 @@ class Sweep:
         self._act(policy.begin(now))
         while policy.phase is not Phase.OVER:
             due = min(time_limit, self._reporter.view.due, float("inf") if policy.deadline is None else policy.deadline)
-            event = self._next_event(due)
-            if event is not None:
+            if (event := self._next_event(due)) is not None:
                 self._take(event)
             now = self._suspension.now()
             if now >= time_limit:
@@ -170,33 +170,30 @@ class Sweep:
 
     def _act(self, decided: list[actions.Action]) -> None:
         for action in decided:
-            self._perform(action)
-
-    def _perform(self, action: actions.Action) -> None:
-        match action:
-            case actions.StartTrial(trial):
-                self._processes.start(trial, self._reporter.began(trial))
-                self._log(f"trial {trial.number} begins on {', '.join(trial.hosts)}")
-            case actions.TrialEnded(trial):
-                self._reporter.ended(trial, self._policy.trials)
-            case actions.Tell(processes, verdict):
-                self._processes.tell(processes, verdict)
-            case EndProcesses(processes, grace):
-                self._processes.end(processes, grace)
-            case actions.ReleaseProcesses(processes):
-                self._processes.release(processes)
-            case actions.StartSpares(hosts):
-                self._processes.start_spares(hosts)
-            case ConnectHosts(hosts):
-                self._hosts.connect(host for host in self._plan.slots if host in hosts)
-            case Say(text):
-                self._say(text)
-            case CleanUpAfter(host):
-                self._hosts.sweep(host)
-            case FinishAgents(grace):
-                self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
-            case KillAgents():
-                self._agents.kill()
+            match action:
+                case actions.StartTrial(trial):
+                    self._processes.start(trial, self._reporter.began(trial))
+                    self._log(f"trial {trial.number} begins on {', '.join(trial.hosts)}")
+                case actions.TrialEnded(trial):
+                    self._reporter.ended(trial, self._policy.trials)
+                case actions.Tell(processes, verdict):
+                    self._processes.tell(processes, verdict)
+                case EndProcesses(processes, grace):
+                    self._processes.end(processes, grace)
+                case actions.ReleaseProcesses(processes):
+                    self._processes.release(processes)
+                case actions.StartSpares(hosts):
+                    self._processes.start_spares(hosts)
+                case ConnectHosts(hosts):
+                    self._hosts.connect(host for host in self._plan.slots if host in hosts)
+                case Say(text):
+                    self._say(text)
+                case CleanUpAfter(host):
+                    self._hosts.sweep(host)
+                case FinishAgents(grace):
+                    self._agents.broadcast(Frame.number(FrameKind.FINISH, grace))
+                case KillAgents():
+                    self._agents.kill()
 
     # --- the end
 
@@ -216,14 +213,9 @@ class Sweep:
         self._reporter.conclude(policy.trials, policy.interrupted_by is not None)
         self._printer.close(None if policy.failure is None else f"distrun: error: {policy.failure}")
         give_up = time.monotonic() + _PRINT_TIMEOUT
-        while (event := self._next_printed(give_up)) is not None and not isinstance(event, events.Printed):
-            pass
-
-    def _next_printed(self, give_up: float) -> events.Event | None:
-        try:
-            return self._queue.get(timeout=max(0.0, give_up - time.monotonic()))
-        except Empty:
-            return None
+        with suppress(Empty):
+            while not isinstance(self._queue.get(timeout=max(0.0, give_up - time.monotonic())), events.Printed):
+                pass
 
     def _say(self, text: str) -> None:
         self._printer.say(f"distrun: {text}")

@@ -1,1 +1,1 @@
-"""`distrun top` and `distrun ps`: `finding` finds this user's running jobs, `commands` shows them."""
+"""`distrun top` and `distrun ps`: `commands` finds this user's running jobs and shows them."""

@@ -1,4 +1,4 @@
-"""Training with parameter servers: `optimizer` is the public function, `worker` does the exchange with the servers, and
-`rules` converts torch's optimizers to the servers' rules."""
+"""Training with parameter servers: `optimizer` has the public function and converts torch's optimizers to the servers'
+rules, and `worker` does the exchange with the servers."""
 
 from distrun.torch.asynchronous.optimizer import AsyncOptimizer as AsyncOptimizer

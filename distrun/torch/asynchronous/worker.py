@@ -141,7 +141,7 @@ class Worker:
         self._session.await_values()
         barrier()  # so that no worker pushes meanwhile
         if world.rank() == 0:
-            self._session.restore(self._own_values(), *self._own_state())
+            self._session.start(self._own_values(), *self._own_state())
         barrier()
         self.forget_state()
         self.synchronize()

@@ -13,7 +13,7 @@
     train(dt.elastic.TorchState(model, optimizer, step=0))
 
 The names are Horovod's. `TorchState` has a handler for each model, optimizer and so on (`handlers`, `optimizers`,
-chosen by type in `registry`), and one for random numbers (`randomness`). The tensors of all of them travel together.
+chosen by type in `state`), and one for random numbers (`randomness`). The tensors of all of them travel together.
 `ElasticSampler` divides a dataset again when ranks come or go, as `distrun.data.shard` does.
 """
 
@@ -28,11 +28,11 @@ from distrun.elastic import (
 )
 from distrun.exports import exported as _exported
 from distrun.torch.elastic.handlers import StateHandler as StateHandler
-from distrun.torch.elastic.registry import (
+from distrun.torch.elastic.state import (
+    TorchState as TorchState,
     get_handler_registry as get_handler_registry,
     set_handler_registry as set_handler_registry,
 )
-from distrun.torch.elastic.state import TorchState as TorchState
 
 if not TYPE_CHECKING:  # see `distrun.exports`
     __all__ = _exported(globals())

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from distrun.elastic.part import Part
-from distrun.elastic.stateful import StatefulPart
+from distrun.elastic.part import Part, StatefulPart
 from distrun.errors import UsageError
 from distrun.runtime.world import world
 from distrun.torch.state.skeletons import Skeleton, TensorSlot, take_apart
@@ -102,10 +101,6 @@ class ObjectStateHandler(StatefulPart, StateHandler):
 
 class ModelStateHandler(ObjectStateHandler):
     """The handler of a module: its parameters and buffers, in place."""
-
-    def __init__(self, value: torch.nn.Module) -> None:
-        """`value` is the module."""
-        super().__init__(value)
 
     def restore(self) -> None:
         """Go back to the copy, which `load_state_dict` of a module copies by itself."""

@@ -1,8 +1,8 @@
-"""TorchState: the state of models, optimizers, schedulers and plain objects."""
+"""TorchState: the state of models, optimizers, schedulers and plain objects, and their handlers by type."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +10,31 @@ from torch import Tensor
 
 from distrun.elastic.donor import Election
 from distrun.elastic.objects import ObjectState
-from distrun.elastic.part import Part
-from distrun.torch.elastic.handlers import StateHandler
+from distrun.elastic.part import Part, is_stateful
+from distrun.torch.elastic.handlers import GradScalerStateHandler, ModelStateHandler, ObjectStateHandler, StateHandler
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
 from distrun.torch.elastic.randomness import RandomNumbers
-from distrun.torch.elastic.registry import handler_of
+from distrun.torch.state.broadcasts import broadcast_tensors
 from distrun.torch.state.objects import broadcast_object
-from distrun.torch.state.tensors import broadcast_tensors
+
+Registry = list[tuple[type, Callable[[Any], StateHandler]]]
+
+_registry: Registry = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (torch.amp.grad_scaler.GradScaler, GradScalerStateHandler),
+]
+
+
+def get_handler_registry() -> Registry:
+    """Return the pairs of a type and its handler. The first pair that fits an object is used."""
+    return _registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Use `registry`, pairs of a type and a handler, for states that are made later."""
+    global _registry
+    _registry = registry
 
 
 class TorchState(ObjectState):
@@ -55,8 +73,11 @@ class TorchState(ObjectState):
         super().__setattr__(name, value)
 
     def part_of(self, name: str, value: Any) -> Part | None:
-        """Return the handler of an attribute, or None for an object to pickle."""
-        return handler_of(value)
+        """Return a new handler of an attribute, or None for an object to pickle."""
+        for kind, handler in _registry:
+            if isinstance(value, kind):
+                return handler(value)
+        return ObjectStateHandler(value) if is_stateful(value) else None
 
     def abandon(self) -> None:
         """Drop the gradients of a step that failed half-way, and undo steps that optimizers have made in it."""

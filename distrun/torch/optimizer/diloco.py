@@ -26,7 +26,7 @@ from distrun.runtime.process_sets.process_sets import host_set
 from distrun.torch import cuda, tensors as storage
 from distrun.torch.copies import broadcast_
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
-from distrun.torch.elastic.registry import get_handler_registry
+from distrun.torch.elastic.state import get_handler_registry
 from distrun.torch.operations import prepare, request_of
 from distrun.torch.optimizer.distributed import Distributed, extend, parameters_of
 from distrun.torch.optimizer.wrapping import DistributedOptimizer, check_optimizer

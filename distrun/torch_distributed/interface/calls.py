@@ -1,4 +1,4 @@
-"""The signatures by which the methods of a process group can be called.
+"""The arguments of the methods of a process group: the signatures by which they are given, and their checks.
 
 torch and C++ pass lists of tensors and an options object. Scripts may also use the convenience overloads of torch's
 `ProcessGroup`: tensors instead of lists, and the fields of the options by position or by name.
@@ -7,34 +7,82 @@ torch and C++ pass lists of tensors and an options object. Scripts may also use 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
-from torch._C._distributed_c10d import (
-    AllgatherOptions,
-    AllreduceCoalescedOptions,
-    AllreduceOptions,
-    AllToAllOptions,
-    BarrierOptions,
-    BroadcastOptions,
-    GatherOptions,
-    ReduceOptions,
-    ReduceScatterOptions,
-    ScatterOptions,
-)
+from torch._C import _distributed_c10d as c10d
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import profiler
 
-from distrun.torch_distributed.interface.arguments import ArgumentError, check_lists
+from distrun.errors import UsageError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 _OPTIONS = (
-    AllgatherOptions, AllreduceCoalescedOptions, AllreduceOptions, AllToAllOptions, BarrierOptions, BroadcastOptions,
-    GatherOptions, ReduceOptions, ReduceScatterOptions, ScatterOptions,
+    c10d.AllgatherOptions, c10d.AllreduceCoalescedOptions, c10d.AllreduceOptions, c10d.AllToAllOptions,
+    c10d.BarrierOptions, c10d.BroadcastOptions, c10d.GatherOptions, c10d.ReduceOptions, c10d.ReduceScatterOptions,
+    c10d.ScatterOptions,
 )  # fmt: skip
 _ATTRIBUTES = {"op": "reduceOp", "root": "rootRank", "timeout": "timeout"}
+
+
+class ArgumentError(UsageError, RuntimeError, TypeError):
+    """An argument of a collective or a message is impossible. torch's own backends raise any of these base classes."""
+
+
+def check_lists(name: str, argument: object, depth: int) -> None:
+    """Check that an argument of the method `name` is a list of tensors, or with depth 2 a list of such lists.
+
+    A tensor is not accepted as a list of its rows.
+
+    Raises:
+        ArgumentError: it is anything else.
+    """
+    if isinstance(argument, Tensor) or not isinstance(argument, Sequence):
+        kind = f"tensor of shape {list(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
+        raise ArgumentError(f"{name}() was given a {kind} where it takes a list of tensors: put it into a list")
+    if depth > 1:
+        for each in argument:
+            check_lists(name, each, depth - 1)
+
+
+def check_single(name: str, tensors: Sequence[object]) -> None:
+    """Check that a list for the method `name` has one element.
+
+    Raises:
+        ArgumentError: it has more, or none.
+    """
+    if len(tensors) != 1:
+        raise ArgumentError(f"{name}() was given a list of {len(tensors)} elements: it takes one tensor of each rank")
+
+
+def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
+    """Check that tensors are dense and have the dtype `dtype`.
+
+    Raises:
+        ArgumentError: one of them is sparse or has another dtype.
+    """
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if tensor.dtype is not dtype:
+            raise ArgumentError(
+                f"a collective was given tensors of {dtype} and of {tensor.dtype}: give inputs and outputs of one dtype"
+            )
+        if tensor.layout is not torch.strided:
+            raise ArgumentError(f"a tensor of layout {tensor.layout} cannot travel by itself: use .to_dense()")
+
+
+def check_one_each(tensors: Sequence[object], size: int) -> None:
+    """Check that a list of tensors has one for each of `size` ranks.
+
+    Raises:
+        ArgumentError: it has more, or fewer.
+    """
+    if len(tensors) != size:
+        raise ArgumentError(f"a list of {len(tensors)} tensors does not fit {size} ranks: give one for each")
 
 
 class Overload:
@@ -50,11 +98,9 @@ class Overload:
     ) -> None:
         """
         Args:
-            options: the class of the method's options.
             tensors: the arguments of the method, without its options. A tensor in place of a list stands for a list of
                 one, and then all of these arguments must be tensors.
-            given: the arguments that are fields of the options.
-            required: the arguments in `given` that have no default.
+            given: the arguments that are fields of the options. Those in `required` have no default.
             renamed: arguments that have another name here than in the method.
         """
         self._options = options
@@ -123,16 +169,17 @@ def collective(
     return decorate
 
 
-ALLREDUCE = Overload(AllreduceOptions, ["tensors"], ["op", "timeout"], renamed={"tensor": "tensors"})
-REDUCE = Overload(ReduceOptions, ["tensors"], ["root", "op", "timeout"], ["root"], {"tensor": "tensors"})
-BROADCAST = Overload(BroadcastOptions, ["tensors"], ["root", "timeout"], ["root"], {"tensor": "tensors"})
+ALLREDUCE = Overload(c10d.AllreduceOptions, ["tensors"], ["op", "timeout"], renamed={"tensor": "tensors"})
+REDUCE = Overload(c10d.ReduceOptions, ["tensors"], ["root", "op", "timeout"], ["root"], {"tensor": "tensors"})
+BROADCAST = Overload(c10d.BroadcastOptions, ["tensors"], ["root", "timeout"], ["root"], {"tensor": "tensors"})
 _TO_ONE = {"input_tensor": "input_tensors"}
-ALLGATHER = Overload(AllgatherOptions, ["output_tensors", "input_tensors"], ["timeout"], renamed=_TO_ONE)
-GATHER = Overload(GatherOptions, ["output_tensors", "input_tensors"], ["root", "timeout"], ["root"], _TO_ONE)
+_LISTS = ["output_tensors", "input_tensors"]
+ALLGATHER = Overload(c10d.AllgatherOptions, _LISTS, ["timeout"], renamed=_TO_ONE)
+GATHER = Overload(c10d.GatherOptions, _LISTS, ["root", "timeout"], ["root"], _TO_ONE)
 _FROM_ONE = {"output_tensor": "output_tensors"}
-SCATTER = Overload(ScatterOptions, ["output_tensors", "input_tensors"], ["root", "timeout"], ["root"], _FROM_ONE)
+SCATTER = Overload(c10d.ScatterOptions, _LISTS, ["root", "timeout"], ["root"], _FROM_ONE)
 _PARTS = {"output": "output_tensors", "input": "input_tensors"}
-REDUCE_SCATTER = Overload(ReduceScatterOptions, ["output_tensors", "input_tensors"], ["op", "timeout"], renamed=_PARTS)
+REDUCE_SCATTER = Overload(c10d.ReduceScatterOptions, _LISTS, ["op", "timeout"], renamed=_PARTS)
 _SPLITS = ["output", "input", "output_split_sizes", "input_split_sizes"]
-ALL_TO_ALL_SINGLE = Overload(AllToAllOptions, _SPLITS, ["timeout"])
-BARRIER = Overload(BarrierOptions, [], ["timeout"])
+ALL_TO_ALL_SINGLE = Overload(c10d.AllToAllOptions, _SPLITS, ["timeout"])
+BARRIER = Overload(c10d.BarrierOptions, [], ["timeout"])

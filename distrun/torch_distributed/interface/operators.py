@@ -1,10 +1,14 @@
-"""torch's operators `c10d::*` for distrun's groups.
+"""torch's operators `c10d::*` and functions of torch.distributed for distrun's groups.
 
 Most C++ code calls the methods of a process group, which Python can override. Some of it, such as
 `all_gather_into_tensor` with a given output, calls operators instead, whose kernels look for a backend in C++, and a
 group in Python has none. So when the first such group is made, these kernels are replaced by kernels that call the
 methods in Python: of distrun's groups, and of the backends of other groups. A call through an operator returns a C++
 work.
+
+Functions are replaced that would refuse distrun's groups, or hand their works to C++; for other groups they call
+torch's. `monitored_barrier` and `_set_pg_timeout` only know the groups of gloo and NCCL. `_register_work` and the
+reducer of DDP keep a work in C++.
 """
 
 from __future__ import annotations
@@ -18,8 +22,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
-from distrun.torch_distributed.interface.uncompiled import leave_uncompiled
+from distrun.torch_distributed.interface.native_work import leave_uncompiled, waiting, with_future
 
 Kind = type[Any]
 
@@ -132,3 +137,61 @@ def _batch(kind: Kind, device: torch.device, theirs: Any) -> Callable[..., Any]:
         ]
 
     return kernel
+
+
+# Functions ------------------------------------------------------------------------------------------------------------
+
+
+_replaced_for: Kind | None = None
+
+
+def replace_functions(kind: Kind) -> None:
+    """Make the functions of torch.distributed accept groups of `kind`."""
+    global _replaced_for
+    if _replaced_for is kind:
+        return
+    _replaced_for = kind
+    _replace_function([distributed_c10d, dist], "monitored_barrier", lambda theirs: _monitored_barrier(theirs, kind))
+    _replace_function([distributed_c10d, dist], "_set_pg_timeout", lambda theirs: _set_pg_timeout(theirs, kind))
+    _replace_function([c10d], "_register_work", lambda theirs: _given(theirs, waiting))
+    _replace_function([c10d.Reducer], "_set_forward_pass_work_handle", lambda theirs: _given(theirs, with_future))
+
+
+def _replace_function(owners: list[Any], name: str, make: Callable[[Any], Any]) -> None:
+    """Replace the function `name` in all `owners` that have it."""
+    theirs = getattr(owners[0], name, None)
+    if theirs is None:
+        return
+    ours = functools.wraps(theirs)(make(theirs))
+    for owner in owners:
+        if hasattr(owner, name):
+            setattr(owner, name, ours)
+
+
+def _monitored_barrier(theirs: Any, kind: Kind) -> Any:
+    def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        chosen = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(chosen, kind):
+            chosen.monitored_barrier(timeout, wait_all_ranks)
+        else:
+            theirs(group, timeout, wait_all_ranks)
+
+    return monitored_barrier
+
+
+def _set_pg_timeout(theirs: Any, kind: Kind) -> Any:
+    def set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+        chosen = distributed_c10d._get_default_group() if group is None else group
+        if isinstance(chosen, kind):
+            chosen.set_timeout(timeout)
+        else:
+            theirs(timeout, group)
+
+    return set_pg_timeout
+
+
+def _given(theirs: Any, make: Callable[[Any], Any]) -> Any:
+    def keep(owner: Any, work: Any, *args: Any) -> None:
+        theirs(owner, make(work), *args)
+
+    return keep

@@ -33,8 +33,6 @@ _ACTIVITIES = {
 }
 """For each kind of operation that Horovod's timeline shows, its activity without the name of the library."""
 
-_UNNAMED = "unnamed"
-
 
 @dataclass
 class _Tensor:
@@ -82,7 +80,9 @@ class HorovodEntries:
                 name = f"noname.{tensor.number}"
             else:
                 self._tensors[key] = tensor
-            yield from _head(f"{kind}.{name}", tensor.number)
+            head = {"name": "process_name", "ph": "M", "pid": tensor.number, "args": {"name": f"{kind}.{name}"}}
+            yield json.dumps(head)
+            yield json.dumps(head | {"name": "process_sort_index", "args": {"sort_index": tensor.number}})
         elif (known := self._tensors[key]) is not None:
             tensor = known
         else:
@@ -113,16 +113,10 @@ class HorovodEntries:
         return (time - self._begin) // 1000
 
 
-def _head(name: str, number: int) -> Iterator[str]:
-    """Yield the entries that name a tensor."""
-    yield json.dumps({"name": "process_name", "ph": "M", "pid": number, "args": {"name": name}})
-    yield json.dumps({"name": "process_sort_index", "ph": "M", "pid": number, "args": {"sort_index": number}})
-
-
 def _kind_and_name(label: str) -> tuple[str, str | None]:
     """Return the kind and the name in a label such as `allreduce 'loss'`. The name of `unnamed allreduce` is None."""
     kind, _, name = label.partition(" ")
-    if kind == _UNNAMED:
+    if kind == "unnamed":
         return name, None
     try:
         return kind, str(ast.literal_eval(name))

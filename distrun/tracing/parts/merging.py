@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from distrun.tracing import layout
-from distrun.tracing.parts.part import Part, folder_of, inode, parts_in
+from distrun.tracing.parts.part import Part, inode, parts_in
 from distrun.tracing.reader import Event, shifted
 from distrun.tracing.timeline.clock_bounds import ClockBounds
 from distrun.tracing.timeline.options import TimelineOptions
-from distrun.tracing.timeline.stragglers import Key
 from distrun.tracing.timeline.timeline import Timeline, recorded
+from distrun.tracing.timeline.travel import Key
 
 
 class _Stream:
@@ -112,8 +111,3 @@ def _offsets(parts: Sequence[Part]) -> dict[str, int]:
                         bounds.note(part.header.clock, key, event.submitted, event.end)
         offsets = {clock: bounds.offset(clock, offset) for clock, offset in offsets.items()}
     return {**offsets, reference.clock: 0}
-
-
-def merge_left(file: str) -> list[int]:
-    """Make the timeline from parts that were left behind. Returns the ranks in it."""
-    return merge(folder_of(os.path.abspath(file)), TimelineOptions(os.path.abspath(file)))

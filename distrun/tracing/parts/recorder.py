@@ -75,12 +75,15 @@ class Recorder:
         self._ring.marks_cycles = self._marked
         if inode(self._part.path) != self._inode:
             return  # the merging rank did not wait for this part any longer
-        others = [path for path in self._parts() if path != self._part.path]
+        others = [path for path in parts_in(self._folder) if path != self._part.path and inode(path) not in self._old]
         if any(path < self._part.path and not _is_dead(path) for path in others):
             return
         try:
-            self._tell_others_to_stop()
-            _wait_for(others)
+            (self._folder / _STOP).unlink(missing_ok=True)
+            (self._folder / _STOP).touch()
+            deadline = time.monotonic() + _TIMEOUT
+            while time.monotonic() < deadline and not all(map(Part.is_over, others)):
+                time.sleep(0.02)
             ranks = merge(self._folder, self.options, self._old)
         except OSError as error:
             log.warning("the timeline %s could not be written: %s", self.options.file, error.strerror)
@@ -88,13 +91,6 @@ class Recorder:
         if self._rank:  # this rank may share no file system with rank 0, so that both have a timeline
             names = ", ".join(map(str, ranks))
             log.warning("%s on %s has the timeline of the ranks %s", self.options.file, self._host, names)
-
-    def _parts(self) -> list[Path]:
-        return [path for path in parts_in(self._folder) if inode(path) not in self._old]
-
-    def _tell_others_to_stop(self) -> None:
-        (self._folder / _STOP).unlink(missing_ok=True)
-        (self._folder / _STOP).touch()
 
     def _work(self) -> None:
         stop = self._folder / _STOP
@@ -119,12 +115,6 @@ def _is_dead(path: Path) -> bool:
         return Part.is_over(path) and not Part.is_complete(path)
     except FileNotFoundError:
         return False
-
-
-def _wait_for(parts: list[Path]) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    while time.monotonic() < deadline and not all(map(Part.is_over, parts)):
-        time.sleep(0.02)
 
 
 def _clock() -> str:

@@ -7,10 +7,27 @@ difference of their clocks from both sides, as tightly as its duration.
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
-from distrun.tracing.timeline.stragglers import Key
+from distrun.tracing.timeline.travel import Key
 
 _REMEMBERED = 4096
+
+
+class Bounds(NamedTuple):
+    """The least and the most that a clock can be ahead of another one, at a time of that one."""
+
+    least: int = -1 << 62
+    most: int = 1 << 62
+    at: int = 0
+
+    def tightened(self, least: int, most: int, at: int, drift: float) -> Bounds:
+        """Return the bounds that follow from new ones and from these, which become wider by `drift` s per s."""
+        age = int(drift * max(0, at - self.at))
+        low, high = max(self.least - age, least), min(self.most + age, most)
+        if drift and low > high:
+            low, high = least, most  # one of the clocks was stopped, so the old bounds are void
+        return Bounds(low, high, max(at, self.at))
 
 
 class ClockBounds:
@@ -26,8 +43,7 @@ class ClockBounds:
         self._drift = drift
         self._operations: dict[Key, dict[str, tuple[int, int]]] = {}
         self._order: deque[Key] = deque()
-        self._bounds: dict[str, tuple[int, int]] = {}
-        self._at: dict[str, int] = {}  # when the bounds were valid, on the reference clock
+        self._bounds: dict[str, Bounds] = {}  # by host, at times of the reference clock
 
     def note(self, host: str, key: Key, submitted: int, done: int) -> None:
         """Note when a rank of a host submitted an operation, and when it was done with it, by the host's clock."""
@@ -44,21 +60,14 @@ class ClockBounds:
             return
         for other in hosts if host == self._reference else (host,):
             if other != self._reference:
-                self._tighten(other, hosts[other], ours)
+                last, first = hosts[other]
+                self._bounds[other] = self.bounds(other).tightened(
+                    last - ours[1], first - ours[0], ours[1], self._drift
+                )
 
-    def _tighten(self, host: str, theirs: tuple[int, int], ours: tuple[int, int]) -> None:
-        least, most = theirs[0] - ours[1], theirs[1] - ours[0]
-        low, high = self._bounds.get(host, (least, most))
-        now = ours[1]
-        drift = int(self._drift * max(0, now - self._at.setdefault(host, now)))
-        self._at[host] = max(now, self._at[host])
-        self._bounds[host] = max(low - drift, least), min(high + drift, most)
-        if self._drift and self._bounds[host][0] > self._bounds[host][1]:
-            self._bounds[host] = least, most  # one of the clocks was stopped, so the old bounds are void
-
-    def bounds(self, host: str) -> tuple[int, int] | None:
-        """Return the least and the most that a host's clock can be ahead of the reference, or None if not known."""
-        return self._bounds.get(host)
+    def bounds(self, host: str) -> Bounds:
+        """Return the least and the most that a host's clock can be ahead of the reference."""
+        return self._bounds.get(host, Bounds())
 
     def offset(self, host: str, otherwise: int) -> int:
         """Return by how many nanoseconds a host's clock is ahead of the reference: the middle of its bounds.
@@ -67,5 +76,5 @@ class ClockBounds:
             host: the host.
             otherwise: the result if there are no bounds, or if the clocks have drifted so that the bounds contradict.
         """
-        low, high = self._bounds.get(host, (1, 0))
+        low, high, _ = self._bounds.get(host, Bounds(1, 0))
         return (low + high) // 2 if low <= high else otherwise

@@ -19,12 +19,7 @@ class RankEntries:
     """Makes the entries of one rank."""
 
     def __init__(self, rank: int, host: str, shift: int) -> None:
-        """
-        Args:
-            rank: the rank.
-            host: its host.
-            shift: the nanoseconds to add to the clock of the slices for the clock of the file.
-        """
+        """Args: `shift` has the nanoseconds to add to the clock of the slices for the clock of the file."""
         self._rank = rank
         self._host = host
         self._process = FIRST_PROCESS + rank
@@ -61,16 +56,9 @@ class RankEntries:
     def counters(self, now: int, span: int, steps: int, waiting: int, waiting_for_input: int) -> Iterator[str]:
         """Yield the counters for the `span` before `now`: steps, and nanoseconds of waiting in it."""
         # Perfetto shows a counter under its name followed by the name of the value: "% waiting for input".
-        for name, values in (
-            ("steps", {"per second": steps * 1e9 / span}),
-            (
-                "% waiting",
-                {
-                    "for other ranks": min(100.0, 100 * waiting / span),
-                    "for input": min(100.0, 100 * waiting_for_input / span),
-                },
-            ),
-        ):
+        waits = {"for other ranks": waiting, "for input": waiting_for_input}
+        shares = {key: min(100.0, 100 * time / span) for key, time in waits.items()}
+        for name, values in (("steps", {"per second": steps * 1e9 / span}), ("% waiting", shares)):
             told = ",".join(f'"{key}":{value:.4g}' for key, value in values.items())
             yield (
                 f'{{"ph":"C","pid":{self._process},"ts":{(now - span + self._shift) // 1000},"name":"{name}",'

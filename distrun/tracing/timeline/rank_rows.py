@@ -14,8 +14,7 @@ from distrun.tracing.timeline.slices import (
     TRAINING,
     Slice,
 )
-from distrun.tracing.timeline.stragglers import Key, LastSubmitters
-from distrun.tracing.timeline.travel import Travel
+from distrun.tracing.timeline.travel import Key, LastSubmitters, Travel
 
 STATE_NAMES = {
     layout.OTHER: "own code",
@@ -36,16 +35,12 @@ class RankRows:
     def __init__(
         self, rank: int, submitters: LastSubmitters, emit: Callable[[Slice], None], operations: bool = False
     ) -> None:
-        """
-        Args:
-            rank: the rank of the events.
-            submitters: know which rank was the last to submit each operation.
-            emit: takes each slice when it is complete.
-            operations: whether each operation has its own row, too.
-        """
+        """Args: `emit` takes each slice when it is complete. `operations` is whether each has its own row, too."""
         self._emit = emit
         self._travel = Travel(rank, submitters)
-        self._operations: dict[str, int] | None = {} if operations else None
+        self._has_operations = operations
+        self.operations: dict[str, int] = {}
+        """The rows of operations, by name."""
         self.steps = 0
         """The number of completed steps."""
         self._step: Event | None = None  # a step whose end is not certain yet
@@ -56,11 +51,6 @@ class RankRows:
         self._waits_since = 0  # 0: it is not waiting
         self._counted: Event | None = None
         self._shown_until = 0  # the end of the last wait that is shown on the row of the main thread
-
-    @property
-    def operations(self) -> dict[str, int]:
-        """The rows of operations, by name."""
-        return self._operations or {}
 
     def take(self, event: Event, name: str, key: Key | None) -> None:
         """Take the next event, with the name of its operation and, for a completed one, its key."""
@@ -145,8 +135,8 @@ class RankRows:
     def _done(self, event: Event, key: Key) -> None:
         for part in self._travel.of(event, key):
             self._emit(part)
-        if self._operations is None:
+        if not self._has_operations:
             return
-        row = self._operations.setdefault(key.name, FIRST_OPERATION + len(self._operations))
+        row = self.operations.setdefault(key.name, FIRST_OPERATION + len(self.operations))
         for part in self._travel.of_operation(event, key):
             self._emit(part._replace(row=row))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
@@ -73,17 +73,10 @@ class Seconds:
         self._new: list[str] = []
         self._counted_until = now
 
-    @property
-    def written(self) -> int:
-        """The bytes of the file so far."""
-        return self._file.size
-
     def rank(self, rank: int, host: str) -> Emit:
         """Return the function that takes the slices of a rank."""
-        known = self._ranks.get(rank)
         entries = RankEntries(rank, host, self._shift)
-        if known is None:
-            known = self._ranks[rank] = _Rank(entries)
+        known = self._ranks.setdefault(rank, _Rank(entries))
         known.entries = entries
         self._new += entries.head()
         return partial(self._take, known)
@@ -116,15 +109,11 @@ class Seconds:
         if not is_shown:
             may = self._thinning.left(written) > 0
             pieces = [one for one in pieces if may and one[1].end - one[1].begin >= _LONG and one[1].row < 10]
-        self._file.write([*self._new, *self._entries(pieces)])
+        entries = [entry for rank, piece, rows in pieces for entry in rank.entries.of(piece, rows)]
+        self._file.write([*self._new, *entries])
         self._new = []
         if is_shown:
             self._thinning.note(self._file.size - written)
-
-    @staticmethod
-    def _entries(pieces: list[tuple[_Rank, Slice, Mapping[str, int]]]) -> Iterator[str]:
-        for rank, piece, operations in pieces:
-            yield from rank.entries.of(piece, operations)
 
     def _count(self, until: int) -> None:
         """Write the counters, and the longer the job has been running, the less often."""

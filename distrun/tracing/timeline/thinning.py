@@ -28,12 +28,7 @@ class Thinning:
         self._rate += (added - self._rate) * (0.5 if added > self._rate else 0.1)
 
     def every(self, written: int, elapsed: float) -> int:
-        """Return n, a power of 2, if one second in n is shown, or 0 if none is.
-
-        Args:
-            written: the bytes of the file so far.
-            elapsed: the seconds since its beginning.
-        """
+        """Return n, a power of 2, if one second in n is shown, or 0: after `written` bytes and `elapsed` seconds."""
         left = self.left(written)
         if self._rate * 1.5 > left:
             return 0

@@ -11,7 +11,7 @@ from distrun.tracing.timeline.options import TimelineOptions
 from distrun.tracing.timeline.rank_rows import RankRows
 from distrun.tracing.timeline.seconds import Seconds
 from distrun.tracing.timeline.slices import Slice
-from distrun.tracing.timeline.stragglers import Key, LastSubmitters
+from distrun.tracing.timeline.travel import Key, LastSubmitters
 
 _FORGET_AFTER = 20 * 1_000_000_000
 """The least time, in nanoseconds, for which the last submitter of an operation is remembered."""
@@ -48,21 +48,8 @@ class Timeline:
         self._forget_at = now + _FORGET_AFTER
         self._seconds = Seconds(options, epoch - base_time(epoch + now), base_time(epoch + now), now)
 
-    @property
-    def written(self) -> int:
-        """The bytes of the file so far."""
-        return self._seconds.written
-
     def add(self, process: int, rank: int, host: str, events: Iterable[Event], names: Sequence[str]) -> None:
-        """Take new events of a process, in the order of recording.
-
-        Args:
-            process: its number, which it keeps for life.
-            rank: its present rank.
-            host: its host.
-            events: the events.
-            names: the names for the numbers in events.
-        """
+        """Take new events of a process, in the order of recording. It keeps its number for life, and not its rank."""
         known = self._processes.get(process)
         if known is None or known.rank != rank:
             known = self._new(process, rank, host)
@@ -110,7 +97,6 @@ class Timeline:
     def _new(self, process: int, rank: int, host: str) -> _Process:
         old = self._processes.get(process)
         emit = self._seconds.rank(rank, host)
-
         steps = self._options.steps
 
         def show(piece: Slice) -> None:

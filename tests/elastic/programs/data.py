@@ -9,7 +9,7 @@ import sys
 import time
 
 import numpy as np
-from files import is_there
+from telling import is_there
 
 import distrun
 import distrun.data

@@ -6,24 +6,17 @@ One parameter is moved by each host by another amount in each step, so that it t
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import time
 
 import torch
-from files import is_over, is_there
+from telling import is_over, is_there, tell
 
 import distrun.torch as dt
-from distrun.runtime.world import world
 
 OVERLAPS, STEPS, HOLD = sys.argv[1] == "overlap", int(sys.argv[2]), int(sys.argv[3])
 """After HOLD steps the ranks wait for others to come, until a file `go` is there."""
 torch.set_num_threads(1)
-
-
-def tell(**facts: object) -> None:
-    """Print a line that the test reads."""
-    print(json.dumps({**facts, "generation": world.generation(), "rank": dt.rank(), "size": dt.size()}), flush=True)
 
 
 def digest(*tensors: torch.Tensor) -> str:
@@ -69,7 +62,7 @@ def train(state: dt.elastic.TorchState) -> None:
         loss.backward()
         optimizer.step()
         state.step += 1
-        tell(step=state.step)
+        tell(step=state.step, size=dt.size())
         state.advance()
         while state.step == HOLD and not is_there("go"):
             time.sleep(0.01)

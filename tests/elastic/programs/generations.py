@@ -6,12 +6,12 @@ says; the second is the first generation that may end so.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
 
 import numpy as np
+from telling import tell
 
 import distrun
 from distrun.errors import CollectiveError
@@ -28,10 +28,6 @@ def held() -> list[int]:
     with open("/proc/self/maps") as maps:
         mapped = sum("memfd:distrun (deleted)" in line for line in maps)
     return [len(os.listdir("/proc/self/fd")), threading.active_count(), mapped]
-
-
-def tell(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
 
 
 def add(*values: float) -> list[float]:
@@ -66,9 +62,9 @@ def train(evens: distrun.ProcessSet, pair: distrun.ProcessSet) -> None:
         total, most = add(1.0, float(steps >= STEPS and world.generation() >= FIRST_TO_END))
         assert total == size
         steps += 1
-        tell(step=steps, generation=world.generation())
+        tell(step=steps)
         if steps == 1:
-            tell(held=held(), generation=world.generation())
+            tell(held=held())
         if most:
             return
 
@@ -89,7 +85,7 @@ def run() -> None:
                 return
         except CollectiveError as error:
             reason = str(error)
-        tell(over=reason, generation=world.generation())
+        tell(over=reason)
         regroup.rejoin(reason)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from telling import tell
 
 import distrun
-from distrun.runtime.world import world
 
 
 def train(state: Any, step: Callable[[Any], Sequence[Any]], owed: Callable[[], list[float]], commits: bool) -> None:
@@ -23,7 +22,7 @@ def train(state: Any, step: Callable[[Any], Sequence[Any]], owed: Callable[[], l
         owed: returns the sizes of the residuals, by gradient.
         commits: whether to commit every fourth step, instead of making each a boundary.
     """
-    _tell(begun=state.step, owed=owed())
+    tell(begun=state.step, owed=owed())
     while True:
         bits = b"".join(np.asarray(each).tobytes() for each in step(state))
         assert len(set(distrun.allgather_object(zlib.crc32(bits), name="bits"))) == 1
@@ -32,10 +31,5 @@ def train(state: Any, step: Callable[[Any], Sequence[Any]], owed: Callable[[], l
             state.commit()
         elif not commits:
             state.advance()
-        _tell(step=state.step, owed=owed())
+        tell(step=state.step, owed=owed())
         time.sleep(0.01)  # as if it computed
-
-
-def _tell(**facts: object) -> None:
-    """Print a line that the test reads."""
-    print(json.dumps({"generation": world.generation(), **facts}), flush=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 
 import numpy as np
+from telling import tell
 
 import distrun
 from distrun.errors import CollectiveError
 from distrun.runtime.collectives.point_to_point import messages
 from distrun.runtime.world import regroup, world
-
-
-def tell(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
 
 
 def ring(step: int, count: int) -> None:
@@ -37,7 +33,7 @@ def exchange() -> None:
     while True:
         step += 1
         ring(step % 1000, 10 if step % 3 else 500_000)
-        tell(step=step, generation=world.generation())
+        tell(step=step)
 
 
 def run() -> str:
@@ -53,5 +49,5 @@ distrun.init()
 regroup.enroll()
 while True:
     reason = run()
-    tell(over=reason, generation=world.generation())
+    tell(over=reason)
     regroup.rejoin(reason)

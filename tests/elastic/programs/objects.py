@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
 
 import numpy as np
-from files import is_over
+from telling import is_over, tell
 
 import distrun
 from distrun import elastic
 from distrun.runtime.world import world
 
 STEPS = int(sys.argv[1])
-
-
-def tell(**facts: object) -> None:
-    """Print a line that the test reads."""
-    print(json.dumps(facts), flush=True)
 
 
 @elastic.run
@@ -29,16 +23,16 @@ def train(state: elastic.ObjectState) -> float:
         gradient = distrun.allreduce(np.array([float(state.step)]), name="gradient")
         state.weight = state.weight - 0.1 * gradient
         state.step += 1
-        tell(step=state.step, rank=distrun.rank(), size=distrun.size(), generation=world.generation())
+        tell(step=state.step, rank=distrun.rank(), size=distrun.size())
         state.advance()
         time.sleep(0.005)  # as if it computed: the test must be able to interrupt
     if sys.argv[2:] == ["late"] and distrun.rank() == 1 and world.generation() == 1:
-        tell(is_late=True, generation=1)
+        tell(is_late=True)
         signal.pause()  # until it is killed
     return float(state.weight[0])
 
 
 distrun.init()
 state = elastic.ObjectState(weight=np.zeros(1), step=0)
-state.register_reset_callbacks([lambda: tell(reset=distrun.size(), generation=world.generation())])
-tell(result=train(state), steps=state.step, generation=world.generation())
+state.register_reset_callbacks([lambda: tell(reset=distrun.size())])
+tell(result=train(state), steps=state.step)

@@ -6,10 +6,10 @@ The first generation goes on until its ranks change; the second ends after as ma
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 
 import torch
+from telling import tell
 
 import distrun
 import distrun.torch as dt
@@ -21,11 +21,6 @@ torch.manual_seed(1)
 dt.init()
 model = torch.nn.Sequential(*[torch.nn.Linear(300, 300) for _ in range(5)])  # 1.8 MB of gradients
 optimizer = dt.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.001), model.named_parameters())
-
-
-def tell(**facts: object) -> None:
-    """Print a line that the test reads."""
-    print(json.dumps({**facts, "generation": world.generation()}), flush=True)
 
 
 @dt.elastic.run

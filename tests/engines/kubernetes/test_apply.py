@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +131,12 @@ class Applied:
     def log(self) -> str:
         return self._log.read_text()
 
-    def wait_for(self, is_so: Callable[[], object]) -> None:
-        """Wait until something is so."""
-        deadline = threading.Event()
-        timer = threading.Timer(DEADLINE, deadline.set)
-        timer.start()
-        try:
-            while not is_so():
-                assert not deadline.wait(0.02), self.log
-        finally:
-            timer.cancel()
+    def wait_for(self, text: str) -> None:
+        """Wait until the log has a text."""
+        deadline = time.monotonic() + DEADLINE
+        while text not in self.log:
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.02)  # a file has no event for what is appended
 
     def wait(self) -> int:
         return self.process.wait(DEADLINE)
@@ -147,11 +144,12 @@ class Applied:
 
 @pytest.fixture
 def apply(api, tmp_path):
-    """Applies a job, and waits until it is created."""
+    """Applies a job, and waits until it is created, or something else is said."""
     started = []
 
-    def start(*options: str) -> Applied:
+    def start(*options: str, until: str = "is created in namespace team") -> Applied:
         started.append(Applied(api, tmp_path / "config", *options))
+        started[-1].wait_for(until)
         return started[-1]
 
     yield start
@@ -164,7 +162,6 @@ def apply(api, tmp_path):
 def test_a_job_is_created_shown_and_over_with_nothing_left_but_itself(api, apply):
     api.write("x-0", "[0] loss 0.5", "[1] loss 0.5")
     running = apply()
-    running.wait_for(lambda: "is created in namespace team" in running.log)
     assert [api.names(path) for path in (SECRETS, SERVICES, JOBS)] == [["x"], ["x"], ["x"]]
     job = api.call("GET", f"{JOBS}/x")
     assert job["spec"]["completionMode"] == "Indexed"
@@ -177,7 +174,7 @@ def test_a_job_is_created_shown_and_over_with_nothing_left_but_itself(api, apply
     api.add_pod("x-0", 0, STARTED)
     no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: no GPU."}
     api.add_pod("x-1", 1, {"phase": "Pending", "conditions": [no_room]})
-    running.wait_for(lambda: "no node has room for pod x-1: 0/3 nodes: no GPU; ask for less with --gpus" in running.log)
+    running.wait_for("no node has room for pod x-1: 0/3 nodes: no GPU; ask for less with --gpus")
     api.finish("Complete")
     assert running.wait() == 0, running.log
     assert "[1] loss 0.5\n" in running.log
@@ -189,7 +186,6 @@ def test_a_job_is_created_shown_and_over_with_nothing_left_but_itself(api, apply
 def test_a_job_that_fails_gives_its_status_and_the_reason_of_the_cluster(api, apply):
     api.write("x-0", "distrun: rank 1 on x-1 exited with code 7")
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     api.add_pod("x-0", 0, ended(7))
     api.finish("Failed", "Container main for pod team/x-1 failed with exit code 7 matching FailJob rule at index 1")
     assert running.wait() == 7
@@ -201,13 +197,12 @@ def test_evictions_and_lack_of_memory_are_told_and_the_log_goes_on_with_the_repl
     api.write("x-0-a", "first")
     api.write("x-0-b", "second")
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     evicted = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "drained"}
     api.add_pod("x-0-a", 0, {**ended(143), "conditions": [evicted]})
-    running.wait_for(lambda: "pod x-0-a was evicted (EvictionByEvictionAPI): drained" in running.log)
-    running.wait_for(lambda: "first" in running.log)  # a log comes when it comes
+    running.wait_for("pod x-0-a was evicted (EvictionByEvictionAPI): drained")
+    running.wait_for("first")  # a log comes when it comes
     api.add_pod("x-0-b", 0, STARTED)
-    running.wait_for(lambda: "second" in running.log)
+    running.wait_for("second")
     api.set_status(f"{PODS}/x-0-b", ended(137, reason="OOMKilled"))
     api.finish("Failed")
     assert running.wait() == 137
@@ -224,11 +219,10 @@ def test_a_log_whose_connection_ends_early_goes_on_with_each_line_once(api, appl
 
     api.answer(f"get {PODS}/x-0/log", stamped)
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     api.add_pod("x-0", 0, STARTED)
-    running.wait_for(lambda: "[0] step 1" in running.log)
+    running.wait_for("[0] step 1")
     log.append("[0] step 2")
-    running.wait_for(lambda: "[0] step 2" in running.log)
+    running.wait_for("[0] step 2")
     log.append("[0] step 3")
     api.set_status(f"{PODS}/x-0", {**ended(0), "phase": "Succeeded"})
     api.finish("Complete")
@@ -238,11 +232,10 @@ def test_a_log_whose_connection_ends_early_goes_on_with_each_line_once(api, appl
 
 def test_a_cluster_that_has_a_problem_for_a_while_does_not_end_the_job(api, apply):
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     job = api.call("GET", f"{JOBS}/x")
     answers = [kmock.Response(status=503, payload={"kind": "Status", "message": "etcd has no leader"})]
     api.answer(f"get {JOBS}/x", lambda: answers[-1])
-    running.wait_for(lambda: "did not read Job x: etcd has no leader; the job goes on" in running.log)
+    running.wait_for("did not read Job x: etcd has no leader; the job goes on")
     job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
     answers.append(kmock.Response(payload=job))
     assert running.wait() == 0
@@ -251,7 +244,6 @@ def test_a_cluster_that_has_a_problem_for_a_while_does_not_end_the_job(api, appl
 
 def test_a_job_that_may_not_be_read_any_more_goes_on_with_all_that_it_needs(api, apply):
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     said = {"kind": "Status", "code": 401, "message": "Unauthorized"}
     api.answer(f"get {JOBS}/x", kmock.Response(status=401, payload=said))
     assert running.wait() == 1
@@ -261,7 +253,6 @@ def test_a_job_that_may_not_be_read_any_more_goes_on_with_all_that_it_needs(api,
 
 def test_a_pod_that_fails_before_pod_0_can_tell_of_it_is_told_with_its_last_words(api, apply):
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     said = "distrun: cryptography is not in the image\n"
     api.add_pod("x-1", 1, ended(3, message=said))
     api.finish("Failed", "Container main for pod team/x-1 failed")
@@ -272,7 +263,6 @@ def test_a_pod_that_fails_before_pod_0_can_tell_of_it_is_told_with_its_last_word
 def test_what_is_brought_goes_with_the_job(api, apply, tmp_path):
     (tmp_path / "code").mkdir()
     running = apply("--ship", str(tmp_path / "code"))
-    running.wait_for(lambda: "is created" in running.log)
     names = api.names(MAPS)
     assert len(names) > 3
     assert all(api.call("GET", f"{MAPS}/{name}")["metadata"]["ownerReferences"][0]["name"] == "x" for name in names)
@@ -287,7 +277,6 @@ def test_nohup_is_respected(api, apply):
         running = apply()
     finally:
         signal.signal(signal.SIGHUP, before)
-    running.wait_for(lambda: "is created" in running.log)
     running.process.send_signal(signal.SIGHUP)
     api.finish("Complete")
     assert running.wait() == 0, running.log
@@ -296,19 +285,17 @@ def test_nohup_is_respected(api, apply):
 def test_an_image_that_cannot_be_pulled_for_a_replacement_does_not_end_a_job_that_runs(api, apply):
     api.write("x-0", "[0] step 1")
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     api.add_pod("x-0", 0, STARTED)
-    running.wait_for(lambda: "[0] step 1" in running.log)
+    running.wait_for("[0] step 1")
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "the registry is away"}}
     api.add_pod("x-1", 1, {"phase": "Pending", "containerStatuses": [{"image": "me/x", "state": waiting}]})
-    running.wait_for(lambda: "cannot be pulled for pod x-1: the registry is away" in running.log)
+    running.wait_for("cannot be pulled for pod x-1: the registry is away")
     api.finish("Complete")
     assert running.wait() == 0, running.log
 
 
 def test_an_image_that_is_not_there_ends_the_job_with_its_name(api, apply):
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "me/x"'}}
     api.add_pod("x-1", 1, {"phase": "Pending", "containerStatuses": [{"image": "me/x", "state": waiting}]})
     assert running.wait() == 1
@@ -318,7 +305,6 @@ def test_an_image_that_is_not_there_ends_the_job_with_its_name(api, apply):
 
 def test_ctrl_c_deletes_all_of_it(api, apply):
     running = apply()
-    running.wait_for(lambda: "is created" in running.log)
     running.process.send_signal(signal.SIGINT)
     assert running.wait() == 130
     assert [api.names(path) for path in (SECRETS, SERVICES, JOBS)] == [[], [], []]
@@ -327,7 +313,7 @@ def test_ctrl_c_deletes_all_of_it(api, apply):
 def test_what_is_forbidden_or_there_already_is_one_sentence_and_nothing_is_left(api, apply):
     said = {"kind": "Status", "code": 403, "message": 'jobs.batch is forbidden: User "u" cannot create resource "jobs"'}
     api.answer(f"post {JOBS}", kmock.Response(status=403, payload=said))
-    running = apply()
+    running = apply(until="did not create")
     assert running.wait() == 1
     assert "the cluster did not create Job x: that is forbidden to you in namespace team" in running.log
     assert 'User "u" cannot create' in running.log
@@ -337,7 +323,6 @@ def test_what_is_forbidden_or_there_already_is_one_sentence_and_nothing_is_left(
 
 def test_a_secret_that_is_there_is_used_and_kept(api, apply):
     running = apply("--secret", "mine")
-    running.wait_for(lambda: "is created" in running.log)
     env = api.call("GET", f"{JOBS}/x")["spec"]["template"]["spec"]["containers"][0]["env"]
     assert env[0]["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": "key"}
     assert api.names(SECRETS) == []
@@ -358,8 +343,7 @@ def complaint(config: str, *options: str) -> str:
 
 def test_a_cluster_that_is_not_configured_or_does_not_answer_is_one_sentence(api, apply, tmp_path):
     assert "no cluster is configured here: " in complaint(str(tmp_path / "nothing"))
-    running = apply()  # which writes the configuration
-    running.wait_for(lambda: "is created" in running.log)
+    apply()  # which writes the configuration
     config = tmp_path / "config"
     assert "no cluster is configured here: " in complaint(str(config), "--context", "other")
     config.write_text(config.read_text().replace(api.url, "http://127.0.0.1:1"))

@@ -21,9 +21,13 @@ FULL = (
 BROUGHT = ("--ship", str(Path(__file__).parent), "--bootstrap=numpy", "-n", "team")
 
 
+def k8s(*options: str, command: tuple[str, ...] = ("python", "train.py", "--lr", "1e-3")):
+    words = [sys.executable, "-m", "distrun.runner", "k8s", *options, "--", *command]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
 def printed(*options: str) -> str:
-    command = [sys.executable, "-m", "distrun.runner", "k8s", "--image", "reg:5000/me/train:1", *options]
-    done = subprocess.run([*command, "--", "python", "train.py", "--lr", "1e-3"], capture_output=True, text=True)
+    done = k8s("--image", "reg:5000/me/train:1", *options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -82,11 +86,8 @@ def test_an_eviction_counts_for_nothing_and_a_rank_that_fails_ends_the_job():
     *_, job = yaml.safe_load_all(printed())
     evicted, failed = job["spec"]["podFailurePolicy"]["rules"]
     assert (evicted["action"], evicted["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
-    assert (failed["action"], failed["onExitCodes"]["operator"], failed["onExitCodes"]["values"]) == (
-        "FailJob",
-        "NotIn",
-        [143],
-    )
+    codes = failed["onExitCodes"]
+    assert (failed["action"], codes["operator"], codes["values"]) == ("FailJob", "NotIn", [143])
     assert job["spec"]["podReplacementPolicy"] == "Failed"
 
 
@@ -102,8 +103,7 @@ def test_an_eviction_counts_for_nothing_and_a_rank_that_fails_ends_the_job():
     ),
 )
 def test_what_cannot_be_is_refused_with_what_is_allowed(options, said):
-    command = [sys.executable, "-m", "distrun.runner", "k8s", "--image", "i", *options, "--", "python", "train.py"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = k8s("--image", "i", *options)
     assert done.returncode == 2
     assert said in done.stderr
 
@@ -112,6 +112,5 @@ def test_the_example_is_what_its_first_lines_print():
     example = Path(__file__).parents[3] / "examples" / "kubernetes" / "job.yaml"
     text = example.read_text()
     options = ("--image", "registry.example.com/spirals", "--hosts", "2", "--slots", "2", "--name", "spirals")
-    command = [sys.executable, "-m", "distrun.runner", "k8s", *options, "--secret", "spirals"]
-    done = subprocess.run([*command, "--", "python", "numpy_spirals.py"], capture_output=True, text=True)
+    done = k8s(*options, "--secret", "spirals", command=("python", "numpy_spirals.py"))
     assert text.partition("apiVersion")[2] == done.stdout.partition("apiVersion")[2]

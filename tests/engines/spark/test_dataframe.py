@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import distrun.spark
+
 EXAMPLE = Path(__file__).parents[3] / "examples" / "spark_digits.py"
 
 
 def test_every_row_reaches_a_rank_in_every_epoch_and_the_ranks_step_together(spark, tmp_path):
     from pyspark.sql.functions import array, col
-
-    import distrun.spark
 
     table = spark.range(1000).select(col("id"), (col("id") * 0.5).alias("y"), array("id", "id").alias("pair"))
     data = distrun.spark.dataset(table, str(tmp_path / "table"), num_proc=2, columns=["id", "pair"])

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import distrun.spark
 from distrun.errors import LaunchError, NotOfferedError, UsageError
 from distrun.runner.job.calls import RemoteTraceback
 
@@ -54,6 +55,13 @@ def nothing_left(spark):
     assert psutil.wait_procs([each for each in psutil.process_iter() if _is_ours(each)], timeout=60)[1] == []
 
 
+@pytest.fixture
+def told(tmp_path):
+    """A pipe in which `steps` says that a rank steps."""
+    os.mkfifo(tmp_path / "told")
+    return tmp_path / "told"
+
+
 def _is_ours(process):
     marks = ("distrun.spark.agent", "function_worker.py", "distrun.runner.agent")
     try:
@@ -65,8 +73,6 @@ def _is_ours(process):
 
 @pytest.mark.gate
 def test_results_come_back_in_rank_order_and_output_to_the_driver(spark, nothing_left, monkeypatch, capfd):
-    import distrun.spark
-
     def place(greeting, *, mark):
         import numpy as np
 
@@ -88,8 +94,6 @@ def test_results_come_back_in_rank_order_and_output_to_the_driver(spark, nothing
 
 
 def test_output_reaches_the_driver_while_ranks_run(spark, nothing_left, tmp_path):
-    import distrun.spark
-
     heard = tmp_path / "heard"
     os.mkfifo(heard)
 
@@ -116,8 +120,6 @@ def test_output_reaches_the_driver_while_ranks_run(spark, nothing_left, tmp_path
 
 @pytest.mark.gate
 def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(spark, nothing_left):
-    import distrun.spark
-
     with pytest.raises(KeyError) as caught:
         distrun.spark.run(steps("error"), num_proc=2, verbose=0)
     assert caught.value.args == ("no such sample", 7)
@@ -135,19 +137,12 @@ def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(spark, nothing_l
     ],
 )
 def test_whatever_is_killed_is_one_story_and_leaves_nothing(spark, nothing_left, end, story):
-    import distrun.spark
-
     with pytest.raises(LaunchError, match=story):
         distrun.spark.run(steps(end), num_proc=2, verbose=0)
     assert distrun.spark.run(lambda: 1, num_proc=2) == [1, 1]  # a lost executor is waited for
 
 
-def test_a_job_that_spark_cancels_ends_all_ranks(spark, nothing_left, tmp_path):
-    import distrun.spark
-
-    told = tmp_path / "told"
-    os.mkfifo(told)
-
+def test_a_job_that_spark_cancels_ends_all_ranks(spark, nothing_left, told):
     def cancel():
         told.read_text()  # until a rank steps
         spark.sparkContext.cancelAllJobs()
@@ -159,12 +154,7 @@ def test_a_job_that_spark_cancels_ends_all_ranks(spark, nothing_left, tmp_path):
     canceller.join()
 
 
-def test_ctrl_c_in_the_driver_ends_all_ranks_and_frees_the_executors(spark, nothing_left, tmp_path):
-    import distrun.spark
-
-    told = tmp_path / "told"
-    os.mkfifo(told)
-
+def test_ctrl_c_in_the_driver_ends_all_ranks_and_frees_the_executors(spark, nothing_left, told):
     def interrupt():
         told.read_text()  # until a rank steps
         os.kill(os.getpid(), signal.SIGINT)  # which pyspark handles
@@ -177,11 +167,7 @@ def test_ctrl_c_in_the_driver_ends_all_ranks_and_frees_the_executors(spark, noth
     assert distrun.spark.run(lambda: 1, num_proc=2, start_timeout=60) == [1, 1]
 
 
-def test_tasks_that_find_no_room_beside_other_jobs_are_given_up_in_time(spark, nothing_left, tmp_path):
-    import distrun.spark
-
-    told = tmp_path / "told"
-    os.mkfifo(told)
+def test_tasks_that_find_no_room_beside_other_jobs_are_given_up_in_time(spark, nothing_left, told):
     ended = []
 
     def occupy():
@@ -201,8 +187,6 @@ def test_tasks_that_find_no_room_beside_other_jobs_are_given_up_in_time(spark, n
 
 
 def test_what_cannot_be_is_refused_with_a_sentence(spark, monkeypatch):
-    import distrun.spark
-
     for arguments, sentence in (
         ({"use_mpi": True}, "use_mpi=True: ranks on Spark are connected without MPI"),
         ({"executable": "/opt/python"}, "ranks run in the Python of their executors"),
@@ -224,6 +208,16 @@ def test_what_cannot_be_is_refused_with_a_sentence(spark, monkeypatch):
     monkeypatch.delenv("HOROVOD_SPARK_START_TIMEOUT")
     with pytest.raises(LaunchError, match="cannot be pickled"):
         distrun.spark.run(print, (threading.Lock(),), num_proc=2)
+
+
+def lines_of(program, folder, *arguments):
+    """Run a program in a process of its own; return its two lines of results and errors."""
+    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(folder / "work")}
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("[(", "KeyError", "refused"))]
+    assert len(lines) == 2, done.stdout + done.stderr
+    return lines
 
 
 CONNECT = """
@@ -253,11 +247,7 @@ spark.stop()
 
 def test_spark_connect_and_horovods_names(java, tmp_path):
     """The server of Spark Connect is a process on this machine; a classic session cannot be in the same process."""
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, "-c", CONNECT]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("[(", "KeyError"))]
-    assert lines == ["[(2.0, 0), (2.0, 1)]", "KeyError('no such sample') RemoteTraceback"], done.stdout + done.stderr
+    assert lines_of(CONNECT, tmp_path) == ["[(2.0, 0), (2.0, 1)]", "KeyError('no such sample') RemoteTraceback"]
 
 
 GPUS = """
@@ -287,10 +277,6 @@ def test_gpus_that_spark_gives_to_several_tasks_are_shared_only_if_that_is_asked
     script = tmp_path / "gpus"
     script.write_text("""#!/bin/sh\necho '{"name": "gpu", "addresses": ["0", "1"]}'\n""")
     script.chmod(0o755)
-    environ = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_WORKER_DIR": str(tmp_path / "work")}
-    command = [sys.executable, "-c", GPUS, str(script)]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("[(", "refused"))]
-    assert len(lines) == 2, done.stdout + done.stderr
-    assert "are more than its 1 GPU 0: have executors of one host list different ones" in lines[0]
-    assert lines[1] == "[('0', '1'), ('0', '1')]"
+    refused, shared = lines_of(GPUS, tmp_path, str(script))
+    assert "are more than its 1 GPU 0: have executors of one host list different ones" in refused
+    assert shared == "[('0', '1'), ('0', '1')]"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - torch may be absent
 from torch.nn import functional  # noqa: E402
 
-from distrun.auto.torch import graph  # noqa: E402
-from distrun.auto.torch.agreement import CombiningRule, LossFacts, RefusedError, lasting, rules  # noqa: E402
+from distrun.auto.torch import graph, losses  # noqa: E402
+from distrun.auto.torch.agreement import CombiningRule, RefusedError, lasting, rules  # noqa: E402
 
 pytestmark = pytest.mark.gate
 SIZES = (5, 3)
@@ -17,21 +19,7 @@ NET = nn.Linear(4, 3)
 
 
 def facts_of(loss, has_other_parts=False):
-    taken = graph.decompose(loss.grad_fn)
-    nodes, described = graph.walk(loss.grad_fn)
-    places = {node: place for place, node in enumerate(nodes)}
-    return LossFacts(
-        taken.signature,
-        described,
-        tuple(each.divisor for each in taken.reductions),
-        tuple(each.is_linear for each in taken.reductions),
-        tuple(each.is_counted for each in taken.reductions),
-        tuple(places[each.node] for each in taken.reductions),
-        tuple(place for place, node in enumerate(nodes) if graph.uses_batch_statistics(node)),
-        graph.across(nodes),
-        tuple(place for place, node in enumerate(nodes) if graph.is_opaque(node)),
-        has_other_parts=has_other_parts,
-    )
+    return replace(losses._facts(loss, graph.decompose(loss.grad_fn)), has_other_parts=has_other_parts)
 
 
 def rules_of(loss_of, is_padded=False, has_other_parts=False):
@@ -141,10 +129,10 @@ def test_the_weighted_gradients_of_the_parts_have_the_average_of_the_batch(name)
     loss_of, _ = BY_NAME[name]
     x, y = torch.randn(8, 4), torch.randint(0, 3, (8,))
     whole = torch.autograd.grad(loss_of(NET(x), y), NET.weight)[0]
-    losses = [loss_of(NET(a), b) for a, b in zip(x.split(SIZES), y.split(SIZES), strict=True)]
-    found = rules([facts_of(loss) for loss in losses], SIZES)
+    of_parts = [loss_of(NET(a), b) for a, b in zip(x.split(SIZES), y.split(SIZES), strict=True)]
+    found = rules([facts_of(loss) for loss in of_parts], SIZES)
     total = torch.zeros_like(whole)
-    for rank, loss in enumerate(losses):
+    for rank, loss in enumerate(of_parts):
         for reduction, rule in zip(graph.decompose(loss.grad_fn).reductions, found, strict=True):
             factor = rule.factor(SIZES, rank)
             reduction.node.register_prehook(lambda grads, factor=factor: tuple(each * factor for each in grads))
@@ -160,16 +148,16 @@ def unrolled(o, y):
 
 
 def test_graphs_that_differ_are_refused_unless_a_trial_shows_that_the_loss_is_right():
-    losses = [unrolled(NET(torch.randn(size, 4)), torch.zeros(size, dtype=torch.long)) for size in SIZES]
-    ranks = [facts_of(loss) for loss in losses]
+    of_parts = [unrolled(NET(torch.randn(size, 4)), torch.zeros(size, dtype=torch.long)) for size in SIZES]
+    ranks = [facts_of(loss) for loss in of_parts]
     with pytest.raises(RefusedError, match="graphs of the loss differ"):
         rules(ranks, SIZES)
     assert rules(ranks, SIZES, whole=(1.0, 8.0), may_differ=True) == (ONCE, MEAN)
 
 
 def test_as_many_samples_selected_on_each_rank_need_a_trial():
-    losses = [NET(torch.randn(size, 4))[torch.arange(size) < 2].mean() for size in SIZES]
-    ranks = [facts_of(loss) for loss in losses]
+    of_parts = [NET(torch.randn(size, 4))[torch.arange(size) < 2].mean() for size in SIZES]
+    ranks = [facts_of(loss) for loss in of_parts]
     with pytest.raises(RefusedError, match="combined before the loss"):
         rules(ranks, SIZES)
     assert rules(ranks, SIZES, whole=(12.0,), may_select=True) == (COUNTED,)
@@ -187,8 +175,8 @@ def test_what_is_computed_of_a_selection_may_have_its_extent_and_a_mean_over_it_
 
 @pytest.mark.parametrize(("whole", "expected"), [(None, SUM), ((4.0,), SUM), ((8.0,), COUNTED)], ids=str)
 def test_the_divisor_of_the_batch_tells_a_count_that_is_equal_on_all_ranks_from_a_constant(whole, expected):
-    losses = [NET(torch.randn(size, 4)).sum() / torch.tensor(4.0) for size in SIZES]
-    assert rules([facts_of(loss) for loss in losses], SIZES, whole=whole) == (expected,)
+    of_parts = [NET(torch.randn(size, 4)).sum() / torch.tensor(4.0) for size in SIZES]
+    assert rules([facts_of(loss) for loss in of_parts], SIZES, whole=whole) == (expected,)
 
 
 def test_rules_last_where_another_batch_shows_less_by_chance():

@@ -14,10 +14,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE = 600.0  # seconds; far more than it takes, so that a busy machine fails no test
 
 
-def run(folder: Path, *words: str, ranks: int) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *words: str, ranks: int, mode: str = "global", **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a script in a folder: as it is, or on several ranks."""
-    prefix = [Path(sys.executable).with_name("distrun"), "-q", "--auto", "-np", f"{ranks}", "--oversubscribe"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    prefix = [Path(sys.executable).with_name("distrun"), "-q", f"--auto={mode}", "-np", f"{ranks}", "--oversubscribe"]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     command = [*(prefix if ranks else []), sys.executable, *words]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
 
@@ -46,13 +48,9 @@ def test_rank_0_prints_alone_and_two_lines_say_what_was_changed(tmp_path):
 
 
 def test_in_scale_mode_each_rank_takes_a_batch_and_rank_0_writes_the_files(tmp_path):
-    program = str(PROGRAMS / "torch_scale.py")
-    prefix = [Path(sys.executable).with_name("distrun"), "-q", "--auto=scale", "-np", "2"]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
     folder = tmp_path / "here"
     folder.mkdir()
-    command = [*prefix, sys.executable, program]
-    ended = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=DEADLINE)
+    ended = run(folder, str(PROGRAMS / "torch_scale.py"), ranks=2, mode="scale", TMPDIR=str(tmp_path))
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "[0] ['3', 'steps', 'the', 'end'] ['log.txt', 'weights.pt']\n"
     assert "each takes a batch of the script's size (11+9 = 20 samples a step)" in ended.stderr

@@ -129,13 +129,6 @@ def _compare(function: object, expected: str, name: str, namespace: dict[str, ob
     assert all(each.default is not each.empty for each in positional[len(names) :]), expected
 
 
-def test_a_name_that_is_not_there_yet_says_so():
-    rows = [row for row in ROWS if row.text.endswith("(an AttributeError)")]
-    for module, name in [(module, name) for row in rows for module in row.modules for name in row.names]:
-        with pytest.raises(AttributeError, match=rf"^{module}.{name} is not there yet"):
-            getattr(_module(module), name)
-
-
 SUBMODULES = """
 torch torch.mpi_ops torch.elastic torch.elastic.state torch.elastic.sampler torch.compression torch.sync_batch_norm
 torch.optimizer torch.functions tensorflow tensorflow.mpi_ops tensorflow.elastic tensorflow.compression

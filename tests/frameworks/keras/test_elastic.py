@@ -32,23 +32,19 @@ def job(backend: str, tmp_path_factory: pytest.TempPathFactory, rank_environment
     with Supervisor(python(PROGRAMS / "elastic.py"), folder, variables) as supervisor:
         supervisor.begin(2)
         coming = supervisor.start(2, 3)
-        _await_hold(supervisor.members[1], 1)
+        supervisor.members[1].await_hold(1)
         supervisor.replace(1)
-        _await_hold(supervisor.members[0], 2)
+        supervisor.members[0].await_hold(2)
         supervisor.await_message(coming, Waiting)
         supervisor.prepare("a host has come")
         (folder / "go").write_text("")
         for member in supervisor.members:
             _await_waiting(supervisor, member, 2)
         supervisor.assign([*supervisor.members, coming])
-        _await_hold(supervisor.members[0], 3)
+        supervisor.members[0].await_hold(3)
         supervisor.replace(0, newcomers=0)
         assert supervisor.await_exits() == [0, 0], [member.output()[-3000:] for member in supervisor.members]
         yield supervisor
-
-
-def _await_hold(member, generation):
-    member.await_output(lambda lines: any('"held"' in line and f'"generation": {generation}' in line for line in lines))
 
 
 def _await_waiting(supervisor, member, generation):

@@ -1,4 +1,4 @@
-"""The example that a newcomer reads first does what it says, on every backend."""
+"""The example that a newcomer reads first does what it says, on every backend, and others on one."""
 
 from __future__ import annotations
 
@@ -38,3 +38,20 @@ def test_a_rank_dies_and_nothing_is_lost(launch):
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("... ok") == 4
     assert "rank 1 dies at batch 9 of epoch 2" in done.stdout
+
+
+@pytest.mark.feature("masked language model of keras-hub", backend="tensorflow")
+def test_ranks_learn_to_fill_in_words_step_by_step_like_one_process(launch, tmp_path):
+    for needed in ("tensorflow", "keras_hub", "tensorboard"):
+        pytest.importorskip(needed)
+    text, saved, logs = tmp_path / "mine.txt", tmp_path / "bert.keras", tmp_path / "logs"
+    text.write_text("the quick brown fox jumps over the lazy dog , and the dog sleeps on . " * 1000)
+    small = ["--epochs", "1", "--words", "50", "--layers", "1", "--width", "32", "--batch-size", "4"]
+    paths = ["--text", str(text), "--save", str(saved), "--log-dir", str(logs)]
+    done = launch("tensorflow", EXAMPLE.with_name("keras_mlm.py"), *small, *paths, "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("... ok") == 2
+    assert "in 50 steps" in done.stdout
+    assert "of the words masked in other text" in done.stdout
+    assert saved.exists()
+    assert len(list(logs.glob("train/events.*"))) == 1, "one rank writes for TensorBoard"

@@ -16,10 +16,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 pytestmark = pytest.mark.feature_group("Elastic training")
 
 
-def _await_hold(member, generation):
-    member.await_output(lambda lines: any('"held"' in line and f'"generation": {generation}' in line for line in lines))
-
-
 @pytest.mark.gate
 def test_a_function_that_one_rank_has_traced_goes_on_with_two_and_with_the_other_alone(tmp_path):
     os.mkfifo(tmp_path / "go")
@@ -28,13 +24,13 @@ def test_a_function_that_one_rank_has_traced_goes_on_with_two_and_with_the_other
         supervisor.begin(1)
         coming = supervisor.start(1, 2)
         (first,) = supervisor.members
-        _await_hold(first, 1)
+        first.await_hold(1)
         supervisor.await_message(coming, Waiting)
         supervisor.prepare("a host has come")
         (tmp_path / "go").write_text("")
         supervisor.await_message(first, Waiting)
         supervisor.assign([first, coming])
-        _await_hold(first, 2)
+        first.await_hold(2)
         supervisor.replace(0, newcomers=0)
         assert supervisor.await_exits() == [0], coming.output()[-3000:]
         steps = [(fact["step"], fact["size"]) for fact in coming.told() if "step" in fact]

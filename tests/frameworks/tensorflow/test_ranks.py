@@ -92,13 +92,10 @@ SESSIONS = {
 }
 OTHER_TRAINING = [
     "the_ways_of_averaging_agree",
-    "only_large_gradients_are_quantised_and_what_int4_loses_comes_later",
     "what_powersgd_takes_is_known_and_comes_back",
-    "powersgd_approximates_matrices_and_makes_up_for_what_is_lost",
     "two_models_train_side_by_side",
     "names_that_count_layers_of_the_process_do_not_matter",
     "what_is_no_optimizer_or_tape_is_refused",
-    "compressors_work_by_themselves",
     "groups_that_are_none_are_refused",
 ]
 

@@ -14,8 +14,7 @@ from session.tiers import one_in_gate
 from without_launcher.elastic_supervisor import Supervisor
 
 from distrun.errors import UsageError
-from distrun.runtime.world.devices.cpu import Cpu
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cpu, Cuda
 from distrun.torch import cuda, ranks
 from distrun.torch.gradients import device_bucket
 from distrun.torch.gradients.arrivals import Arrivals
@@ -32,8 +31,9 @@ def test_what_works_on_the_cpu_works_on_the_gpu(gpu_job, programs):
 
 
 @pytest.mark.full
-def test_some_of_the_ranks_work_on_the_gpu(gpu_job):
-    gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data")
+@pytest.mark.parametrize(("size", "programs"), [(3, ("process_sets", "uneven_data")), (1, ("alone",))], ids=str)
+def test_some_of_the_ranks_or_one_alone_work_on_the_gpu(gpu_job, size, programs):
+    gpu_job(PROGRAMS / "on_gpu.py", size, *programs)
 
 
 @pytest.mark.full
@@ -62,32 +62,22 @@ def test_a_graph_that_was_captured_before_ranks_came_or_went_is_refused(gpu_envi
         assert supervisor.await_exits() == [0, 0], [rank.output()[-3000:] for rank in supervisor.members]
 
 
-@pytest.mark.full
-def test_a_world_of_one(gpu_job):
-    gpu_job(PROGRAMS / "alone.py", 1)
-
-
 @pytest.mark.lab
 @pytest.mark.gpu
 @real
-@pytest.mark.parametrize("program", [*HERE, "compiled"])
-def test_what_works_on_the_cpu_works_on_real_gpus(job, program):
-    job("gpu/on_gpu", 2, "real", program, DISTRUN_SHARE_GPUS="1")
-
-
-@pytest.mark.lab
-@pytest.mark.gpu
-@real
-def test_quantised_gradients_on_real_gpus(job, tmp_path):
-    environ = {"DISTRUN_SHARE_GPUS": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts may be one GPU in truth
-    job("gpu/on_gpu", (1, 1), "real", "quantised", f"losses:{tmp_path}", **environ)
-
-
-@pytest.mark.lab
-@pytest.mark.gpu
-@real
-def test_streams_graphs_and_models_half_on_the_cpu_on_real_gpus(job):
-    job("gpu/real", 2, DISTRUN_SHARE_GPUS="1")
+@pytest.mark.parametrize(
+    ("size", "program"),
+    [
+        *((2, f"gpu/on_gpu real {each}") for each in (*HERE, "compiled")),
+        ((1, 1), "gpu/on_gpu real quantised residuals:FOLDER"),
+        (2, "gpu/real"),
+    ],
+    ids=str,
+)
+def test_what_works_on_the_cpu_or_a_simulated_gpu_works_on_real_ones(job, size, program, tmp_path):
+    environ = {} if size == 2 else {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # the hosts may be one GPU in truth
+    name, *arguments = program.replace("FOLDER", str(tmp_path)).split()
+    job(name, size, *arguments, DISTRUN_SHARE_GPUS="1", **environ)
 
 
 # What needs no rank ---------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import cloudpickle
 import pytest
 import torch
 
-from distrun.runtime.world.devices.cpu import Cpu
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cpu, Cuda
 from distrun.torch.state import objects
 
 

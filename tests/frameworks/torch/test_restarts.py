@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-TIMEOUT = 300.0  # seconds
 SCRIPT = """
 import os
 import torch
@@ -24,11 +20,10 @@ dist.destroy_process_group()
 
 
 @pytest.mark.gate
-def test_torchruns_restarts_are_restarts(tmp_path):
+def test_torchruns_restarts_are_restarts(run_script, tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    line = [sys.executable, "-m", "distrun.compat", "torchrun", "--nproc-per-node", "2", "--max-restarts", "2"]
-    job = subprocess.run([*line, str(script)], capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    assert job.returncode == 0, job.stderr
+    torchrun = ["-m", "distrun.compat", "torchrun", "--nproc-per-node", "2", "--max-restarts", "2"]
+    job = run_script([], *torchrun, str(script))
     assert sorted(job.stdout.splitlines()) == ["done 0 1 2", "done 1 1 2"]
     assert "exited with code 9" in job.stderr

@@ -43,7 +43,7 @@ FUNCTIONAL = {
     "reduce_scatter_tensor_out", "wait_tensor", "_wrap_tensor_autograd",
 }  # fmt: skip
 KEEPING_WORKS = {"_register_work", "_set_forward_pass_work_handle"}
-"""Functions of C++ that get a work from Python: `interface.functions` gives them one of C++'s."""
+"""Functions of C++ that get a work from Python: `interface.operators` gives them one of C++'s."""
 
 
 def operators(namespace: str) -> set[str]:

@@ -142,20 +142,21 @@ assert distrun.is_initialized()
 """
 
 
-def test_the_world_that_a_script_is_in_already_is_used_and_kept(run, tmp_path):
-    run([*DISTRUN, sys.executable, "-c", ALREADY.format(change="", folder=tmp_path)])
-
-
-def test_another_world_than_the_one_that_a_script_is_in_is_refused(run, tmp_path):
-    turned = ALREADY.format(change="rank = 1 - rank", folder=tmp_path)
-    output = run([*DISTRUN, sys.executable, "-c", turned], status=1)
-    assert "rank 0 of 2 of the process group is rank 1 of 2 in distrun already" in output
-
-
-def test_a_world_that_only_some_ranks_are_in_is_refused(run, tmp_path):
-    code = ALREADY.format(change="distrun.shutdown() if rank else None", folder=tmp_path)
-    output = run([*DISTRUN, sys.executable, "-c", code], status=1)
-    assert "rank 0 called distrun.init() before init_process_group and rank 1 did not" in output
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ("", ""),
+        ("rank = 1 - rank", "rank 0 of 2 of the process group is rank 1 of 2 in distrun already"),
+        (
+            "distrun.shutdown() if rank else None",
+            "rank 0 called distrun.init() before init_process_group and rank 1 did not",
+        ),
+    ],
+    ids=["used and kept", "another one", "of some ranks only"],
+)
+def test_the_world_that_a_script_is_in_already(run, tmp_path, change, error):
+    code = ALREADY.format(change=change, folder=tmp_path)
+    assert error in run([*DISTRUN, sys.executable, "-c", code], status=bool(error))
 
 
 def test_ranks_that_do_not_come_are_named(run, tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,42 +39,24 @@ def test_a_rank_that_waits_for_a_dead_one_gets_an_error(run_ranks):
     assert "told" in ended.stdout
 
 
-@pytest.fixture
-def compare(job: Callable[..., str], tmp_path: Path) -> Callable[..., str]:
-    """Runs variants of a program on gloo and on distrun, or all of them, on `size` ranks; returns what they printed."""
-    return lambda program, size, *names: job(program, size, str(tmp_path), *names)
-
-
-@pytest.mark.gate
-def test_ddp_in_its_variants_and_with_its_communication_hooks(compare):
-    compare("ddp", 2)
-
-
-@pytest.mark.gate
-def test_what_scripts_call_besides_the_functions_of_torch_distributed(compare):
-    compare("group_calls", 2)
-
-
-def test_ddp_of_more_ranks_than_two(compare):
-    compare(
-        "ddp", 3, "plain", "unused parameters", "buffers", "join", "join that divides by those left", "Join with ZeRO"
-    )
-
-
-@pytest.mark.gate
-def test_fsdp_zero_and_distributed_checkpoints(compare):
-    compare("sharding", 2)
-
-
-@pytest.mark.gate
-def test_tensors_of_device_meshes_functional_collectives_and_pipelines(compare):
-    compare("meshes", 2, "tensor parallel", "redistributed", "functional collectives", "pipeline 1F1B", "compiled DDP")
-
-
-def test_compiled_collectives_and_another_pipeline(compare):
-    compare("meshes", 2, "compiled collectives", "collectives by inductor", "pipeline GPipe")
-
-
-def test_meshes_of_two_dimensions(compare):
-    compare("meshes", 4)
-    compare("sharding", 4, "FSDP1", "FSDP2", "checkpoints")
+@pytest.mark.parametrize(
+    ("program", "size", "variants"),
+    [
+        *(pytest.param(program, 2, (), marks=pytest.mark.gate) for program in ("ddp", "group_calls", "sharding")),
+        pytest.param(
+            *("meshes", 2),
+            ("tensor parallel", "redistributed", "functional collectives", "pipeline 1F1B", "compiled DDP"),
+            marks=pytest.mark.gate,
+        ),
+        ("meshes", 2, ("compiled collectives", "collectives by inductor", "pipeline GPipe")),
+        ("meshes", 4, ()),
+        ("sharding", 4, ("FSDP1", "FSDP2", "checkpoints")),
+        (
+            "ddp",
+            3,
+            ("plain", "unused parameters", "buffers", "join", "join that divides by those left", "Join with ZeRO"),
+        ),
+    ],
+)
+def test_variants_of_a_program_do_on_distrun_what_they_do_on_gloo(job, program, size, variants, tmp_path):
+    job(program, size, str(tmp_path), *variants)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from running_distrun import DEADLINE
-from warm_ranks import WarmRanks
 
 _PIDFD_GETFD = 438
 PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
@@ -93,65 +92,44 @@ def wire(beta):
 
 
 @pytest.mark.parametrize("is_encrypted", [pytest.param(True, marks=pytest.mark.gate), False])
-def test_tensors_cannot_be_read_on_the_wire(distrun, python, wire, alpha, beta, is_encrypted):
+def test_tensors_cannot_be_read_on_the_wire(output, python, wire, is_encrypted):
     options = ["--encrypt"] * is_encrypted
-    job = distrun("-H", "alpha:1,beta:1", *options, *python(SENDING))
-    assert job.wait() == 0, job.stderr.data
-    assert (b"] not loaded" in job.stdout.data) != is_encrypted
+    assert (b"] not loaded" in output("-H", "alpha:1,beta:1", *options, *python(SENDING))) != is_encrypted
     heard = wire.close()
     assert len(heard) > 3_000_000
     assert (MARK in heard) != is_encrypted
 
 
-def test_collectives_are_as_right_as_without(distrun, alpha, beta):
-    with WarmRanks() as ranks:
-        job = distrun("-H", "localhost:1,beta:1,alpha:2", "--encrypt", *ranks.command, OMP_NUM_THREADS="1")
-        ranks.accept(4)
-        for program in ("allreduce", "errors", "order", "alltoall", "messages", "process_sets"):
-            ranks.run(PROGRAMS / f"{program}.py")
-        ranks.hang_up()
-        assert job.wait() == 0, job.stderr.data[-5000:].decode()
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
+def test_collectives_are_as_right_as_without(run_each):
+    programs = ("allreduce", "errors", "order", "alltoall", "messages", "process_sets")
+    run_each("localhost:1,beta:1,alpha:2", *programs, options=("--encrypt",))
 
 
 @pytest.mark.parametrize("program", ["lifecycle", "bursts"])
-def test_a_life_between_two_hosts(distrun, alpha, beta, program):
+def test_a_life_between_two_hosts(distrun, program):
     job = distrun("-H", "alpha:1,beta:1", sys.executable, str(PROGRAMS / f"{program}.py"), DISTRUN_ENCRYPT="1")
     assert job.wait(4 * DEADLINE) == 0, job.stderr.data[-5000:].decode()
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
 
 
-def test_a_rank_that_is_killed_in_the_middle_is_named(distrun, python, alpha, beta):
+def test_a_rank_that_is_killed_in_the_middle_is_named(distrun, python, beta):
     job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(WORKING))
     job.stdout.wait_for(b"going", 2)
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
     os.kill(rank.pid, signal.SIGKILL)
     assert job.wait() == 137
     assert f"rank 1 on beta (pid {rank.pid}) was killed by SIGKILL".encode() in job.stderr.data
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
 
 
-def test_a_cut_link_ends_the_job_and_a_short_cut_does_not(distrun, python, alpha, beta):
+def test_a_cut_link_ends_the_job_and_a_short_cut_does_not(distrun, python, beta):
     job = distrun("-H", "alpha:1,beta:1", "--encrypt", "--keepalive", "6", *python(WORKING))
     job.stdout.wait_for(b"going", 2)
     beta.cut()
     time.sleep(2)
     beta.mend()
     job.stdout.wait_for(b"going", job.stdout.data.count(b"going") + 10)
-    beta.cut()
-    try:
+    with beta.cut_off():
         assert job.wait() == 1
         beta.assert_gone()
-    finally:
-        beta.mend()
-    alpha.assert_gone()
-    job.assert_gone()
 
 
 def connections_of(pid: int) -> list[socket.socket]:
@@ -168,7 +146,7 @@ def connections_of(pid: int) -> list[socket.socket]:
     return found
 
 
-def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(distrun, python, alpha, beta):
+def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(distrun, python, beta):
     """Such words end the connection, and change nothing; here root takes the rank's own descriptors for it."""
     job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(WORKING))
     job.stdout.wait_for(b"going", 2)
@@ -187,17 +165,13 @@ def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(
     assert re.search(r"JobAbortedError: .*rank [01] .* is gone: its connection broke \(what came was changed", said), (
         said
     )
-    alpha.assert_gone()
-    beta.assert_gone()
-    job.assert_gone()
 
 
 @pytest.mark.gate
 def test_what_cannot_be_encrypted_is_refused(distrun, python):
     for variable, value in (("DISTRUN_BACKEND", "mpi"), ("DISTRUN_GPU_BACKEND", "nccl")):
-        job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(SENDING), **{variable: value})
-        assert job.wait() == 2
-        assert f"{variable}='{value}' moves arrays by a library".encode() in job.stderr.data
+        said = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(SENDING), **{variable: value}).ended(2)
+        assert f"{variable}='{value}' moves arrays by a library".encode() in said
 
 
 KEYS = """
@@ -215,7 +189,7 @@ assert distrun.allreduce(np.ones(1), op=distrun.Sum) == 2
 """
 
 
-def test_the_job_key_does_not_pass_through_mpi(mpirun, python, wire, alpha, beta):
+def test_the_job_key_does_not_pass_through_mpi(mpirun, python, wire):
     job = mpirun("-H", "alpha:1,beta:1", "--no-tag-output", *python(KEYS))
     assert job.wait() == 0, job.stderr.data
     heard = wire.close()

@@ -42,8 +42,8 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def job(distrun, python, alpha, beta):
-    """Starts ranks 0 and 1 on hosts of the given names; afterwards nothing is left there."""
+def job(distrun, python):
+    """Starts ranks 0 and 1 on hosts of the given names."""
     started = []
 
     def start(code, hosts, *options):
@@ -55,8 +55,6 @@ def job(distrun, python, alpha, beta):
     for one in started:
         one.process.send_signal(signal.SIGTERM)
         assert one.wait() == 143
-    alpha.assert_gone()
-    beta.assert_gone()
 
 
 @BOTH_WAYS

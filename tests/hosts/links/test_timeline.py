@@ -53,8 +53,7 @@ def moved(trace, rank):
 def test_hosts_are_on_one_clock(distrun, python, tmp_path, request, first, other):
     ahead = 1_000_000_000 * request.getfixturevalue(other).ahead
     file = tmp_path / "t.json"
-    job = distrun("-H", f"{first}:1,{other}:1", "--timeline", str(file), *python(STRAGGLER))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-H", f"{first}:1,{other}:1", "--timeline", str(file), *python(STRAGGLER)).ended(0)
     trace = json.loads(file.read_text())
     clocks = {first: {"offsetNanoseconds": 0, "errorNanoseconds": 0}, **trace["clocks"]}
     between = clocks[other]["offsetNanoseconds"] - clocks[first]["offsetNanoseconds"]

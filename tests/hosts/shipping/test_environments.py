@@ -91,53 +91,43 @@ def test_ranks_train_in_an_environment_that_is_made_once(distrun, hosts):
             assert prefix == virtual
     (made,) = environments(gamma)
     before = (made / ".complete").stat().st_mtime_ns
-    again = launch(distrun, "gamma:1", "--bootstrap=toy_model", "python", "-c", "import toy_model")
-    assert again.wait() == 0, again.stderr.data
+    launch(distrun, "gamma:1", "--bootstrap=toy_model", "python", "-c", "import toy_model").ended(0)
     assert environments(gamma) == [made]
     assert (made / ".complete").stat().st_mtime_ns == before
     killed = launch(distrun, "gamma:1", "--bootstrap=toy_model", "sh", "-c", "sleep 1000 & echo up; wait")
     killed.stdout.wait_for(b"up")
     gamma.agent().kill()
     assert killed.wait() == 137  # what the rank has started goes, too: by the environment's psutil
-    for host in hosts:
-        host.assert_gone()
 
 
 @pytest.mark.gate
 def test_trials_of_a_sweep_run_in_the_environment(distrun, hosts, tmp_path):
-    gamma, _ = hosts
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "train.py").write_text("import sys, toy_model; print('loss:', sys.argv[1][5:], sys.prefix)\n")
-    job = distrun(
+    distrun(
         *("sweep", "--output", str(tmp_path / "results"), "-H", "gamma:1", "--python", PYTHON, "--wdir", "/"),
         *("--ship", str(folder), "--bootstrap=toy_model", "--grid", "--metric", "loss", str(folder / "train.py")),
         "lr=1|2|3",
-    )
-    assert job.wait(120) == 0, job.stderr.data
+    ).ended(0, 120)
     logs = sorted((tmp_path / "results" / "logs").iterdir())
     assert len(logs) == 3
     assert all("/root/.cache/distrun/environments/" in path.read_text() for path in logs)
-    gamma.assert_gone()
 
 
 def test_a_requirement_that_cannot_be_had_is_told_with_the_words_of_pip(distrun, hosts):
-    job = launch(distrun, "gamma:1,delta:1", "--bootstrap=no-such-package", "true")
-    assert job.wait(120) == 2
-    text = job.stderr.data.decode()
+    text = launch(distrun, "gamma:1,delta:1", "--bootstrap=no-such-package", "true").ended(2, 120).decode()
     assert "2 hosts cannot be used" in text
     assert text.count("No matching distribution found for no-such-package") == 2
     assert "Traceback" not in text
     for host in hosts:
         assert environments(host) == []
-        host.assert_gone()
 
 
 def test_what_a_rank_misses_is_named_with_the_option_that_brings_it(distrun, hosts):
-    job = launch(distrun, "gamma:1", "python3", "-c", "import numpy")
-    assert job.wait() == 1
+    said = launch(distrun, "gamma:1", "python3", "-c", "import numpy").ended(1)
     assert b"gamma has no module 'numpy': install it there, or give --bootstrap=numpy; a module of your own comes " in (
-        job.stderr.data
+        said
     )
 
 

@@ -1,4 +1,7 @@
-"""A rank dies where hosts exchange quantised arrays, where leaders of hosts pass messages on, and while all start."""
+"""A rank dies, in each mode that several hosts may work in: whatever travels, whoever passes messages on.
+
+Who is named for which death is shown by the histories in tests/unit/runtime/engine/test_deaths.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 import signal
 
 import pytest
-from without_launcher.unlaunched_ranks import await_relay, check_a_kill, listening_ports, named, ready
+from without_launcher.unlaunched_ranks import check_a_kill, named, ready
 
 GATE = pytest.mark.gate
 
@@ -18,6 +21,10 @@ RELAYED = {"DISTRUN_FAN_OUT": "1"}
 @pytest.mark.parametrize(
     ("scenario", "hosts", "victim", "environ"),
     [
+        pytest.param("waiting", (2, 2), 0, {}, marks=GATE),
+        pytest.param("working", (1, 2), 2, {}, marks=GATE),
+        *(("waiting", (1, 1, 1), 1, {}), ("working", (2, 2), 3, {})),
+        *(("working in a set", (2, 2), victim, {}) for victim in (1, 3)),
         pytest.param("waiting", (1, 2, 1), 3, RELAYED, marks=GATE),
         *(("waiting", (1, 2, 1), 0, RELAYED), ("working", (1, 2, 1), 2, RELAYED)),
         ("working", (1, 2, 1), 1, {**RELAYED, "DISTRUN_WIRE_DTYPE": "int8"}),
@@ -26,7 +33,7 @@ RELAYED = {"DISTRUN_FAN_OUT": "1"}
         ("working", (1, 1, 1), 2, {"DISTRUN_ALGORITHM": "halving-doubling"}),
     ],
 )
-def test_a_killed_rank_is_named_in_each_mode(ranks, scenario, hosts, victim, environ):
+def test_a_killed_rank_is_named_on_every_host(ranks, scenario, hosts, victim, environ):
     check_a_kill(ranks, scenario, hosts, victim, **environ)
 
 
@@ -80,23 +87,3 @@ def test_ranks_of_a_set_hear_that_one_has_left_though_their_leader_is_busy(ranks
         assert rank.end() == 0, rank.stderr.text
     said = rf"first: JobAbortedError: .*{named(victim, everybody[victim].pid, host)} has left"
     assert re.search(said, other.stdout.text), other.stdout.text
-
-
-def test_another_rank_takes_the_place_of_one_that_dies_before_it_has_found_rank_0_for_its_host(ranks):
-    # The last one may take the second's place in time, and then looks for a rank 0 that has ended until time is up.
-    everybody = ranks("late", "0", hosts=(1, 3), DISTRUN_FAN_OUT="1", DISTRUN_START_TIMEOUT="90")
-    everybody[0].stdout.wait_for("waiting")
-    relay = await_relay(everybody[1:])
-    relay.signal(signal.SIGKILL)
-    relay.process.wait()
-    others = [rank for rank in everybody[1:] if rank is not relay]
-    second = await_relay(others)
-    everybody[0].tell("now")
-    listening_ports(second.pid)  # it has met rank 0
-    second.signal(signal.SIGKILL)
-    number = everybody.index(second)
-    said = rf"rank {number} \(process {second.pid} on host host1\) came and ended again before all"
-    assert everybody[0].end() == 1
-    assert re.search(f"BootstrapError: {said}", everybody[0].stderr.text), everybody[0].stderr.text
-    (last,) = [rank for rank in others if rank is not second]
-    assert last.end() == 1

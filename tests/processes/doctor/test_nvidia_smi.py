@@ -58,7 +58,7 @@ def test_an_iommu_that_translates_is_found_unless_the_machine_is_virtual(root):
 
 
 def test_cupy_is_found_by_its_packages(root, monkeypatch):
-    monkeypatch.setattr(gpus, "_is_installed", lambda package: package == "cupy-cuda12x")
+    monkeypatch.setattr(gpus, "installed_version", lambda package: "1" * (package == "cupy-cuda12x"))
     assert gpus.gather(root, missing, smi(root, "")).cupy == "cupy-cuda12x"
 
 

@@ -36,39 +36,31 @@ os.read(here, 1)
 
 def test_the_exit_code_of_the_failing_rank_is_the_exit_status(distrun, python):
     code = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(42); time.sleep(1000)"
-    job = distrun("-np", "3", "--grace", "1000", *python(code))  # which is not waited for
-    assert job.wait() == 42
-    assert job.stderr.data.count(b"rank 1 on localhost (pid ") == 1
-    assert b"exited with code 42\n" in job.stderr.data
-    job.assert_gone()
+    said = distrun("-np", "3", "--grace", "1000", *python(code)).ended(42)  # the grace is not waited for
+    assert said.count(b"rank 1 on localhost (pid ") == 1
+    assert b"exited with code 42\n" in said
 
 
 def test_the_failure_report_ends_with_the_last_lines_of_the_rank_that_raised(distrun, python):
     code = "import os, time\nif os.environ['RANK'] == '0': raise ValueError('no such data')\ntime.sleep(1000)"
-    job = distrun("-np", "2", *python(code))
-    assert job.wait() == 1
-    before, _, failure_report = job.stderr.data.partition(b"distrun: rank 0 ")
+    said = distrun("-np", "2", *python(code)).ended(1)
+    before, _, failure_report = said.partition(b"distrun: rank 0 ")
     assert b"[0] ValueError: no such data\n" in before
     assert failure_report.endswith(b"    ValueError: no such data\n")
-    job.assert_gone()
 
 
 def test_a_killed_rank_is_reported_and_its_peers_are_stopped(distrun, python):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
     )
-    job = distrun("-np", "2", *python(code))
-    assert job.wait() == 137
-    assert b"rank 1 on localhost" in job.stderr.data
-    assert b"was killed by SIGKILL\n" in job.stderr.data
-    job.assert_gone()
+    said = distrun("-np", "2", *python(code)).ended(137)
+    assert b"rank 1 on localhost" in said
+    assert b"was killed by SIGKILL\n" in said
 
 
 def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python):
     code = STUBBORN + "import os, sys, time\nif os.environ['RANK'] == '0': sys.exit(3)\ntime.sleep(1000)"
-    job = distrun("-np", "2", "--grace", "0.2", *python(code))
-    assert job.wait() == 3
-    job.assert_gone()
+    distrun("-np", "2", "--grace", "0.2", *python(code)).ended(3)
 
 
 def test_a_stopped_rank_ends_at_once_when_another_fails(distrun, python):
@@ -79,7 +71,6 @@ def test_a_stopped_rank_ends_at_once_when_another_fails(distrun, python):
     os.kill(pids[b"1"], signal.SIGSTOP)
     os.kill(pids[b"0"], signal.SIGKILL)
     assert job.wait() == 137
-    job.assert_gone()
 
 
 def test_the_root_cause_is_reported_and_not_a_rank_that_lost_its_peer(distrun, python, tmp_path):
@@ -95,10 +86,8 @@ if os.environ['RANK'] == '0':
 open({str(fifo)!r}).read()
 sys.exit(9)
 """
-    job = distrun("-np", "2", *python(code))
-    assert job.wait() == 9
-    assert job.stderr.data.count(b"distrun: rank 1 on localhost") == 1
-    job.assert_gone()
+    said = distrun("-np", "2", *python(code)).ended(9)
+    assert said.count(b"distrun: rank 1 on localhost") == 1
 
 
 @pytest.mark.parametrize("signum", one_in_gate(signal.SIGTERM, signal.SIGHUP))
@@ -107,7 +96,6 @@ def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum):
     job.stdout.wait_for(b"ready", 2)
     job.process.send_signal(signum)
     assert job.wait() == 128 + signum
-    job.assert_gone()
 
 
 def test_a_job_started_by_nohup_survives_the_end_of_the_login(distrun, python):
@@ -122,10 +110,9 @@ def test_a_job_started_by_nohup_survives_the_end_of_the_login(distrun, python):
     job.process.stdin.close()
     assert job.wait() == 0
     assert b"end of training" in job.stdout.data
-    job.assert_gone()
 
 
-def test_ranks_are_born_with_default_signals_whatever_distrun_was_born_with(distrun, python):
+def test_ranks_are_born_with_default_signals_whatever_distrun_was_born_with(output, python):
     ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def ignore_and_block():
@@ -135,12 +122,10 @@ def test_ranks_are_born_with_default_signals_whatever_distrun_was_born_with(dist
 
     # Ignored and blocked signals of this process, before Python changes any of its own.
     code = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith(('SigBlk', 'SigIgn'))])"
-    job = distrun("-np", "1", "--no-tag-output", *python(code), before_exec=ignore_and_block)
-    assert job.wait() == 0, job.stderr.data
-    blocked, ignored = (int(mask, 16) for mask in ast.literal_eval(job.stdout.data.decode()))
+    printed = output("-np", "1", "--no-tag-output", *python(code), before_exec=ignore_and_block)
+    blocked, ignored = (int(mask, 16) for mask in ast.literal_eval(printed.decode()))
     assert blocked == 0
     assert not any(ignored >> (signum - 1) & 1 for signum in ends)
-    job.assert_gone()
 
 
 def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
@@ -151,7 +136,6 @@ def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
     assert job.wait() == 130
     assert job.stdout.data.count(b"tidy") == 2
     assert b"distrun: rank" not in job.stderr.data
-    job.assert_gone()
 
 
 def test_a_second_ctrl_c_kills_at_once(distrun, python):
@@ -162,7 +146,6 @@ def test_a_second_ctrl_c_kills_at_once(distrun, python):
     job.stdout.wait_for(b"no", 2)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
-    job.assert_gone()
 
 
 def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
@@ -176,16 +159,13 @@ def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
     job.process.send_signal(signal.SIGUSR1)
     assert job.wait() == 0
     assert job.stdout.data.count(b"got it") == 2
-    job.assert_gone()
 
 
 def test_who_waits_in_init_fails_at_once_when_another_rank_has_ended_without_calling_it(distrun, python):
     code = "import os, sys, distrun\nif os.environ['RANK'] == '2': sys.exit(0)\ndistrun.init()"
-    job = distrun("-np", "3", "--start-timeout", "1000", *python(code))
-    assert job.wait() == 1
+    said = distrun("-np", "3", "--start-timeout", "1000", *python(code)).ended(1)
     text = rb"distrun\.errors\.BootstrapError: rank 2 on localhost \(pid \d+\) exited with code 0 before it joined the "
-    assert re.search(text + rb"others in init\(\)\n", job.stderr.data)
-    job.assert_gone()
+    assert re.search(text + rb"others in init\(\)\n", said)
 
 
 def test_nothing_survives_the_sigkill_of_distrun(distrun, python):
@@ -197,21 +177,15 @@ def test_nothing_survives_the_sigkill_of_distrun(distrun, python):
     job.process.wait(DEADLINE)
     assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
     assert job.wait() == -signal.SIGKILL
-    job.assert_gone()
 
 
-def test_a_daemon_that_holds_the_output_pipe_does_not_keep_the_job(distrun, python):
-    job = distrun("-np", "2", *python(DAEMON))
-    assert job.wait() == 0
-    assert job.stdout.data.count(b"daemon") == 2
-    job.assert_gone()
+def test_a_daemon_that_holds_the_output_pipe_does_not_keep_the_job(output, python):
+    assert output("-np", "2", *python(DAEMON)).count(b"daemon") == 2
 
 
 @pytest.mark.full
 def test_a_stubborn_daemon_is_killed_after_the_grace(distrun, python):
-    job = distrun("-np", "1", "--grace", "0.2", *python(STUBBORN + DAEMON))
-    assert job.wait() == 0
-    job.assert_gone()
+    distrun("-np", "1", "--grace", "0.2", *python(STUBBORN + DAEMON)).ended(0)
 
 
 def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python):
@@ -221,7 +195,6 @@ def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python
     agent.kill()
     assert job.wait() == 137
     assert f"the agent on localhost (pid {agent.pid}) was killed by SIGKILL".encode() in job.stderr.data
-    job.assert_gone()
 
 
 @pytest.mark.parametrize("options", one_in_gate((), ("--elastic",), chosen=1))
@@ -237,7 +210,6 @@ def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(distrun, 
         process.send_signal(signal.SIGKILL)
     assert job.wait() == -signal.SIGKILL
     assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
-    job.assert_gone()
 
 
 def test_the_guard_of_an_agent_ends_with_it(distrun, python):
@@ -257,7 +229,6 @@ def test_a_guard_that_is_killed_is_not_missed(distrun, python):
     guard.kill()
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
-    job.assert_gone()
 
 
 def test_a_command_that_vanishes_before_exec_ends_with_127(distrun, tmp_path):
@@ -265,28 +236,20 @@ def test_a_command_that_vanishes_before_exec_ends_with_127(distrun, tmp_path):
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    job = distrun("-np", "2", str(script))
-    assert job.wait() == 127
-    assert b"could not be started" in job.stderr.data
-    job.assert_gone()
+    said = distrun("-np", "2", str(script)).ended(127)
+    assert b"could not be started" in said
 
 
 @pytest.mark.parametrize("ends", one_in_gate(b"", b"\r\n", chosen=1), ids=["one line", "many lines"])
-def test_ten_megabytes_that_are_not_utf8_arrive_intact(distrun, python, ends):
+def test_ten_megabytes_that_are_not_utf8_arrive_intact(output, python, ends):
     data = bytes(byte for byte in range(256) if byte not in b"\r\n" or byte in ends) * 40000
     kept = f"b not in b'\\r\\n' or b in {ends!r}"
     code = f"import sys; sys.stdout.buffer.write(bytes(b for b in range(256) if {kept}) * 40000)"
-    job = distrun("-np", "1", "--no-tag-output", *python(code))
-    assert job.wait() == 0
-    assert job.stdout.data == data
-    job.assert_gone()
+    assert output("-np", "1", "--no-tag-output", *python(code)) == data
 
 
-def test_a_long_line_has_one_tag(distrun, python):
-    job = distrun("-np", "1", *python("print('x' * 10_000_000)"))
-    assert job.wait() == 0
-    assert job.stdout.data == b"[0] " + b"x" * 10_000_000 + b"\n"
-    job.assert_gone()
+def test_a_long_line_has_one_tag(output, python):
+    assert output("-np", "1", *python("print('x' * 10_000_000)")) == b"[0] " + b"x" * 10_000_000 + b"\n"
 
 
 def test_a_reader_that_pauses_loses_nothing_and_delays_no_exit(distrun, python):
@@ -310,7 +273,6 @@ while True:
     assert job.wait() == 7
     assert b"distrun: rank 1 " in job.stderr.data
     pipe.close()
-    job.assert_gone()
 
 
 def test_a_reader_that_is_gone_ends_the_job_as_sigpipe_would(distrun, python):
@@ -318,10 +280,7 @@ def test_a_reader_that_is_gone_ends_the_job_as_sigpipe_would(distrun, python):
     job.process.stdout.readline()
     job.process.stdout.close()
     assert job.wait() == 141
-    job.assert_gone()
 
 
 def test_thirty_two_ranks_start_and_end_on_a_small_machine(distrun):
-    job = distrun("-np", "32", "true")
-    assert job.wait() == 0
-    job.assert_gone()
+    distrun("-np", "32", "true").ended(0)

@@ -76,12 +76,11 @@ def test_synchronous_workers_get_the_average_and_the_servers_are_no_ranks(worker
     assert job.wait(DEADLINE) == 0
     assert sorted(job.stdout.data.splitlines()) == [b"[0] 2 None", b"[1] 2 None"]
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["rank.0", "rank.1", "server.0", "server.1"]
-    job.assert_gone()
 
 
 @pytest.mark.gate
 def test_every_gradient_counts_once_without_waiting(workers):
-    job = workers(
+    workers(
         "session = begin(float('inf'))\n"
         "for _ in range(3 + 4 * rank): step(session, float('inf'), ahead=1)\n"
         "session.await_values()\n"
@@ -89,41 +88,35 @@ def test_every_gradient_counts_once_without_waiting(workers):
         "session.pull(float('inf'))\n"
         "assert (session.values == -(3 * 1 + 7 * 2)).all(), session.values",
         "--encrypt",
-    )
-    assert job.wait(DEADLINE) == 0, job.stderr.data
-    job.assert_gone()
+    ).ended(0, DEADLINE)
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_worker_that_has_left_is_waited_for_by_nobody(workers, staleness):
-    job = workers(
+    workers(
         f"session = begin({staleness})\n"
         f"for _ in range(2 + 5 * rank): step(session, {staleness})\n"
         "session.await_values()\n"
-    )
-    assert job.wait(DEADLINE) == 0, job.stderr.data
-    job.assert_gone()
+    ).ended(0, DEADLINE)
 
 
 @pytest.mark.gate
 def test_a_server_that_is_killed_ends_the_job_with_its_story(workers):
-    job = workers(
+    said = workers(
         "session = begin(float('inf'))\n"
         "print('training', flush=True)\n"
         "for number in range(10 ** 6):\n"
         "    step(session, float('inf'))\n"
         "    if number == 5 and rank == 1: kill('DISTRUN_SERVER', '1')\n"
-    )
-    assert job.wait(DEADLINE) == 137
-    report = job.stderr.data.rpartition(b"distrun: server 1")[2].decode()
-    assert re.match(r" on localhost \(pid \d+\) was killed by SIGKILL\n", report), job.stderr.data
-    job.assert_gone()
+    ).ended(137, DEADLINE)
+    report = said.rpartition(b"distrun: server 1")[2].decode()
+    assert re.match(r" on localhost \(pid \d+\) was killed by SIGKILL\n", report), said
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("staleness", one_in_gate(0, 2))
 def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness):
-    job = workers(
+    said = workers(
         f"session = begin({staleness})\n"
         "for number in range(40):\n"
         f"    step(session, {staleness})\n"
@@ -135,12 +128,10 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
         f"assert (session.rows(2, np.array([7]), 0) == -40 * {1.5 if staleness == 0 else 3}).all()\n",
         "--server-restarts",
         "3",
-    )
-    assert job.wait(DEADLINE) == 0, job.stderr.data
-    told = re.findall(r"server (\d) on localhost \(pid \d+\) was killed by SIGKILL; (.*)\n", job.stderr.data.decode())
+    ).ended(0, DEADLINE)
+    told = re.findall(r"server (\d) on localhost \(pid \d+\) was killed by SIGKILL; (.*)\n", said.decode())
     assert [number for number, _ in told] == ["1", "0", "1"]
     assert told[2][1] == "it is restarted with its parameters (restart 3 of 3)"
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -149,18 +140,16 @@ def test_servers_that_are_started_anew_go_on_where_they_were(workers, staleness)
     one_in_gate(pytest.param(1, 0, ["--server-restarts", "3"]), pytest.param(0, "float('inf')", [])),
 )
 def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers, rank, staleness, options):
-    job = workers(
+    said = workers(
         f"session = begin({staleness})\n"
         "for number in range(10 ** 6):\n"
         f"    step(session, {staleness})\n"
         f"    if number == 5 and rank == {rank}: os.kill(os.getpid(), signal.SIGKILL)\n",
         *options,
-    )
-    assert job.wait(DEADLINE) == 137
-    report = job.stderr.data.decode().partition(f"distrun: rank {rank} on localhost")[2]
-    assert re.match(r" \(pid \d+\) was killed by SIGKILL\n", report), job.stderr.data
-    assert b"distrun: server" not in job.stderr.data  # they end because the job does, and that is no story
-    job.assert_gone()
+    ).ended(137, DEADLINE)
+    report = said.decode().partition(f"distrun: rank {rank} on localhost")[2]
+    assert re.match(r" \(pid \d+\) was killed by SIGKILL\n", report), said
+    assert b"distrun: server" not in said  # they end because the job does, and that is no story
 
 
 def test_a_coordinator_that_is_killed_ends_the_job_and_the_servers(distrun, python):
@@ -171,10 +160,8 @@ def test_a_coordinator_that_is_killed_ends_the_job_and_the_servers(distrun, pyth
         "coordinator.work()\n"
         "signal.pause()\n"
     )
-    job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
-    assert job.wait(DEADLINE) == 137
-    assert b"distrun: rank 0 on localhost" in job.stderr.data
-    job.assert_gone()
+    said = distrun("-np", "3", "--servers", "1", *python(WORKER + code)).ended(137, DEADLINE)
+    assert b"distrun: rank 0 on localhost" in said
 
 
 @pytest.mark.gate
@@ -190,7 +177,6 @@ def test_servers_do_not_wait_for_a_worker_on_behalf_of_one_that_is_gone(workers)
     job.stdout.wait_for(b"pushed")
     job.process.send_signal(signal.SIGTERM)
     assert job.wait(DEADLINE) == 143
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -211,14 +197,11 @@ def test_workers_that_are_told_to_end_still_reach_the_servers(workers, signum):
     assert job.wait(DEADLINE) == 128 + signum
     assert job.stdout.data.count(b"saved (3, 5)\n") == 2
     assert b"Traceback" not in job.stderr.data
-    job.assert_gone()
 
 
 def test_workers_that_describe_other_parameters_are_told_so(workers):
-    job = workers("parameters = parameters[:2 + rank]\nbegin(0)\n")
-    assert job.wait(DEADLINE) == 1
-    assert b"distrun.errors.MismatchError: one rank has " in job.stderr.data
-    job.assert_gone()
+    said = workers("parameters = parameters[:2 + rank]\nbegin(0)\n").ended(1, DEADLINE)
+    assert b"distrun.errors.MismatchError: one rank has " in said
 
 
 COORDINATED = """
@@ -257,7 +240,6 @@ def test_a_coordinator_schedules_functions_on_the_workers(distrun, python):
     job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
     assert job.wait(DEADLINE) == 0, job.stderr.data
     assert job.stdout.data == b"[0] ValueError: no thirteen\n"
-    job.assert_gone()
 
 
 def test_workers_return_though_the_coordinator_ends_without_a_word(distrun, python):
@@ -270,11 +252,10 @@ def test_workers_return_though_the_coordinator_ends_without_a_word(distrun, pyth
     job = distrun("-np", "3", "--servers", "1", *python(WORKER + code))
     assert job.wait(DEADLINE) == 0, job.stderr.data
     assert sorted(job.stdout.data.splitlines()) == [b"[1] returned", b"[2] returned"]
-    job.assert_gone()
 
 
 def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(workers):
-    job = workers(
+    said = workers(
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
         "from distrun.methods.servers.coordinator import Coordinator\n"
         "coordinator = Coordinator({'die': die})\n"
@@ -282,10 +263,8 @@ def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(
         "    coordinator.schedule('die')\n"
         "    coordinator.join()\n"
         "else: coordinator.work()\n"
-    )
-    assert job.wait(DEADLINE) == 137
-    assert b"distrun: rank 1 on localhost" in job.stderr.data
-    job.assert_gone()
+    ).ended(137, DEADLINE)
+    assert b"distrun: rank 1 on localhost" in said
 
 
 @pytest.mark.gate
@@ -310,4 +289,3 @@ def test_no_copies_are_left_whoever_is_killed(workers, tmp_path, victim):
         assert job.wait(DEADLINE) == -signal.SIGKILL
         assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
     assert list(copies.iterdir()) == []
-    job.assert_gone()

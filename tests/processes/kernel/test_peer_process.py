@@ -44,11 +44,8 @@ def peer() -> Iterator[Peer]:
     os.close(peer.pidfd)
 
 
-def test_a_process_that_runs_or_sleeps_has_no_special_condition(peer):
+def test_only_a_stopped_process_is_stopped(peer):
     assert condition(peer.pidfd) is None
-
-
-def test_a_stopped_process_is_stopped_until_it_continues(peer):
     peer.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, peer.process.pid, os.WSTOPPED)
     assert condition(peer.pidfd) == "stopped by a signal"
@@ -75,17 +72,15 @@ def test_a_descriptor_that_is_no_pidfd_tells_nothing():
 
 
 @needs_endings
-def test_a_signal_that_killed_is_named(peer):
-    peer.process.send_signal(signal.SIGABRT)
+@pytest.mark.parametrize(
+    ("signum", "name"),
+    [(signal.SIGABRT, "SIGABRT"), (signal.SIGRTMIN + 3, f"signal {signal.SIGRTMIN + 3}")],
+    ids=["named", "real-time"],
+)
+def test_a_signal_that_killed_is_told(peer, signum, name):
+    peer.process.send_signal(signum)
     peer.process.wait()
-    assert ending(peer.pidfd) == "was killed by SIGABRT"
-
-
-@needs_endings
-def test_a_real_time_signal_that_killed_has_its_number(peer):
-    peer.process.send_signal(signal.SIGRTMIN + 3)
-    peer.process.wait()
-    assert ending(peer.pidfd) == f"was killed by signal {signal.SIGRTMIN + 3}"
+    assert ending(peer.pidfd) == f"was killed by {name}"
 
 
 @needs_endings

@@ -1,13 +1,23 @@
-"""Ports at which launchers of these tests meet."""
+"""Launches that leave nothing behind, and ports at which they meet."""
 
 from __future__ import annotations
 
+import os
 import random
 import socket
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from running_distrun import Distrun, launches
+
+
+@pytest.fixture
+def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
+    """Starts `distrun` with the given arguments; afterwards nothing is left of it."""
+    with launches(tmp_path, ()) as start:
+        yield start
 
 
 @pytest.fixture
@@ -19,3 +29,18 @@ def meeting_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
             return port
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts shell scripts in the place of programs of these names."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def make(**scripts: str) -> None:
+        for name, text in scripts.items():
+            (folder / name).write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+            (folder / name).chmod(0o755)
+
+    return make

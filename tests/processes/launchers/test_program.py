@@ -10,7 +10,7 @@ import time
 import pytest
 
 from distrun import __version__
-from distrun.runner.hosts.program import PROBE, LocalProgram, first_frame, read_some, remote_command
+from distrun.runner.hosts.program import PROBE, LocalProgram, first_frame, remote_command
 from distrun.runner.protocol.handshake import HostError, HostInfo
 from distrun.runner.shipping.delivery import Delivery
 
@@ -57,14 +57,3 @@ def test_the_remote_command_runs_a_module_and_names_it_in_the_list_of_processes(
     done = subprocess.run(command, cwd=tmp_path, env=environ, input=opening.text, capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert __version__.encode() in done.stdout
-
-
-def test_reading_gives_up_in_time():
-    ours, theirs = os.pipe()
-    with pytest.raises(TimeoutError):
-        read_some(ours, 0.0)
-    os.write(theirs, b"data")
-    assert read_some(ours, 0.0) == b"data"
-    os.close(theirs)
-    assert read_some(ours, None) == b""
-    os.close(ours)

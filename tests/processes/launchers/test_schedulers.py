@@ -26,62 +26,54 @@ total = distrun.allreduce(np.full(3, distrun.rank() + 1.0), op=distrun.Sum)
 print(distrun.rank(), distrun.size(), distrun.local_rank(), distrun.cross_size(), total.tolist(), flush=True)
 """
 KEY = "0123456789abcdef" * 2
+FLUX = {"FLUX_URI": "local:///run/flux/local"}
 
 
-@pytest.fixture
-def flux(tmp_path):
-    """Puts a script in the place of `flux`, and returns the variables that a batch script finds then."""
-
-    def make(script):
-        file = tmp_path / "bin" / "flux"
-        file.parent.mkdir()
-        file.write_text(script)
-        file.chmod(0o755)
-        return {"PATH": f"{file.parent}:{os.environ['PATH']}", "FLUX_URI": "local:///run/flux/local"}
-
-    return make
-
-
-def test_hosts_that_flux_tells_of(distrun, flux):
-    variables = flux(f"#!/bin/sh\n[ \"$*\" = 'resource R' ] && echo '{ANSWER}'\n")
-    job = distrun("sh", "-c", "echo $RANK $WORLD_SIZE", **variables)
+def test_hosts_that_flux_tells_of(distrun, tools):
+    tools(flux=f"[ \"$*\" = 'resource R' ] && echo '{ANSWER}'")
+    job = distrun("sh", "-c", "echo $RANK $WORLD_SIZE", **FLUX)
     assert job.wait() == 0, job.stderr.data
     assert b"distrun: hosts of Flux job: localhost:3\n" in job.stderr.data
     assert set(job.stdout.data.splitlines()) == {b"[0] 0 3", b"[1] 1 3", b"[2] 2 3"}
-    job.assert_gone()
 
 
 @pytest.mark.parametrize(
     ("script", "reason"),
     one_in_gate(
-        pytest.param(
-            "#!/bin/sh\necho 'flux-resource: ERROR: unable to connect' >&2; exit 1\n", "ERROR: unable to connect"
-        ),
+        pytest.param("echo 'flux-resource: ERROR: unable to connect' >&2; exit 1", "ERROR: unable to connect"),
         pytest.param("#!/no/such/shell\n", "no such file or directory"),
     ),
 )
-def test_a_flux_that_does_not_answer_is_told(distrun, flux, script, reason):
-    job = distrun("true", **flux(script))
-    assert job.wait() == 2
-    sentence = job.stderr.data.decode()
+def test_a_flux_that_does_not_answer_is_told(distrun, tools, script, reason):
+    tools(flux=script)
+    sentence = distrun("true", **FLUX).ended(2).decode()
     assert sentence.startswith("distrun: error: FLUX_URI is set, and `flux resource R` does not tell the hosts: ")
     assert sentence.endswith(f"{reason}; give the hosts with -H\n")
-    job.assert_gone()
 
 
 @pytest.mark.full
-def test_without_flux_hosts_that_are_given_do(distrun, flux):
-    job = distrun("-H", "localhost:2", "true", **flux("#!/no/such/shell\n"))
-    assert job.wait() == 0, job.stderr.data
-    job.assert_gone()
+def test_without_flux_hosts_that_are_given_do(distrun, tools):
+    tools(flux="#!/no/such/shell\n")
+    distrun("-H", "localhost:2", "true", **FLUX).ended(0)
 
 
-def test_ranks_of_a_launcher_do_not_look_for_clusters(distrun):
-    code = "import sys, distrun; distrun.init(); print('distrun.host.clusters.sagemaker' in sys.modules)"
-    job = distrun("-np", "1", sys.executable, "-c", code)
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"[0] False\n"
-    job.assert_gone()
+def test_ranks_of_a_launcher_do_not_look_for_clusters(output):
+    code = "import sys, distrun; distrun.init(); print('distrun.host.clusters.clouds' in sys.modules)"
+    assert output("-np", "1", sys.executable, "-c", code) == b"[0] False\n"
+
+
+def usual():
+    """Return the variables of this process, without distrun's."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("DISTRUN_")}
+
+
+def printed(command, variables):
+    """Run a command with each of these variables, side by side and to successful ends; return what each prints."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, env={**usual(), "DISTRUN_KEY": KEY, **own}, **pipes) for own in variables]
+    said = [each.communicate(timeout=120) for each in started]
+    assert [each.returncode for each in started] == [0] * len(started), said
+    return [out for out, _ in said]
 
 
 def batch(index):
@@ -120,53 +112,21 @@ def azure(rank):
     ids=["AWS Batch", "Azure ML"],
 )
 def test_ranks_in_the_containers_of_a_cluster(variables, expected):
-    usual = {name: text for name, text in os.environ.items() if not name.startswith("DISTRUN_")}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK],
-            env={**usual, "DISTRUN_KEY": KEY, "DISTRUN_START_TIMEOUT": "60", **own},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for own in variables
-    ]
-    said = [rank.communicate(timeout=120) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), said
-    assert [out.strip() for out, _ in said] == expected
+    ranks = [{"DISTRUN_START_TIMEOUT": "60", **own} for own in variables]
+    assert [out.strip() for out in printed([sys.executable, "-c", RANK], ranks)] == expected
 
 
 def test_agents_in_the_containers_of_a_cluster(tmp_path, meeting_port):
     """Host 0 has the output of all. Both containers are on one machine, whose ranks are local to each other."""
-    usual = {name: text for name, text in os.environ.items() if not name.startswith("DISTRUN_")}
-    command = [
-        sys.executable,
-        "-m",
-        "distrun.runner",
-        "agent",
-        "--slots",
-        "2",
-        "--rdzv-endpoint",
-        f"127.0.0.1:{meeting_port}",
-    ]
-    hosts = [
-        subprocess.Popen(
-            [*command, "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"],
-            env={**usual, "DISTRUN_KEY": KEY, "TMPDIR": str(tmp_path), **batch(index)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in (1, 0)
-    ]
-    said = [host.communicate(timeout=120) for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], said
-    assert sorted(said[1][0].splitlines()) == [f"[{rank}] {rank} {rank} 4" for rank in range(4)]
-    assert said[0][0] == ""
+    command = [sys.executable, "-m", "distrun.runner", "agent", "--slots", "2"]
+    command += ["--rdzv-endpoint", f"127.0.0.1:{meeting_port}", "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"]
+    other, first = printed(command, [{"TMPDIR": str(tmp_path), **batch(index)} for index in (1, 0)])
+    assert sorted(first.splitlines()) == [f"[{rank}] {rank} {rank} 4" for rank in range(4)]
+    assert other == ""
 
 
 def test_a_cluster_without_a_secret_is_told_what_to_set():
-    usual = {name: text for name, text in os.environ.items() if not name.startswith("DISTRUN_")}
-    done = subprocess.run([sys.executable, "-c", RANK], env={**usual, **batch(1)}, capture_output=True, text=True)
+    environ = {**usual(), **batch(1)}
+    done = subprocess.run([sys.executable, "-c", RANK], env=environ, capture_output=True, text=True)
     assert done.returncode == 1
     assert "AWS Batch gives its ranks no secret to know one another by: set DISTRUN_KEY" in done.stderr

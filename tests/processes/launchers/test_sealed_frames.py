@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
 import sys
 
 import pytest
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.gate
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
 # It keeps what the agent is sent, and starts it here.
-SRUN = """#!/bin/sh
+SRUN = """
 case "$*" in *--jobid*) ;; *) exit 1 ;; esac
 while [ "${{1#--}}" != "$1" ]; do shift; done
 tee {directory}/heard.$$ | "$@"
@@ -33,25 +32,8 @@ os.read(0, 1 << 20)
 os.write(agent.stdin.fileno(), bytes([3]) + b"\\xff\\xff\\xff\\xff" + bytes([0, 0, 0, 1]) + b"9")
 sys.exit(agent.wait())
 """
-MUNGE = "cat"
 UNMUNGE = f"printf 'STATUS:  0\\nUID:   {os.getuid()}\\n\\n'; cat"
-
-
-@pytest.fixture
-def tools(tmp_path, monkeypatch):
-    """Puts scripts in the place of programs."""
-    directory = tmp_path / "bin"
-    directory.mkdir()
-
-    def make(**scripts):
-        for name, text in scripts.items():
-            file = directory / name
-            file.write_text(f"#!/bin/sh\n{text}\n")
-            file.chmod(file.stat().st_mode | stat.S_IXUSR)
-        return f"{directory}:{os.environ['PATH']}"
-
-    monkeypatch.setenv("PATH", f"{directory}:{os.defpath}")
-    return make
+MUNGE = {False: {"munge": "exit 1", "unmunge": "exit 1"}, True: {"munge": "cat", "unmunge": UNMUNGE}}
 
 
 def agree(offer: SealOffer, change=lambda info: info):
@@ -63,7 +45,7 @@ def agree(offer: SealOffer, change=lambda info: info):
 
 @pytest.mark.parametrize("has_munge", [False, True])
 def test_both_sides_agree_with_and_without_munge(tools, has_munge):
-    tools(**({"munge": MUNGE, "unmunge": UNMUNGE} if has_munge else {"munge": "exit 1", "unmunge": "exit 1"}))
+    tools(**MUNGE[has_munge])
     offer = SealOffer()
     assert bool(offer.credential) == has_munge
     for _ in range(2):  # any number of agents
@@ -72,7 +54,7 @@ def test_both_sides_agree_with_and_without_munge(tools, has_munge):
 
 
 def test_a_public_key_that_munge_does_not_vouch_for_is_refused(tools):
-    tools(munge=MUNGE, unmunge=UNMUNGE)
+    tools(**MUNGE[True])
     offer = SealOffer()
     other = SealOffer().public
     with pytest.raises(HostError, match="about another launch"):
@@ -87,7 +69,7 @@ def test_a_public_key_that_munge_does_not_vouch_for_is_refused(tools):
 
 
 def test_frames_travel_as_they_are_where_one_side_cannot_seal(tools, monkeypatch):
-    tools(munge="exit 1", unmunge="exit 1")
+    tools(**MUNGE[False])
     offer = SealOffer()
     monkeypatch.setattr(sealed_frames, "_key_pair", lambda: None)
     assert agree(offer) == (None, None)
@@ -96,32 +78,28 @@ def test_frames_travel_as_they_are_where_one_side_cannot_seal(tools, monkeypatch
 
 
 @pytest.mark.parametrize("has_munge", one_in_gate(False, True, chosen=1))
-def test_the_job_key_does_not_pass_through_srun(distrun, python, tools, tmp_path, has_munge):
+def test_the_job_key_does_not_pass_through_srun(output, python, tools, tmp_path, has_munge):
     (tmp_path / "heard").mkdir()
-    both = {"munge": MUNGE, "unmunge": UNMUNGE} if has_munge else {"munge": "exit 1", "unmunge": "exit 1"}
-    path = tools(srun=SRUN.format(directory=tmp_path / "heard").partition("\n")[2], **both)
+    tools(srun=SRUN.format(directory=tmp_path / "heard"), **MUNGE[has_munge])
     code = "import os; print('key', os.environ['DISTRUN_KEY'], os.environ['TOLD'], flush=True)"
-    job = distrun("-x", "TOLD=a-word", *python(code), PATH=path, **SLURM)
-    assert job.wait() == 0, job.stderr.data
-    keys = {line.split()[2] for line in job.stdout.data.splitlines()}
+    printed = output("-x", "TOLD=a-word", *python(code), **SLURM)
+    keys = {line.split()[2] for line in printed.splitlines()}
     assert len(keys) == 1
     assert len(keys.pop()) == 64
     heard = [file.read_bytes() for file in (tmp_path / "heard").iterdir()]
     assert len(heard) == 2
     for words in heard:
         assert b"sealing" in words
-        assert not any(line.split()[2] in words for line in job.stdout.data.splitlines())
+        assert not any(line.split()[2] in words for line in printed.splitlines())
         assert b"a-word" not in words
-    job.assert_gone()
 
 
 def test_an_agent_gives_up_a_line_on_which_somebody_else_speaks(distrun, tools, tmp_path, python):
     speaker = tmp_path / "speaker.py"
     speaker.write_text(SPEAKER)
-    script = SRUN.partition("\n")[2].format(directory=tmp_path).partition("tee ")[0]
+    script = SRUN.format(directory=tmp_path).partition("tee ")[0]
     script += f'exec {sys.executable} {speaker} "$@"'
-    path = tools(srun=script, munge="exit 1", unmunge="exit 1")
-    job = distrun(*python("print('started')"), PATH=path, **SLURM)
+    tools(srun=script, **MUNGE[False])
+    job = distrun(*python("print('started')"), **SLURM)
     assert job.wait() != 0
     assert b"started" not in job.stdout.data
-    job.assert_gone()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 
 import psutil
 import pytest
@@ -14,68 +13,48 @@ from distrun.runner.shipping.delivery import Opening
 pytestmark = pytest.mark.gate
 
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "2,1"}
-SRUN = """#!/bin/sh
+SRUN = """
 while [ "${1#--}" != "$1" ]; do shift; done
 exec "$@"
 """
 
 
-@pytest.fixture
-def path(tmp_path):
-    """Makes a directory with an srun that is this script, and returns a PATH with it."""
-
-    def make(script):
-        file = tmp_path / "bin" / "srun"
-        file.parent.mkdir()
-        file.write_text(script)
-        file.chmod(file.stat().st_mode | stat.S_IXUSR)
-        return f"{file.parent}:{os.environ['PATH']}"
-
-    return make
-
-
-def test_ranks_of_all_nodes_run(distrun, path):
-    job = distrun("sh", "-c", "echo $RANK $LOCAL_RANK $DISTRUN_HOSTNAME", PATH=path(SRUN), **SLURM)
+def test_ranks_of_all_nodes_run(distrun, tools):
+    tools(srun=SRUN)
+    job = distrun("sh", "-c", "echo $RANK $LOCAL_RANK $DISTRUN_HOSTNAME", **SLURM)
     assert job.wait() == 0, job.stderr.data
     assert set(job.stdout.data.splitlines()) == {b"[0] 0 0 n1", b"[1] 1 1 n1", b"[2] 2 0 n2"}
     assert b"distrun: hosts of Slurm job 17: n1:2,n2:1\n" in job.stderr.data
-    job.assert_gone()
 
 
-def test_every_srun_names_its_node_and_has_no_options_but_ours(distrun, path, tmp_path):
+def test_every_srun_names_its_node_and_has_no_options_but_ours(distrun, tools, tmp_path):
     log = tmp_path / "log"
-    script = SRUN.replace("\n", f'\necho "$SLURM_MEM_PER_CPU $SLURM_CONF $KEPT $*" >> {log}\n', 1)
-    job = distrun("true", PATH=path(script), **SLURM, SLURM_MEM_PER_CPU="10", SLURM_CONF="/c", KEPT="kept")
-    assert job.wait() == 0, job.stderr.data
+    tools(srun=f'echo "$SLURM_MEM_PER_CPU $SLURM_CONF $KEPT $*" >> {log}{SRUN}')
+    distrun("true", **SLURM, SLURM_MEM_PER_CPU="10", SLURM_CONF="/c", KEPT="kept").ended(0)
     first, second = sorted(line for line in log.read_text().splitlines() if "--jobid" in line)
     assert first.startswith(" /c kept --jobid=17 ")
     assert "--nodelist=n1 " in first
     assert "--nodelist=n2 " in second
 
 
-def test_what_srun_says_is_the_reason(distrun, path):
-    script = (
-        "#!/bin/sh\necho 'srun: error: Unable to create step for job 17: Invalid node name specified' >&2; exit 1\n"
-    )
-    job = distrun("true", PATH=path(script), **SLURM)
-    assert job.wait() == 2
-    assert b"n1: srun cannot start the agent: Unable to create step for job 17: Invalid node name" in job.stderr.data
-    assert b"Traceback" not in job.stderr.data
-    job.assert_gone()
+def test_what_srun_says_is_the_reason(distrun, tools):
+    tools(srun="echo 'srun: error: Unable to create step for job 17: Invalid node name specified' >&2; exit 1")
+    said = distrun("true", **SLURM).ended(2)
+    assert b"n1: srun cannot start the agent: Unable to create step for job 17: Invalid node name" in said
+    assert b"Traceback" not in said
 
 
-def test_an_srun_that_waits_for_nodes_is_told_and_ended(distrun, path):
-    script = "#!/bin/sh\necho 'srun: Job 17 step creation temporarily disabled, retrying' >&2; exec sleep 1000\n"
-    job = distrun("--start-timeout", "1", "true", PATH=path(script), **SLURM)
-    assert job.wait() == 2
-    assert b"host n1 cannot be used" in job.stderr.data or b"2 hosts cannot be used" in job.stderr.data
-    job.assert_gone()
+def test_an_srun_that_waits_for_nodes_is_told_and_ended(distrun, tools):
+    tools(srun="echo 'srun: Job 17 step creation temporarily disabled, retrying' >&2; exec sleep 1000")
+    said = distrun("--start-timeout", "1", "true", **SLURM).ended(2)
+    assert b"host n1 cannot be used" in said or b"2 hosts cannot be used" in said
 
 
-def test_an_interrupted_launch_ends_the_sruns_that_are_starting(distrun, path, tmp_path):
+def test_an_interrupted_launch_ends_the_sruns_that_are_starting(distrun, tools, tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    job = distrun("true", PATH=path(f"#!/bin/sh\necho > {fifo}; exec sleep 1000\n"), **SLURM)
+    tools(srun=f"echo > {fifo}; exec sleep 1000")
+    job = distrun("true", **SLURM)
     with open(os.open(fifo, os.O_RDWR), "rb", buffering=0) as began:
         lines = b""
         while lines.count(b"\n") < 2:
@@ -83,7 +62,6 @@ def test_an_interrupted_launch_ends_the_sruns_that_are_starting(distrun, path, t
     job.process.terminate()
     assert job.wait() == 143
     assert psutil.wait_procs(job.family(), timeout=60)[1] == []
-    job.assert_gone()
 
 
 def test_the_command_line_has_options_of_slurm_and_a_program():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import uuid
@@ -15,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from machines.system_packages import why_missing
-from shell import kill_all, lives, wait_until
+from shell import MARK, kill_all, lives, wait_until
 
 TRAINING = """
 import sys, time, numpy as np, distrun
@@ -51,7 +50,7 @@ class Terminal:
     def __init__(self, directory: Path, columns: int = 110, rows: int = 30) -> None:
         self._marker = uuid.uuid4().hex
         self._tmux = ["tmux", "-S", str(directory / "tmux"), "-f", "/dev/null"]
-        environ = {**os.environ, "PS1": "$ ", "HISTFILE": "", "TEST_OF_DISTRUN": self._marker}
+        environ = {**os.environ, "PS1": "$ ", "HISTFILE": "", MARK: self._marker}
         size = ["-x", str(columns), "-y", str(rows)]
         subprocess.run([*self._tmux, "new-session", "-d", *size, "bash --norc --noprofile"], env=environ, check=True)
 
@@ -70,29 +69,19 @@ class Terminal:
         )
         return shown.stdout.decode()
 
-    def wait_for(self, pattern: str) -> re.Match[str]:
+    def wait_for(self, pattern: str) -> None:
         """Wait until something is shown."""
-        found: list[re.Match[str]] = []
-
-        def is_shown() -> bool:
-            if match := re.search(pattern, self.screen(), re.MULTILINE):
-                found.append(match)
-            return bool(found)
-
         try:
-            wait_until(is_shown)
+            wait_until(lambda: bool(re.search(pattern, self.screen(), re.MULTILINE)))
         except AssertionError:
             raise AssertionError(f"{pattern!r} is not shown:\n{self.screen()}") from None
-        return found[0]
 
     def family(self) -> list[psutil.Process]:
         """Return what the shell has started."""
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("TEST_OF_DISTRUN") == self._marker and "distrun" in " ".join(
-                    process.cmdline()
-                ):
+                if process.environ().get(MARK) == self._marker and "distrun" in " ".join(process.cmdline()):
                     found.append(process)
             except psutil.Error:
                 continue
@@ -188,20 +177,12 @@ def test_keys_show_a_stack_and_a_log_and_close_the_view_while_the_job_goes_on(te
     shown.wait_for(r"(?s)[^-]icanon.*[^-]echo ")
 
 
-def test_of_a_program_without_distrun_it_says_that_nothing_is_heard(terminal):
+def test_of_a_program_without_distrun_it_says_that_nothing_is_heard_and_q_twice_ends_it(terminal):
     shown = terminal()
     shown.run([*LAUNCHER, "--live", "-np", "2", "--oversubscribe", "sh", "-c", "echo begun; sleep 100"])
     shown.wait_for(r"^nothing heard yet of ranks 0-1: ranks tell of themselves from distrun.init\(\) on")
     for rank in (0, 1):
         shown.wait_for(rf"^{rank} localhost +\d+ % .* begun")
-    shown.type("C-c")
-    wait_until(lambda: not shown.family())
-
-
-def test_q_twice_ends_the_job(terminal):
-    shown = terminal()
-    shown.run(training("--live"))
-    shown.wait_for("q close the view")
     shown.type("q", "q")
     wait_until(lambda: not shown.family())
 
@@ -230,29 +211,9 @@ def test_top_shows_a_job_that_runs_and_leaves_no_trace(terminal):
     wait_until(lambda: launcher.num_threads() == threads)
     other.run([*LAUNCHER, "top", str(launcher.pid)])  # the names of operations are told again
     other.wait_for(r"slow now: rank 1 on localhost")
+    onlooker.run([*LAUNCHER, "top", "nobody"])
+    onlooker.wait_for(r"(?s)error: no job is called 'nobody': there are .*see distrun ps")
     job.type("C-c")
     other.wait_for(r"job \w+ is over, with exit status 130")
     wait_until(lambda: not job.family())
     assert sockets(launcher.pid) == []
-
-
-def test_without_a_terminal_lines_say_it(tmp_path):
-    ended = subprocess.run(training("--live", steps=350), capture_output=True, text=True, timeout=60, check=True)
-    assert re.search(
-        r"^distrun: 2 ranks, [\d.]+ steps/s, [\d,.]+ samples/s; compute \d+ %.*; "
-        r"rank 1 on localhost costs every step \d+ ms \(\d+ %\): it waits for its input$",
-        ended.stderr,
-        re.M,
-    )
-
-
-def test_a_job_that_there_is_not_is_told_with_those_that_there_are(terminal):
-    job, onlooker = terminal(), terminal()
-    job.run(training())
-    job.wait_for(r"^\[0\] step 50$")
-    onlooker.run([*LAUNCHER, "top", "nobody"])
-    onlooker.wait_for(r"(?s)error: no job is called 'nobody': there are .*see distrun ps")
-    for process in job.family():
-        if "--oversubscribe" in process.cmdline():
-            process.send_signal(signal.SIGINT)
-    wait_until(lambda: not job.family())

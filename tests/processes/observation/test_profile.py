@@ -86,15 +86,3 @@ def test_a_job_without_backward_passes_is_told_why_it_cannot_be_predicted(run, d
         error = job.stderr.data.decode()
         assert "left no profile to predict from: no rank has told when a backward pass began" in error
         assert error.count("\n") == 1
-
-
-def test_a_trace_of_a_launcher_that_was_killed_has_no_profile(distrun, tmp_path):
-    timeline = tmp_path / "trace.json"
-    program = "import distrun, time; distrun.init(); print('started', flush=True); time.sleep(1000)"
-    job = distrun("-np", "2", "--timeline", str(timeline), sys.executable, "-c", program)
-    job.stdout.wait_for(b"started", 2)
-    job.process.kill()
-    job.process.wait(DEADLINE)
-    predict = distrun("predict", str(timeline))
-    assert predict.wait(DEADLINE) == 2
-    assert "holds no profile of a job" in predict.stderr.data.decode()

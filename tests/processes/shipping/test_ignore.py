@@ -121,7 +121,6 @@ def test_the_same_files_are_ignored_as_by_git(tmp_path_factory, outer, inner, pa
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.parametrize("place", ["~/rules", "rules", "", None])
 def test_the_rules_of_the_user_are_where_git_is_configured_to_have_them(tmp_path: Path, own_cache: Path, place):
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
     for name in ("default", "home", "top", "kept"):
         (tmp_path / name).touch()
     (tmp_path / "rules").write_text("top\nrules\n")
@@ -135,10 +134,9 @@ def test_the_rules_of_the_user_are_where_git_is_configured_to_have_them(tmp_path
         "rules": ["default", "home", "kept"],
         None: ["home", "kept", "top"],
     }
-    found = [entry.path for entry in take(str(tmp_path), "", 1000).manifest.files]
+    found = listed(tmp_path)
     assert found == expected.get(place, ["default", "home", "kept", "rules", "top"])
-    command = ["git", "-C", tmp_path, "ls-files", "--others", "--exclude-standard"]
-    assert subprocess.check_output(command, text=True).split() == found
+    assert kept(tmp_path) == found
 
 
 def test_without_git_the_rules_of_the_user_are_where_it_looks_first(tmp_path: Path, own_cache: Path, monkeypatch):
@@ -160,6 +158,13 @@ def test_rules_around_a_folder_count(tmp_path: Path):
     assert [entry.path for entry in take(str(project), "", 1000).manifest.files] == ["kept"]
 
 
+def listed(folder: Path) -> list[str]:
+    """Return the files that git lists in a new repository, as the user's git is configured."""
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    command = ["git", "-C", folder, "ls-files", "--others", "--exclude-standard"]
+    return subprocess.check_output(command, text=True).split()
+
+
 def kept(folder: Path) -> list[str]:
     """Return the paths of the files that travel."""
     return [entry.path for entry in take(str(folder), "", 1000).manifest.files]
@@ -179,9 +184,7 @@ def test_rules_are_read_as_git_reads_them(tmp_path: Path, text, expected):
         (tmp_path / name).touch()
     assert kept(tmp_path) == expected
     if shutil.which("git") is not None:
-        subprocess.run(["git", "init", "-q", tmp_path], check=True)
-        command = ["git", "-C", tmp_path, "ls-files", "--others", "--exclude-standard"]
-        assert subprocess.check_output(command, text=True).split() == expected
+        assert listed(tmp_path) == expected
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

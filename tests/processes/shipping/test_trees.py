@@ -87,24 +87,20 @@ class Folder(RuleBasedStateMachine):
         (self.base / "cache").mkdir()
         self.contents = set()
 
-    def path(self, name):
+    def path(self, name, is_free=False):
         path = self.base / "folder" / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        if is_free and (path.is_symlink() or path.exists()):
+            path.unlink()
         return path
 
     @rule(name=NAMES, data=binary(max_size=50))
     def write(self, name, data):
-        path = self.path(name)
-        if path.is_symlink() or path.exists():
-            path.unlink()
-        path.write_bytes(data)
+        self.path(name, is_free=True).write_bytes(data)
 
     @rule(name=NAMES, leads_to=NAMES)
     def link(self, name, leads_to):
-        path = self.path(name)
-        if path.is_symlink() or path.exists():
-            path.unlink()
-        path.symlink_to(leads_to)
+        self.path(name, is_free=True).symlink_to(leads_to)
 
     @rule(name=NAMES, mode=sampled_from([0o600, 0o644, 0o755, 0o444]))
     def change_mode(self, name, mode):
@@ -114,9 +110,7 @@ class Folder(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name):
-        path = self.path(name)
-        if path.is_symlink() or path.exists():
-            path.unlink()
+        self.path(name, is_free=True)
 
     @rule(name=NAMES, other=NAMES)
     def rename(self, name, other):
@@ -174,6 +168,12 @@ def folder(tmp_path):
     folder.mkdir()
     (folder / "a").write_text("first")
     return folder
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """The place of a copy that the user has named."""
+    return tmp_path / "kept"
 
 
 def test_a_folder_is_known_by_its_names_through_links(folder, tmp_path, monkeypatch):
@@ -295,10 +295,10 @@ def test_what_cannot_be_looked_at_keeps_no_folder_from_being_deleted(own_cache):
     assert len(os.listdir(shelf)) == 11
 
 
-def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(folder, own_cache, tmp_path):
+def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(folder, own_cache, tmp_path, kept):
     (folder / "in").mkdir()
     (folder / "in" / "b").write_text("b")
-    kept, other = tmp_path / "kept", tmp_path / "other"
+    other = tmp_path / "other"
     ship(folder, own_cache, str(kept))
     shutil.rmtree(kept / "in")
     other.mkdir()
@@ -316,11 +316,8 @@ def test_nothing_outside_a_named_folder_is_deleted_whatever_its_record_says(fold
     assert json.loads(record.read_text()) == ["a"]
 
 
-def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(
-    folder, own_cache, tmp_path, monkeypatch
-):
+def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes(folder, own_cache, kept, monkeypatch):
     (folder / "in").mkdir()
-    kept = tmp_path / "kept"
     ship(folder, own_cache, str(kept))
     halves = (kept / ".distrun-half-1-abcdef01", kept / "in" / ".distrun-half-1-abcdef01")
     for path in halves:
@@ -333,16 +330,15 @@ def test_what_a_process_that_was_killed_left_half_written_in_a_named_folder_goes
     assert state(kept) == state(folder)
 
 
-def test_a_change_of_the_same_size_and_time_comes_to_a_named_folder(folder, own_cache, tmp_path):
+def test_a_change_of_the_same_size_and_time_comes_to_a_named_folder(folder, own_cache, kept):
     for text in ("first", "other"):
         (folder / "a").write_text(text)
         os.utime(folder / "a", ns=(0, 0))
-        ship(folder, own_cache, str(tmp_path / "kept"))
-        assert (tmp_path / "kept" / "a").read_text() == text
+        ship(folder, own_cache, str(kept))
+        assert (kept / "a").read_text() == text
 
 
-def test_folders_of_a_named_folder_have_their_modes(folder, own_cache, tmp_path):
-    kept = tmp_path / "kept"
+def test_folders_of_a_named_folder_have_their_modes(folder, own_cache, kept):
     (folder / "in").mkdir()
     for mode in (0o700, 0o755, 0o750, 0o500):
         (folder / "in").chmod(mode)
@@ -353,7 +349,7 @@ def test_folders_of_a_named_folder_have_their_modes(folder, own_cache, tmp_path)
     assert stat.S_IMODE((kept / "in").stat().st_mode) == 0o2700
 
 
-def test_hosts_that_have_the_same_named_folder_may_make_it_at_once(folder, own_cache, tmp_path, monkeypatch):
+def test_hosts_that_have_the_same_named_folder_may_make_it_at_once(folder, own_cache, kept, monkeypatch):
     real = os.mkdir
 
     def other_is_faster(path, *mode):
@@ -363,18 +359,17 @@ def test_hosts_that_have_the_same_named_folder_may_make_it_at_once(folder, own_c
 
     (folder / "in").mkdir()
     monkeypatch.setattr("os.mkdir", other_is_faster)
-    ship(folder, own_cache, str(tmp_path / "kept"))
-    assert state(tmp_path / "kept") == state(folder)
+    ship(folder, own_cache, str(kept))
+    assert state(kept) == state(folder)
 
 
-def test_of_a_full_disk_the_folder_is_named_that_is_on_it(folder, own_cache, tmp_path, monkeypatch):
+def test_of_a_full_disk_the_folder_is_named_that_is_on_it(folder, own_cache, kept, monkeypatch):
     def full(descriptor, mode):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("os.fchmod", full)
-    kept = str(tmp_path / "kept")
     with pytest.raises(OSError, match="No space left") as caught:
-        ship(folder, own_cache, kept)
+        ship(folder, own_cache, str(kept))
     said = explain(caught.value, str(own_cache))
     assert said == f"{kept} cannot be written: No space left on device; make room or give the right to write there"
 
@@ -425,10 +420,9 @@ def become_link(path):
 
 
 @pytest.mark.parametrize("become", [become_file, become_link])
-def test_a_folder_that_is_none_any_more_stays_with_what_a_user_keeps_in_it(folder, own_cache, tmp_path, become):
+def test_a_folder_that_is_none_any_more_stays_with_what_a_user_keeps_in_it(folder, own_cache, kept, become):
     (folder / "in").mkdir()
     (folder / "in" / "b").write_text("b")
-    kept = tmp_path / "kept"
     ship(folder, own_cache, str(kept))
     (kept / "in" / "own").write_text("own")
     shutil.rmtree(folder / "in")
@@ -444,11 +438,10 @@ def test_a_folder_that_is_none_any_more_stays_with_what_a_user_keeps_in_it(folde
 
 
 @pytest.mark.parametrize("become", [become_file, become_link, lambda path: None])
-def test_bytecode_keeps_no_folder_that_is_none_any_more(folder, own_cache, tmp_path, become):
+def test_bytecode_keeps_no_folder_that_is_none_any_more(folder, own_cache, kept, become):
     (folder / "in" / "deep").mkdir(parents=True)
     for place in (folder / "in", folder / "in" / "deep"):
         (place / "b.py").write_text("b")
-    kept = tmp_path / "kept"
     ship(folder, own_cache, str(kept))
     for place in (kept / "in", kept / "in" / "deep"):
         (place / "__pycache__").mkdir()
@@ -460,8 +453,7 @@ def test_bytecode_keeps_no_folder_that_is_none_any_more(folder, own_cache, tmp_p
 
 
 @pytest.mark.parametrize("become", [become_file, become_link])
-def test_what_a_user_keeps_where_a_folder_is_to_be_stays(folder, own_cache, tmp_path, become):
-    kept = tmp_path / "kept"
+def test_what_a_user_keeps_where_a_folder_is_to_be_stays(folder, own_cache, kept, become):
     ship(folder, own_cache, str(kept))
     become(kept / "in")
     before = state(kept)
@@ -472,8 +464,8 @@ def test_what_a_user_keeps_where_a_folder_is_to_be_stays(folder, own_cache, tmp_
         assert state(kept) == before
 
 
-def test_a_named_folder_that_is_a_file_there_is_refused(folder, own_cache, tmp_path):
-    become_file(tmp_path / "kept")
+def test_a_named_folder_that_is_a_file_there_is_refused(folder, own_cache, tmp_path, kept):
+    become_file(kept)
     for name in ("kept", "kept/in"):
         with pytest.raises(HostError, match=f"{name} there is no folder, or not in one: name another by --ship"):
             ship(folder, own_cache, str(tmp_path / name))

@@ -48,15 +48,15 @@ class Results:
 def sweep(distrun, tmp_path):
     """Starts `distrun sweep` on a script given as text, with its results in a folder of the test."""
 
-    def start(*arguments, script=None, command=None, name="results", **environ):
-        words = [] if command is None else command
+    def start(*arguments, script=None, command=()):
+        words = command
         if script is not None:
             path = tmp_path / "script.py"
             path.write_text(script)
             words = [sys.executable, str(path), *words]
-        folder = () if "--resume" in arguments else ("--output", str(tmp_path / name))
-        launched = distrun("sweep", *folder, *arguments, *words, **environ)
-        launched.results = Results(tmp_path / name)
+        folder = () if "--resume" in arguments else ("--output", str(tmp_path / "results"))
+        launched = distrun("sweep", *folder, *arguments, *words)
+        launched.results = Results(tmp_path / "results")
         return launched
 
     return start

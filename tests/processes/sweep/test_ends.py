@@ -75,17 +75,7 @@ def test_a_signal_ends_all_and_the_sweep_can_be_resumed(endless, sweep, signum):
 
 
 @pytest.mark.gate
-def test_a_launcher_that_is_killed_leaves_nothing_but_its_record(endless, sweep):
-    run = endless()
-    family = run.family()
-    run.process.kill()
-    run.wait()
-    assert psutil.wait_procs(family, timeout=60)[1] == []
-    run.assert_gone()
-    assert run.results.states == ["complete", "running", "running"]
-
-
-def test_a_sweep_that_runs_is_not_resumed_beside_itself(endless, sweep):
+def test_a_sweep_is_not_resumed_beside_itself_and_leaves_only_its_record_when_it_is_killed(endless, sweep):
     run = endless()
     before = (run.results.folder / "trials.jsonl").read_bytes()
     other = sweep("--resume", str(run.results.folder), "-H", "localhost:2")
@@ -96,6 +86,7 @@ def test_a_sweep_that_runs_is_not_resumed_beside_itself(endless, sweep):
     family = run.family()
     run.process.kill()
     run.wait()
+    assert run.results.states == ["complete", "running", "running"]
     again = sweep("--resume", str(run.results.folder), "-H", "localhost:2", "--timeout", "1")
     assert again.wait() == 0  # at once: nothing that the killed one has left keeps it away
     assert psutil.wait_procs(family, timeout=60)[1] == []

@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -133,6 +134,15 @@ class RemoteHost:
     def mend(self) -> None:
         """Undo `cut`."""
         call("ip", "link", "set", self.link, "up")
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Drop all packets silently within this context."""
+        self.cut()
+        try:
+            yield
+        finally:
+            self.mend()
 
     def processes(self) -> list[psutil.Process]:
         """Return the living processes of the host besides its sshd."""

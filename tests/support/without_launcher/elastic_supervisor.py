@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distrun.contract.elastic import messages
+from distrun.contract.elastic import messages, variables
 from distrun.contract.elastic.messages import Assignment, Message, Prepare, Waiting
 from distrun.contract.launch import LaunchContract
 
@@ -81,6 +81,12 @@ class Process:
         """All that it has told so far, in lines of JSON."""
         with self._changed:
             return facts_in(self.lines)
+
+    def await_hold(self, generation: int) -> None:
+        """Wait until it tells that it is held in a generation."""
+        self.await_output(
+            lambda lines: any(each.get("held") and each["generation"] == generation for each in facts_in(lines))
+        )
 
     def await_step(self, generation: int, steps: int = 1) -> None:
         """Wait until it has reported that many steps of a generation."""
@@ -162,7 +168,7 @@ class Supervisor:
                 env={
                     **self._environ,
                     **self.contract(rank, hosts, slot, generation),
-                    messages.CONTROL_FD: str(theirs.fileno()),
+                    variables.CONTROL_FD: str(theirs.fileno()),
                     "OMP_NUM_THREADS": "1",
                 },
                 stdout=subprocess.PIPE,

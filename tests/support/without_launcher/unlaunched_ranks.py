@@ -114,17 +114,6 @@ def listening_ports(pid: int) -> list[int]:
         assert time.monotonic() < deadline, "it listens nowhere"
 
 
-def await_relay(ranks: Sequence[Rank]) -> Rank:
-    """Return the one of these ranks that is about to connect with rank 0 for its host."""
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        for rank in ranks:
-            sockets = psutil.Process(rank.pid).net_connections("unix")
-            if any("distrun-" in str(each.laddr) for each in sockets):
-                return rank
-        assert time.monotonic() < deadline, "none of them does"
-
-
 # Kills ----------------------------------------------------------------------------------------------------------------
 
 

@@ -1,12 +1,8 @@
 """The judge of the chaos test: it passes what is well, and finds each kind of fault."""
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3]))
 
 from benchmarks.chaos.checks import differences, examine, facts_in, pauses
 

@@ -1,12 +1,8 @@
 """The tables of figures in the documentation are what benchmarks/results has."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3]))
 
 from benchmarks.support import figures
 

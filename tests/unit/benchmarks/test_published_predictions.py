@@ -1,11 +1,8 @@
 """Published figures, and what is predicted for them."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3]))
 
 from benchmarks.prediction.published import fit, from_first_rows, points, predict, surface
 from benchmarks.prediction.tables import ASSUMED, SOURCES

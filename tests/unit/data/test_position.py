@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given, strategies as st
 
 from distrun.data.plan import Division, Plan, StreamPlan
 from distrun.data.position import Position
-from distrun.data.shards import Batches, Samples, Stream, pick_rows
+from distrun.data.shards import Batches, Samples, Stream
+from distrun.data.structures import take
 from distrun.elastic import ObjectState
 from distrun.errors import MismatchError, UsageError
 
@@ -71,7 +73,7 @@ def trained(ranks, history, epochs, samples):
 def test_every_sample_is_done_once_in_every_epoch_whatever_ranks_come_and_go(samples, batch, history, shuffle, pad):
     def make(rank, size):
         division = Division(rank, size, batch, shuffle, 3, pad=pad)
-        return Batches(pick_rows(np.arange(samples)), Plan(division, samples), None)
+        return Batches(partial(take, np.arange(samples)), Plan(division, samples), None)
 
     done, padded = trained(Ranks(make), history, 3, samples)
     for times, extra in zip(done, padded, strict=True):
@@ -93,7 +95,7 @@ def test_so_it_is_in_a_stream_of_unknown_length(samples, history):
 
 def batches(samples=24, rank=0, ranks=2, **how):
     """Return batches of 4 of the numbers up to `samples`."""
-    return Batches(pick_rows(np.arange(samples)), Plan(Division(rank, ranks, 4, **how), samples), None)
+    return Batches(partial(take, np.arange(samples)), Plan(Division(rank, ranks, 4, **how), samples), None)
 
 
 def test_what_is_fetched_ahead_is_not_done():

@@ -7,7 +7,7 @@ from distrun.host import gpus
 from distrun.host.gpus import visible_gpus
 from distrun.runner.system import machine
 from distrun.runtime.world import devices
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cuda
 
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 

@@ -41,11 +41,6 @@ def test_the_key_of_several_hosts_follows_from_the_users_and_is_another_one_for_
     assert detect(contract_variables(everybody, 1, KEY)).endpoint().addresses == (("10.0.0.1", 4711), ("fd00::1", 4711))
 
 
-def test_several_hosts_without_a_key_are_refused_with_the_ranks_that_have_none():
-    with pytest.raises(UsageError, match="several hosts, and rank 1 no secret to know the others by: set DISTRUN_KEY"):
-        contract_variables([replace(ALONE, has_key=True), ELSEWHERE], 0, KEY)
-
-
 def test_a_job_or_a_world_of_all_ranks_is_taken_as_it_is():
     assert contract_variables([replace(ALONE, in_job=True)] * 2, 0, None) == {}
     assert contract_variables([replace(ALONE, world=[rank, 2]) for rank in (0, 1)], 0, None) == {}
@@ -55,11 +50,21 @@ def test_ranks_of_which_only_some_were_started_as_such_make_a_job_of_their_own()
     assert "DISTRUN_JOB" in contract_variables([replace(ALONE, in_job=True), ALONE], 0, None)
 
 
-def test_a_rank_that_is_in_another_world_is_named():
-    with pytest.raises(UsageError, match=r"rank 1 of 2 of the process group is rank 0 of 4 in distrun already"):
-        contract_variables([replace(ALONE, world=[0, 2]), replace(ALONE, world=[0, 4])], 0, None)
-
-
-def test_ranks_of_which_only_some_are_in_a_world_are_refused():
-    with pytest.raises(UsageError, match=r"rank 0 called distrun.init\(\) before init_process_group and ranks 1-2 did"):
-        contract_variables([replace(ALONE, world=[0, 3]), ALONE, ALONE], 2, None)
+@pytest.mark.parametrize(
+    ("everybody", "error"),
+    [
+        ([replace(ALONE, has_key=True), ELSEWHERE], "several hosts, and rank 1 no secret .*: set DISTRUN_KEY"),
+        (
+            [replace(ALONE, world=[0, 2]), replace(ALONE, world=[0, 4])],
+            "rank 1 of 2 of the process group is rank 0 of 4 in distrun already",
+        ),
+        (
+            [replace(ALONE, world=[0, 3]), ALONE, ALONE],
+            r"rank 0 called distrun.init\(\) before init_process_group and ranks 1-2 did",
+        ),
+    ],
+    ids=["hosts without a key", "in another world", "only some are in a world"],
+)
+def test_ranks_that_can_form_no_world_are_refused_by_name(everybody, error):
+    with pytest.raises(UsageError, match=error):
+        contract_variables(everybody, 0, KEY)

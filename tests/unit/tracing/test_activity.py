@@ -3,21 +3,8 @@
 import pytest
 
 from distrun.runner.decisions.failure_report import format_activities
+from distrun.tracing import layout
 from distrun.tracing.activity import Activity, ActivityDescription, activity
-from distrun.tracing.layout import (
-    BACKWARD,
-    DONE,
-    FORWARD,
-    GENERATION,
-    INPUT,
-    JOINING,
-    OPTIMIZER,
-    OTHER,
-    SAVING,
-    STEP,
-    WAITED,
-    WAITING,
-)
 from distrun.tracing.reader import Event
 
 NAMES = ["", "allreduce 'loss'"]
@@ -35,39 +22,44 @@ def describe(*history, now=100):
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (INPUT, "waiting for its next batch"),
-        (FORWARD, "in its forward pass"),
-        (BACKWARD, "in its backward pass"),
-        (OPTIMIZER, "updating its weights"),
-        (SAVING, "writing a checkpoint"),
-        (JOINING, "in init(), waiting for the other ranks"),
-        (OTHER, "busy with the script's own code"),
+        (layout.INPUT, "waiting for its next batch"),
+        (layout.FORWARD, "in its forward pass"),
+        (layout.BACKWARD, "in its backward pass"),
+        (layout.OPTIMIZER, "updating its weights"),
+        (layout.SAVING, "writing a checkpoint"),
+        (layout.JOINING, "in init(), waiting for the other ranks"),
+        (layout.OTHER, "busy with the script's own code"),
     ],
 )
 def test_each_state_has_its_words(state, words):
     assert describe(event(state, 59)).sentence == f"had been {words} for 41.0 s"
 
 
-def test_steps_are_counted():
-    assert describe(event(STEP, 9, number=1), event(INPUT, 10)).sentence.endswith("(1 step done)")
-    assert describe(event(STEP, 9, number=7), event(INPUT, 10)).sentence.endswith("(7 steps done)")
+@pytest.mark.parametrize(("number", "words"), [(1, "(1 step done)"), (7, "(7 steps done)")])
+def test_steps_are_counted(number, words):
+    assert describe(event(layout.STEP, 9, number=number), event(layout.INPUT, 10)).sentence.endswith(words)
 
 
 def test_whoever_sleeps_for_an_operation_waits_for_it():
-    history = event(BACKWARD, 10), event(WAITING, 20, name=1)
+    history = event(layout.BACKWARD, 10), event(layout.WAITING, 20, name=1)
     assert describe(*history).sentence == "had been waiting for allreduce 'loss' for 80.0 s"
-    assert describe(*history, event(WAITED, 20, 30)).what == "in its backward pass"
-    assert describe(*history, event(OPTIMIZER, 31)).what == "updating its weights"
+    assert describe(*history, event(layout.WAITED, 20, 30)).what == "in its backward pass"
+    assert describe(*history, event(layout.OPTIMIZER, 31)).what == "updating its weights"
 
 
 def test_a_script_of_which_only_operations_are_known_is_busy_since_the_last():
-    history = event(JOINING, 1), event(GENERATION, 2), event(OTHER, 2), event(DONE, 40, 41, name=1)
+    history = (
+        event(layout.JOINING, 1),
+        event(layout.GENERATION, 2),
+        event(layout.OTHER, 2),
+        event(layout.DONE, 40, 41, name=1),
+    )
     assert describe(*history).sentence == "had been busy with the script's own code for 59.0 s"
 
 
 def test_nothing_is_said_of_a_rank_of_which_nothing_is_known():
     assert describe() is None
-    assert Activity(0, 0, "", 3, "").describe(7) is None
+    assert Activity(0, 0, "", 3).describe(7) is None
 
 
 def test_long_times_are_minutes():

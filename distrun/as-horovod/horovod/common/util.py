@@ -17,13 +17,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXTENSIONS = ["tensorflow", "torch"]
 
-_FRAMEWORKS = {"tensorflow": "tensorflow", "torch": "torch", "keras": "keras"}
-
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Return whether a framework can be used: `tensorflow`, `torch` or `keras`."""
-    framework = _FRAMEWORKS.get(ext_base_name)
-    return framework is not None and find_spec(framework) is not None
+    return ext_base_name in ("tensorflow", "torch", "keras") and find_spec(ext_base_name) is not None
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any as _Any
 
 import distrun.tensorflow as _face
 from horovod import __version__ as __version__
-from horovod.common.absent import attribute_error as _attribute_error
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.tensorflow import (
     compression as compression,
@@ -22,4 +21,4 @@ else:  # `import *` would load Keras, for a layer that is otherwise loaded lazil
 def __getattr__(name: str) -> _Any:
     if name in vars(_face)["__all__"]:
         return getattr(_face, name)
-    raise _attribute_error(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

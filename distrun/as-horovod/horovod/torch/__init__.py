@@ -1,10 +1,7 @@
 """distrun for PyTorch under Horovod's names: see `distrun.torch`."""
 
-from typing import NoReturn as _NoReturn
-
 from distrun.torch import *
 from horovod import __version__ as __version__
-from horovod.common.absent import attribute_error as _attribute_error
 from horovod.common.exceptions import HorovodInternalError as HorovodInternalError
 from horovod.torch import (  # type: ignore[no-redef]  # its own elastic
     compression as compression,
@@ -14,7 +11,3 @@ from horovod.torch import (  # type: ignore[no-redef]  # its own elastic
     optimizer as optimizer,
     sync_batch_norm as sync_batch_norm,
 )
-
-
-def __getattr__(name: str) -> _NoReturn:
-    raise _attribute_error(__name__, name)

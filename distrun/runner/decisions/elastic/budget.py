@@ -15,11 +15,7 @@ class Budget:
     """The number of restarts that are left within a window of time."""
 
     def __init__(self, limit: int, window: float | None) -> None:
-        """
-        Args:
-            limit: how many restarts within the window.
-            window: seconds. None = the whole job.
-        """
+        """`limit` restarts are allowed within `window` seconds, or in the whole job without a window."""
         self._limit = limit
         self._window = window
         self._charged: deque[float] = deque()

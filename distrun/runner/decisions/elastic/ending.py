@@ -22,13 +22,9 @@ class Ending(Policy):
     def __init__(
         self, processes: Iterable[Process], agents: Iterable[str], generation: int, grace: float, now: float
     ) -> None:
-        """
-        Args:
-            processes: the processes to wait for. Their numbers stand where other jobs have ranks.
-            agents: the hosts that have an agent.
-            generation: the number of the present generation. 0 = no process was started yet.
-            grace: seconds between SIGTERM and SIGKILL.
-            now: the time.
+        """Begin with the processes to wait for, whose numbers stand where other jobs have ranks.
+
+        In generation 0 no process has been started yet.
         """
         # All processes have started, or are not waited for: nothing depends on a timeout for that.
         super().__init__({process.number: process.host for process in processes}, grace, 0.0, now)

@@ -129,12 +129,7 @@ class FailureRecord:
         return host, host is not None and host == self._suspect
 
     def link_failed(self, suspect: str | None, unconfirmed: set[int]) -> None:
-        """Note that the last failure in the history is a link's.
-
-        Args:
-            suspect: the host whose link it is, None if that is not known.
-            unconfirmed: the members that have not reported that they lost their peers.
-        """
+        """Note that the last failure in the history is a link's. The `unconfirmed` have not reported lost peers."""
         self._suspect, self._unconfirmed, self._link_failure = suspect, unconfirmed, self.history.last
 
 
@@ -143,10 +138,6 @@ def suspected_host(complaints: Mapping[int, str], hosts: Mapping[int, str]) -> s
 
     Two hosts with a broken link between them name each other, so neither is suspected. A host that has lost its links
     to many others stands out.
-
-    Args:
-        complaints: rank -> why it left the generation, a text that names ranks.
-        hosts: rank -> host.
     """
     named: Counter[str] = Counter()
     for rank, words in complaints.items():

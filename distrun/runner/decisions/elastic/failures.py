@@ -194,11 +194,7 @@ class Failures:
     def _break(self, failure: Failure, sentence: str, dead: Collection[Process], now: float) -> list[Step]:
         """End the present generation because of a failure, or the job if no restart is left.
 
-        Args:
-            failure: the job's failure if it ends.
-            sentence: what has happened, for the user.
-            dead: the members that have failed. Empty: a link has failed.
-            now: the time.
+        If no member is `dead`, a link has failed.
         """
         record, processes, was_broken = self.record, self.workforce.processes, self.current.state is State.REGROUPING
         record.note(sentence, dead, self.current.plan.number, now)

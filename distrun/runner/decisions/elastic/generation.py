@@ -113,10 +113,6 @@ def in_rank_order(survivors: Mapping[int, int], newcomers: Sequence[int]) -> lis
     The survivor with the lowest rank becomes rank 0, which the others find first and which most likely has the state
     that newcomers lack. The other survivors keep their ranks if the new size allows it, so that what depends on a rank,
     such as open files, stays where it is. Those whose ranks are too high fill gaps, in order. Newcomers fill the rest.
-
-    Args:
-        survivors: process -> its present rank.
-        newcomers: processes without a rank.
     """
     size = len(survivors) + len(newcomers)
     order: list[int | None] = [None] * size

@@ -163,9 +163,7 @@ class Processes:
     def end(self, numbers: Iterable[int], give_up: float) -> frozenset[int]:
         """Note that processes are being ended, and return those that were not being ended before.
 
-        Args:
-            numbers: the processes.
-            give_up: the time when members are no longer waited for.
+        Members are no longer waited for after the time `give_up`.
         """
         ended = []
         for number in list(numbers):

@@ -35,14 +35,6 @@ class Workforce:
     def __init__(
         self, slots: Mapping[str, int], options: ElasticOptions, grace: float, start_timeout: float, now: float
     ) -> None:
-        """
-        Args:
-            slots: host -> slots, in the user's order.
-            options: the limits.
-            grace: seconds between SIGTERM and SIGKILL.
-            start_timeout: seconds until a host must be ready, and a process started.
-            now: the time.
-        """
         self.hosts = Hosts(slots, start_timeout)
         self.processes = Processes(now)
         self.barring = Barring(options.cooldown)

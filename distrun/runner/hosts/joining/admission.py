@@ -21,12 +21,7 @@ class Admission:
     def __init__(
         self, listeners: Sequence[socket.socket], endpoint: JoinEndpoint, notify_user: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            listeners: sockets that listen. `close` closes them.
-            endpoint: the key of the hosts, and whether connections are encrypted.
-            notify_user: shows a sentence to the user.
-        """
+        """`close` closes the `listeners`, which listen already. `notify_user` shows a sentence to the user."""
         self._endpoint = endpoint
         self._listener = Listener(listeners, endpoint.secret, is_encrypted=endpoint.is_encrypted)
         self._notify_user = notify_user

@@ -24,11 +24,7 @@ class Channel:
     """
 
     def __init__(self, connection: Connection, python: str) -> None:
-        """
-        Args:
-            connection: the connection, which this object uses until `close`.
-            python: the version of the Python there, for errors.
-        """
+        """Use a connection until `close`. `python` is the version of the Python there, for errors."""
         self.python = f"Python {python}"
         self.connection = connection
         self.end: AgentEnd | None = None

@@ -41,11 +41,8 @@ class Accepted:
 def connect(endpoint: JoinEndpoint, member: Member, deadline: float, stop_on: Sequence[int] = ()) -> Accepted:
     """Connect with the launcher at `endpoint` and ask to join as `member`.
 
-    Args:
-        endpoint: where the launcher listens.
-        member: how this host introduces itself.
-        deadline: when to stop trying to connect, as `time.monotonic()`.
-        stop_on: descriptors. Stops when one of them becomes readable.
+    Stops trying to connect at the deadline, a time of `time.monotonic()`, or when a descriptor in `stop_on` becomes
+    readable.
 
     Raises:
         BootstrapError: the launcher was not reached, or did not answer. It may be tried again.

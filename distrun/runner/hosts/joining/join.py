@@ -12,9 +12,8 @@ from distrun.errors import BootstrapError, LaunchError
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.hosts.joining.client import Accepted, OccupiedError, connect
 from distrun.runner.hosts.joining.endpoint import JoinEndpoint
-from distrun.runner.hosts.joining.interruption import Interruption
 from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, End, Member
-from distrun.runner.hosts.joining.relay import Relay
+from distrun.runner.hosts.joining.relay import Interruption, Relay
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system import descendants
 
@@ -35,13 +34,6 @@ class Joiner:
     def __init__(
         self, endpoint: JoinEndpoint, member: Member, interruption: Interruption, notify_user: Callable[[str], None]
     ) -> None:
-        """
-        Args:
-            endpoint: where the launcher listens.
-            member: how this host introduces itself.
-            interruption: the signal that ends this process.
-            notify_user: shows a sentence to the user.
-        """
         self._endpoint = endpoint
         self._member = member
         self._interruption = interruption

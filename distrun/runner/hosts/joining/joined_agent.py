@@ -10,7 +10,7 @@ from distrun.runner.hosts.joining.channel import EXIT_TIMEOUT, Channel
 from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import MAY_BE_TRIED_AGAIN, LostError
 from distrun.runner.hosts.program import Program
-from distrun.runner.hosts.remote import RemoteAgent
+from distrun.runner.hosts.remote import AgentTerms, RemoteAgent
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.handshake import HostError
@@ -21,23 +21,12 @@ _SHORT_EXIT_TIMEOUT = 0.5  # seconds for the host of an agent that has timed out
 class JoinedAgent(RemoteAgent):
     """An agent whose host has joined. See `distrun.runner.hosts.agent_client.AgentProcess` for the interface."""
 
-    def __init__(
-        self,
-        plan: AgentPlan,
-        job: str,
-        channel: Channel,
-        keepalive: float,
-        deadline: float,
-        release: Callable[[bool], None],
-    ) -> None:
+    def __init__(self, plan: AgentPlan, terms: AgentTerms, channel: Channel, release: Callable[[bool], None]) -> None:
         """Run the handshake with the agent.
 
         Args:
-            plan: its part of the plan. The agent gets it later.
-            job: the job's name.
+            plan, terms: as for `RemoteAgent`.
             channel: the channel to the agent.
-            keepalive: seconds without a frame after which it counts as gone, 0 = never.
-            deadline: when to give up, as `time.monotonic()`.
             release: is called when the agent is not used any longer, with whether its host can start another.
 
         Raises:
@@ -45,9 +34,9 @@ class JoinedAgent(RemoteAgent):
         """
         self._channel = channel
         self._release = release
-        channel.connection.set_keepalive(keepalive, may_be_unread=True)
+        channel.connection.set_keepalive(terms.keepalive, may_be_unread=True)
         try:
-            super().__init__(plan, job, channel, keepalive, deadline)
+            super().__init__(plan, terms, channel)
         except HostError as error:
             self._give_up()
             if channel.is_gone:
@@ -108,11 +97,7 @@ class JoinedStarter:
     """Starts agents on hosts that have joined. See `distrun.runner.hosts.connector.Starter` for the interface."""
 
     def __init__(self, join_listener: JoinListener, start_timeout: float) -> None:
-        """
-        Args:
-            join_listener: has the connections of the hosts that have joined.
-            start_timeout: seconds for a host that an elastic job uses again to call again.
-        """
+        """`start_timeout` is the seconds for a host that an elastic job uses again to call again."""
         self._join_listener = join_listener
         self._start_timeout = start_timeout
 
@@ -126,7 +111,8 @@ class JoinedStarter:
         def release(can_start_again: bool) -> None:
             self._join_listener.release(index, connection, can_start_again)
 
-        agent = JoinedAgent(plan, self._join_listener.job, channel, self._join_listener.keepalive, deadline, release)
+        terms = AgentTerms(self._join_listener.job, self._join_listener.keepalive, deadline)
+        agent = JoinedAgent(plan, terms, channel, release)
         return agent, agent.note
 
     def close(self) -> None:

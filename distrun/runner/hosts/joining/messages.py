@@ -12,11 +12,14 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MAY_BE_TRIED_AGAIN = 143
 """The exit status where no rank has failed but a host was lost or late: as of a process that SIGTERM has ended."""
@@ -153,8 +156,21 @@ class Member:
         return ""
 
 
+class _Message:
+    """The payload of a message, as a dataclass."""
+
+    def to_json(self) -> bytes:
+        """Return the payload."""
+        return json.dumps(vars(self)).encode("ascii")
+
+    @classmethod
+    def from_json(cls, payload: bytes) -> Self:
+        """Return what `to_json` wrote."""
+        return cls(**json.loads(payload))
+
+
 @dataclass(frozen=True)
-class AgentEnd:
+class AgentEnd(_Message):
     """The end of an agent, as the process that started it reports it to the launcher."""
 
     returncode: int
@@ -164,18 +180,9 @@ class AgentEnd:
     is_clean: bool = True
     """Whether nothing is left of what the agent had started."""
 
-    def to_json(self) -> bytes:
-        """Return the payload of an EXITED message."""
-        return json.dumps(asdict(self)).encode("ascii")
-
-    @classmethod
-    def from_json(cls, payload: bytes) -> AgentEnd:
-        """Return what `to_json` wrote."""
-        return cls(**json.loads(payload))
-
 
 @dataclass(frozen=True)
-class End:
+class End(_Message):
     """The end of a job, as the launcher sends it to the hosts that have joined."""
 
     status: int
@@ -183,12 +190,3 @@ class End:
     """The failure report, if there is one."""
     told_to_end: int = 0
     """The signal that the joined process received before the job ended. The launcher sends 0."""
-
-    def to_json(self) -> bytes:
-        """Return the payload of an OVER message."""
-        return json.dumps(asdict(self)).encode("ascii")
-
-    @classmethod
-    def from_json(cls, payload: bytes) -> End:
-        """Return what `to_json` wrote."""
-        return cls(**json.loads(payload))

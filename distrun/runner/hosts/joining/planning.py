@@ -22,18 +22,15 @@ LAUNCHER = "joined"
 
 
 def plan_of(members: Sequence[Member], request: LaunchRequest, context: LaunchContext, grace: float) -> LaunchPlan:
-    """Return the plan of a job, with a part for each member.
-
-    Args:
-        members: the hosts, with unique names. The first is the launcher's.
-        request: what is to run, on these hosts.
-        context: the facts of the launcher.
-        grace: seconds from SIGTERM to SIGKILL.
+    """Return the plan of a job, with a part for each member: hosts with unique names, of which the launcher's is first.
 
     Raises:
         UsageError: the request cannot be met.
     """
-    machines = _by_machine(members)
+    together_on: dict[str, list[Member]] = {}
+    for member in members:
+        together_on.setdefault(member.machine or member.name, []).append(member)
+    machines = list(together_on.values())
     hosts = tuple(_host(together) for together in machines)
     request = replace(request, hosts=hosts, np=None, ranks_per_host=None, oversubscribe=False, map_by="slot")
     context = replace(context, routes={member.name: Route(member.name, member.name) for member in members[1:]})
@@ -46,14 +43,6 @@ def plan_of(members: Sequence[Member], request: LaunchRequest, context: LaunchCo
             agents.append(_part(member, _host(together), own, whole, request, context))
     # Agents on one machine have no port of their own to meet at: the port of the first is used.
     return replace(plan, agents=tuple(agents), routes={}, launcher=LAUNCHER)
-
-
-def _by_machine(members: Sequence[Member]) -> list[list[Member]]:
-    """Return the members grouped by machine. Groups are in the order of their first members."""
-    machines: dict[str, list[Member]] = {}
-    for member in members:
-        machines.setdefault(member.machine or member.name, []).append(member)
-    return list(machines.values())
 
 
 def _host(together: Sequence[Member]) -> Host:

@@ -6,18 +6,47 @@ One thread and one loop, and nothing blocks: neither direction waits for the oth
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from distrun.errors import LaunchError
+from distrun.runner.decisions import signals
+from distrun.runner.decisions.events import Event, SignalReceived
 from distrun.runner.hosts.joining.connection import Connection
-from distrun.runner.hosts.joining.interruption import Interruption
 from distrun.runner.hosts.joining.messages import AgentEnd, End, MessageKind
 from distrun.runner.hosts.program import AGENT, LocalProgram
 from distrun.runner.system.loop import WRITE, Loop
 
 _MOST_PENDING = 1 << 20  # bytes that one side has sent and the other has not taken. Beyond that, reading stops
 _READ_AT_ONCE = 1 << 16
+
+
+class Interruption:
+    """The first ending signal that this process receives, if it receives one."""
+
+    def __init__(self) -> None:
+        self.signum = 0
+        """The signal, once one was received."""
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable once the signal was received."""
+        return self._event
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Note signals while this context lasts. Outside the main thread, no signal is noted."""
+        with signals.posted(self._note):
+            yield
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self._event)
+
+    def _note(self, event: Event) -> None:
+        if isinstance(event, SignalReceived) and event.signum in signals.ENDING and not self.signum:
+            self.signum = event.signum
+            os.eventfd_write(self._event, 1)
 
 
 class Relay:
@@ -33,8 +62,7 @@ class Relay:
     ) -> None:
         """
         Args:
-            connection: the connection with the launcher. This object closes it.
-            program: the first agent.
+            connection, program: the launcher and the first agent. This object closes both.
             interruption: the signal that ends this process.
             keepalive: seconds after which a launcher that does not answer counts as gone, 0 = never. It applies after
                 the agent has ended. Before, the agent watches the launcher.

@@ -11,7 +11,7 @@ from distrun.host.interfaces import matching
 from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.hosts.nodes.messages import Assembly
 from distrun.runner.hosts.nodes.peers import Peers
-from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions, rendezvous
+from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions, job_key, rendezvous
 from distrun.runner.planning import endpoints
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.plan import LaunchPlan
@@ -71,30 +71,23 @@ def launch(
         name = socket.gethostname()
         info = replace(info, addresses=tuple(matching(info.addresses, alone.network, f"host {name!r}")))
         member = Member(index, options.most, name, ranks, part.wdir, least=options.least, info=info)
-        found = rendezvous(options, member, notify_user)
+        assembly, peers = rendezvous(options, member, notify_user)
     except BaseException:
         reservation.close()
         raise
     try:
-        context = replace(launch_context({}), job=found.assembly.job, key=found.key)
-        found.peers.set_keepalive(chosen_settings(request).keepalive)
-        plan = plan_of(found.assembly, request, context, grace)
-        return NodeLaunch(replace(plan, warnings=alone.warnings), found.peers, reservation)
+        context = replace(launch_context({}), job=assembly.job, key=job_key(options.endpoint, assembly))
+        peers.set_keepalive(chosen_settings(request).keepalive)
+        plan = plan_of(assembly, request, context, grace)
+        return NodeLaunch(replace(plan, warnings=alone.warnings), peers, reservation)
     except BaseException:
-        found.peers.close()
+        peers.close()
         reservation.close()
         raise
 
 
 def plan_of(assembly: Assembly, request: LaunchRequest, context: LaunchContext, grace: float) -> LaunchPlan:
-    """Return the plan of a job, whose part for this host is complete. Pure.
-
-    Args:
-        assembly: the hosts.
-        request: what is to run here.
-        context: the facts of this launcher, with the name and the key of the job.
-        grace: seconds from SIGTERM to SIGKILL.
-    """
+    """Return the plan of a job, whose part for this host is complete. `context` has the job's name and key. Pure."""
     here = assembly.nodes[assembly.here].name
     infos = {node.name: node.info for node in assembly.nodes if node.info is not None}  # all have it
     hosts = tuple(Host(node.name, node.ranks) for node in assembly.nodes)

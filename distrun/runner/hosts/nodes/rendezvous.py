@@ -42,23 +42,12 @@ class RendezvousOptions:
     """Whether this launcher hosts the rendezvous. None = if the endpoint is an address of its host."""
 
 
-@dataclass(frozen=True)
-class RendezvousInfo:
-    """The result of a rendezvous: a job that can begin."""
+def rendezvous(
+    options: RendezvousOptions, member: Member, notify_user: Callable[[str], None]
+) -> tuple[Assembly, Peers]:
+    """Find the launchers of the other hosts, and wait until all have come. `member` is the host of this process.
 
-    assembly: Assembly
-    key: str
-    """The key of the ranks, the same on all hosts."""
-    peers: Peers
-
-
-def rendezvous(options: RendezvousOptions, member: Member, notify_user: Callable[[str], None]) -> RendezvousInfo:
-    """Find the launchers of the other hosts, and wait until all have come.
-
-    Args:
-        options: where they meet.
-        member: the host of this process.
-        notify_user: shows a sentence to the user: what is waited for, when that takes long.
+    `notify_user` shows a sentence to the user: what is waited for, when that takes long.
 
     Raises:
         UsageError: this launcher is to host the rendezvous and cannot.
@@ -89,7 +78,7 @@ def rendezvous(options: RendezvousOptions, member: Member, notify_user: Callable
             is_notified = True
 
 
-def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Member) -> RendezvousInfo:
+def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Member) -> tuple[Assembly, Peers]:
     """Host the rendezvous: wait until all have joined, and let them begin."""
     endpoint, job = options.endpoint, secrets.token_hex(16)
     join_listener = JoinListener(
@@ -117,12 +106,10 @@ def _host(options: RendezvousOptions, listeners: list[socket.socket], member: Me
             others[node.name].put(MessageKind.BEGIN, replace(assembly, here=place).to_json())
             with suppress(OSError):  # it is gone again, which `Peers` notices
                 others[node.name].flush()
-    return RendezvousInfo(
-        assembly, _job_key(endpoint, assembly), Peers(nodes[server].name, others, others, join_listener)
-    )
+    return assembly, Peers(nodes[server].name, others, others, join_listener)
 
 
-def _join(endpoint: JoinEndpoint, member: Member, deadline: float) -> RendezvousInfo:
+def _join(endpoint: JoinEndpoint, member: Member, deadline: float) -> tuple[Assembly, Peers]:
     """Join the rendezvous that another launcher hosts, and wait until the job begins.
 
     Raises:
@@ -143,8 +130,7 @@ def _join(endpoint: JoinEndpoint, member: Member, deadline: float) -> Rendezvous
         raise
     names = [node.name for node in assembly.nodes]
     here = names[assembly.here]
-    peers = Peers(here, {names[assembly.server]: connection}, set(names) - {here})
-    return RendezvousInfo(assembly, _job_key(endpoint, assembly), peers)
+    return assembly, Peers(here, {names[assembly.server]: connection}, set(names) - {here})
 
 
 def _info(node: Member) -> HostInfo:
@@ -152,7 +138,7 @@ def _info(node: Member) -> HostInfo:
     return node.info
 
 
-def _job_key(endpoint: JoinEndpoint, assembly: Assembly) -> str:
+def job_key(endpoint: JoinEndpoint, assembly: Assembly) -> str:
     """Return the key of the ranks. Every launcher derives it by itself, so it never travels."""
     return hmac.digest(endpoint.secret, b"distrun job\0" + assembly.job.encode(), "sha256").hex()
 

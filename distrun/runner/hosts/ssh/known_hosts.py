@@ -1,4 +1,4 @@
-"""The known keys of hosts, in the files of OpenSSH.
+"""The known keys of hosts, in the files of OpenSSH, and the check of the key that a host shows.
 
 paramiko has a reader of its own, but it fails on markers, knows no patterns, and cannot tell where a key was found.
 """
@@ -9,11 +9,15 @@ import base64
 import hashlib
 import hmac
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
+
+from distrun.runner.planning.ssh_config import Route
+from distrun.runner.protocol.handshake import HostError
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,47 @@ def append(name: str, type: str, blob: bytes, file: str) -> None:
         if known.tell() and not path.read_bytes().endswith(b"\n"):
             line = "\n" + line
         known.write(line.encode())
+
+
+def check(route: Route, type: str, blob: bytes, known: list[KnownKey]) -> None:
+    """Accept or refuse the key that a host shows. A new key is added to known_hosts if `route.strict` is "accept-new".
+
+    Raises:
+        HostError: the key is refused.
+    """
+    shown = f"{type} {fingerprint(blob)}"
+    for key in known:
+        if key.revoked and key.blob == blob:
+            raise HostError(f"its host key {shown} is marked as revoked in {key.where}")
+    valid = [key for key in known if not key.revoked]
+    if route.strict == "no" or any(key.blob == blob for key in valid):
+        return
+    file = route.known_hosts[0] if route.known_hosts else os.path.expanduser("~/.ssh/known_hosts")
+    accept = f"{_keyscan(route)} >> {shlex.quote(file)}"
+    if valid:
+        remove = f"ssh-keygen -f {shlex.quote(file)} -R {shlex.quote(route.key_name)}"
+        raise HostError(
+            f"its host key has changed: it shows {shown}, and known is {valid[0].type} "
+            f"{fingerprint(valid[0].blob)} ({valid[0].where}); somebody may be listening in; if you know "
+            f"why it changed: {remove} && {accept}"
+        )
+    if route.strict == "accept-new":
+        try:
+            append(route.key_name, type, blob, file)
+        except OSError as error:
+            raise HostError(f"its new host key cannot be written to {file}: {error.strerror}") from None
+        return
+    raise HostError(
+        f"its host key {shown} is not known; if that is the right one: {accept}; or give --ssh-accept-new to accept "
+        "the keys of hosts never seen before"
+    )
+
+
+def _keyscan(route: Route) -> str:
+    """Return the command that prints a host's key for known_hosts, on the jump host if there is one."""
+    port = f"-p {route.port} " if route.port != 22 else ""
+    command = f"ssh-keyscan {port}{shlex.quote(route.hostname)}"
+    return command if route.jump is None else f"ssh {shlex.quote(route.jump.name)} {command}"
 
 
 @lru_cache(maxsize=8)

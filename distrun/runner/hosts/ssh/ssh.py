@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from paramiko import Transport
 
 from distrun.runner.hosts.program import AGENT
-from distrun.runner.hosts.remote import RemoteAgent
+from distrun.runner.hosts.remote import AgentTerms, RemoteAgent
 from distrun.runner.hosts.ssh.ssh_program import SshProgram
 from distrun.runner.hosts.ssh.ssh_transport import SshConnections, with_timeout
 from distrun.runner.planning.plan import AgentPlan
@@ -29,28 +29,20 @@ class SshAgentProcess(RemoteAgent):
     def __init__(
         self,
         plan: AgentPlan,
-        job: str,
+        terms: AgentTerms,
         transport: Transport,
         python: str,
         timeout: float,
-        keepalive: float,
-        deadline: float,
-        delivery: Delivery,
         on_step: Callable[[str], None],
         reconnect: Callable[[], Transport] | None = None,
     ) -> None:
         """Start the agent and run the handshake with it.
 
         Args:
-            plan: its part of the plan. The agent gets it later.
-            job: the job's name.
+            plan, terms, on_step: as for `RemoteAgent`.
             transport: an authenticated connection. This object closes it.
             python: the Python of its host.
             timeout: seconds for the host to open a channel.
-            keepalive: seconds without a frame after which it counts as gone, 0 = never.
-            deadline: when to give up, as `time.monotonic()`.
-            delivery: what the host gets if it lacks it.
-            on_step: is called with what happens on the host.
             reconnect: connects again for the sweep, if the connection is gone but perhaps not the host. None for a job
                 that is not elastic: it is over then, and does not wait for that.
 
@@ -62,8 +54,8 @@ class SshAgentProcess(RemoteAgent):
         self._second: Transport | None = None
         self._python = python
         try:
-            self._channel = SshProgram(transport, python, AGENT, timeout, delivery.opening(job))
-            super().__init__(plan, job, self._channel, keepalive, deadline, delivery, on_step)
+            self._channel = SshProgram(transport, python, AGENT, timeout, terms.delivery.opening(terms.job))
+            super().__init__(plan, terms, self._channel, on_step)
         except BaseException:
             transport.close()
             raise
@@ -106,21 +98,11 @@ class SshStarter:
     def __init__(
         self, job: str, routes: Mapping[str, Route], options: SshOptions, start_timeout: float, delivery: Delivery
     ) -> None:
-        """
-        Args:
-            job: the job's name.
-            routes: how to reach each host.
-            options: the Python of the hosts and the keepalive timeout.
-            start_timeout: seconds until all agents must have started.
-            delivery: what hosts may get.
-        """
-        self._delivery = delivery
-        self._job = job
+        """`options` has the Python of the hosts and the keepalive timeout. All agents must start in `start_timeout`."""
+        self._terms = AgentTerms(job, options.keepalive, time.monotonic() + start_timeout, delivery)
         self._routes = {host: with_timeout(route, max(0.1, start_timeout)) for host, route in routes.items()}
         self._python = options.python or sys.executable
         self._is_stated = options.python is not None
-        self._keepalive = options.keepalive
-        self._deadline = time.monotonic() + start_timeout
         self._connections = SshConnections()
 
     def start(self, plan: AgentPlan, on_step: Callable[[str], None]) -> tuple[SshAgentProcess, str]:
@@ -128,7 +110,7 @@ class SshStarter:
         try:
             return self._start(plan, self._python, on_step)
         except NoPythonError:
-            if self._is_stated or not self._delivery.brings_itself:
+            if self._is_stated or not self._terms.delivery.brings_itself:
                 raise
         process, note = self._start(plan, _USUAL_PYTHON, on_step)
         remark = f"has no {self._python}: its {_USUAL_PYTHON} is used"
@@ -145,18 +127,8 @@ class SshStarter:
         transport = self._connections.connect(route, lambda step: on_step(steps[step]))
         on_step(f"starting {python}")
         again = with_timeout(route, _SWEEP_TIMEOUT)
-        process = SshAgentProcess(
-            plan,
-            self._job,
-            transport,
-            python,
-            route.timeout,
-            self._keepalive,
-            self._deadline,
-            self._delivery,
-            on_step,
-            (lambda: self._connections.connect(again)) if plan.room else None,
-        )
+        reconnect = (lambda: self._connections.connect(again)) if plan.room else None
+        process = SshAgentProcess(plan, self._terms, transport, python, route.timeout, on_step, reconnect)
         return process, process.note
 
     def close(self) -> None:

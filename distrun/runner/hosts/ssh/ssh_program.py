@@ -23,14 +23,7 @@ class SshProgram:
     """
 
     def __init__(self, transport: Transport, python: str, module: str, timeout: float, opening: Opening) -> None:
-        """Start the module.
-
-        Args:
-            transport: an authenticated connection.
-            python: the Python of that host.
-            module: the module's name.
-            timeout: seconds for the host to open a channel.
-            opening: the start of the program.
+        """Start the module by that host's `python`. The host may take `timeout` seconds to open a channel.
 
         Raises:
             HostError: the host does not start programs.

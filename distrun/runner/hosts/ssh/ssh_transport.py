@@ -21,7 +21,6 @@ from dataclasses import replace
 
 from distrun.host.connections.tcp_options import limit_pauses
 from distrun.runner.hosts.ssh import known_hosts
-from distrun.runner.hosts.ssh.host_keys import check_host_key
 from distrun.runner.planning.ssh_config import Route
 from distrun.runner.protocol.handshake import HostError
 
@@ -91,7 +90,7 @@ class SshConnections:
         if not transport.initial_kex_done:
             raise SSHException(f"it was not done within {route.timeout:g} s")
         key = transport.get_remote_server_key()
-        check_host_key(route, key.get_name(), key.asbytes(), known)
+        known_hosts.check(route, key.get_name(), key.asbytes(), known)
 
     # --- the TCP connection
 

@@ -2,5 +2,5 @@
 
 `hub` keeps the model and takes a `snapshot` of it twice per second for all viewers: `view` in the launcher's terminal
 (`tables` makes its lines, `keys` reads the keyboard, `sentences` makes plain text without a terminal), and the clients
-of `server`, such as `distrun top`. `log` keeps the last lines of a rank.
+of `server`, such as `distrun top`.
 """

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from distrun.runner.observation.consumer import Source
-from distrun.runner.observation.live.log import Log
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.live.snapshot import Snapshot, snapshot
 from distrun.runner.observation.model.model import Model
+from distrun.runner.observation.model.output import Log
 from distrun.tracing.reader import Event
 
 if TYPE_CHECKING:
@@ -30,17 +30,13 @@ class Viewer(Protocol):
         """Take the last state: the job is over."""
 
 
-class Hub:
+class Hub(Consumer):
     """The consumer that keeps the model and feeds the viewers."""
 
     title = "the live view"
 
     def __init__(self, plan: LaunchPlan, since: int | None = None) -> None:
-        """
-        Args:
-            plan: the plan of the job.
-            since: the time to begin at, if the job has been running for a while.
-        """
+        """Args: `since` is the time to begin at, if the job has been running for a while."""
         self.job, self.command, self.size = plan.job, shlex.join(plan.command), plan.size
         self._model = Model(since=since)
         self._has_fixed_ranks = not plan.by_mpirun and not plan.is_elastic
@@ -77,27 +73,21 @@ class Hub:
     # As a consumer ----------------------------------------------------------------------------------------------------
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank."""
         if source.rank >= 0:
             self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take the usage of a host."""
         for process in map(int, sample["ranks"] if self._has_fixed_ranks else ()):
             known = self._model.ranks.get(process)
             if known is None or not known.host:  # it is shown before its first event
-                self._model.add(process, process, host)
+                self._model.rank(process, process, host)
         self._model.sample(host, sample)
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take output of a rank."""
         if rank < 0:
             return
         self._model.output(rank, data)
-        log = self._logs.get(rank)
-        if log is None:
-            log = self._logs[rank] = Log()
-        log.feed(data)
+        self._logs.setdefault(rank, Log()).feed(data)
 
     def tick(self, now: int) -> None:
         """Send the viewers a snapshot, if it is due."""
@@ -109,10 +99,10 @@ class Hub:
         for viewer in self._viewers:
             viewer.see(self.latest)
 
-    def close(self, status: int) -> None:
+    def close(self, ending: JobEnd) -> None:
         """Send the viewers the last snapshot: the job is over."""
-        self._model.close(status)
-        last = self._snapshot(status)
+        self._model.close(ending)
+        last = self._snapshot(ending.status)
         for viewer in self._viewers:
             viewer.end(last)
 

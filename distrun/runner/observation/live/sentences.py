@@ -5,12 +5,15 @@ from __future__ import annotations
 from distrun.host.ranks import list_ranks
 from distrun.runner.observation.live.snapshot import Snapshot, TimeShares
 
+_NAMES = {"waiting": "waiting for ranks"}
+
 
 def sentence(snapshot: Snapshot) -> str:
     """Return the state of a job: `4 ranks, 31.2 steps/s, 998 samples/s; compute 71 %, ... ; rank 3 on h2 costs ...`."""
     parts = [", ".join(rates(snapshot))]
     if (mean := mean_shares(snapshot)) is not None:
-        parts.append(", ".join(f"{name} {100 * share:.0f} %" for name, share in named(mean) if share >= 0.01))
+        shares = [(_NAMES.get(name, name), share) for name, share in vars(mean).items()]
+        parts.append(", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.01))
     parts += [one.sentence for one in snapshot.slow[:3]]
     if not snapshot.slow:
         busy = [rank for rank in snapshot.ranks if rank.doing]
@@ -47,18 +50,6 @@ def mean_shares(snapshot: Snapshot) -> TimeShares | None:
     return TimeShares(
         *(sum(values) / len(known) for values in zip(*(vars(one).values() for one in known), strict=True))
     )
-
-
-def named(shares: TimeShares) -> list[tuple[str, float]]:
-    """Return the shares with their names."""
-    return [
-        ("compute", shares.compute),
-        ("input", shares.input),
-        ("waiting for ranks", shares.waiting),
-        ("moving", shares.moving),
-        ("optimizer", shares.optimizer),
-        ("other", shares.other),
-    ]
 
 
 def number(value: float) -> str:

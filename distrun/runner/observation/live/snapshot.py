@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from distrun.runner.observation.model.model import Model, Rank
@@ -105,7 +105,7 @@ class Snapshot:
     """The number of other ranks that draw progress bars."""
     status: int | None = None
     """The exit status. None = the job runs."""
-    texts: Sequence[str] = field(default_factory=tuple)
+    texts: Sequence[str] = ()
     """Answers to this viewer's requests."""
 
     @property
@@ -142,11 +142,8 @@ def snapshot(model: Model, job: str, command: str, size: int, seconds: float, st
     """Return the current state of the job from its model."""
     ranks = {number: rank for number, rank in sorted(model.ranks.items()) if number >= 0}
     first = ranks.get(0)
-    hosts = {
-        name: model.hosts[name]
-        for name in (*(rank.host for rank in ranks.values()), *model.hosts)
-        if name in model.hosts
-    }
+    names = (*(rank.host for rank in ranks.values()), *model.hosts)
+    hosts = {name: model.hosts[name] for name in names if name in model.hosts}
     return Snapshot(
         job=job,
         command=command,
@@ -207,7 +204,7 @@ def _doing(model: Model, rank: Rank) -> tuple[str, float]:
     if account.is_gone or not account.heard_until:
         return "", 0.0
     since = account.waits_since if account.waits_for else account.since
-    told = Activity(account.state, since, account.waits_for, account.steps, "").describe(model.now)
+    told = Activity(account.state, since, account.waits_for, account.steps).describe(model.now)
     if told is None or told.seconds < _LONG_WAIT:
         return "", 0.0
     return told.what, told.seconds

@@ -48,13 +48,7 @@ def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all:
         highlight=False,
     )
     room = (rows if is_all else int(rows * _MOST_PART)) - 5 - len(snapshot.slow[:3]) - bool(silent(snapshot))
-    with console.capture() as capture:
-        console.print(renderable(snapshot, columns, max(2, room), prompt))
-    return capture.get().rstrip("\n").split("\n")
-
-
-def renderable(snapshot: Snapshot, columns: int, room: int, prompt: str = "") -> RenderableType:
-    """Return the view as a renderable of rich, with at most `room` lines for ranks or hosts."""
+    room = max(2, room)  # lines for ranks or hosts
     parts: list[RenderableType] = [Rule(_title(snapshot), style="dim", align="left")]
     for one in snapshot.slow[:3]:
         note = Text(("slow: " if one.stands else "slow now: ") + one.sentence, style="bold red", overflow="ellipsis")
@@ -66,7 +60,9 @@ def renderable(snapshot: Snapshot, columns: int, room: int, prompt: str = "") ->
     parts.append(_ranks(snapshot.ranks, columns) if by_rank else _hosts(snapshot, columns, room))
     parts.append(_machine(snapshot))
     parts.append(Text(prompt or _keys(snapshot), style="dim", no_wrap=True, overflow="ellipsis"))
-    return Group(*parts)
+    with console.capture() as capture:
+        console.print(Group(*parts))
+    return capture.get().rstrip("\n").split("\n")
 
 
 def _title(snapshot: Snapshot) -> Text:
@@ -98,13 +94,11 @@ def _table(first: str, is_compact: bool) -> Table:
     for name in ("steps/s",) if is_compact else ("steps/s", "samples/s"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("time", no_wrap=True, width=_bar_width(is_compact))
-    table.add_column("compute", justify="right", no_wrap=True, style=_COLOURS["compute"])
-    table.add_column("input", justify="right", no_wrap=True, style=_COLOURS["input"])
     waiting = "waits for" if is_compact else "waiting for"
-    table.add_column(waiting, justify="right", no_wrap=True, style=_COLOURS["waiting"])
-    table.add_column("moving", justify="right", no_wrap=True, style=_COLOURS["moving"])
-    table.add_column("CPU", justify="right", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
+    for name, title in {"compute": "compute", "input": "input", "waiting": waiting, "moving": "moving"}.items():
+        table.add_column(title, justify="right", no_wrap=True, style=_COLOURS[name])
+    for name in ("CPU", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from distrun.runner.observation.consumer import JobEnd
 from distrun.runner.observation.live.hub import Hub
 from distrun.runner.observation.live.keys import Keys
 from distrun.runner.observation.live.sentences import sentence
@@ -74,12 +75,7 @@ class LiveView(Hub):
     """The consumer of `--live`."""
 
     def __init__(self, plan: LaunchPlan, say: Callable[[str], None], panel: Panel | None) -> None:
-        """
-        Args:
-            plan: the plan of the job.
-            say: prints a line for the user.
-            panel: the panel to show it in. None = without a terminal.
-        """
+        """Args: `say` prints a line for the user, and `panel` is None without a terminal."""
         super().__init__(plan)
         self.keys = None if panel is None else Keys(say)
         if panel is None or self.keys is None:
@@ -89,10 +85,10 @@ class LiveView(Hub):
         self.keys.on_stack = lambda rank: self.stack(rank, say)
         self.add(PanelView(panel, self.keys))
 
-    def close(self, status: int) -> None:
+    def close(self, ending: JobEnd) -> None:
         """Send the last snapshot, and restore the terminal even if that fails."""
         try:
-            super().close(status)
+            super().close(ending)
         finally:
             if self.keys is not None:
                 self.keys.close()

@@ -1,5 +1,4 @@
 """Metrics of a running job for Prometheus: an HTTP server with one page of text.
 
-`address` parses the address to listen on, `text` writes the page, `server` serves it, and `consumer` keeps it up to
-date.
+`server` parses the address to listen on, and serves the page. `consumer` writes it.
 """

@@ -2,5 +2,6 @@
 
 `model` takes the agents' reports and keeps the current state of each rank. `accounts` keeps the recent activities of
 each rank, and `seconds` divides each second of them: computing, waiting for input, waiting for another rank, moving
-data. `stragglers` determines which ranks the others wait for, and why. `output` finds the progress in a rank's output.
+data. `stragglers` determines which ranks the others wait for, and why. `output` keeps a rank's last lines, and
+finds the progress in them.
 """

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.model.accounts import SECOND, Account, Operations
 from distrun.runner.observation.model.output import RankOutput
 from distrun.runner.observation.model.seconds import RankSecond, Second, divided
@@ -26,11 +26,11 @@ _KEPT = 5 * SECOND
 class Rank:
     """The current state of a rank."""
 
-    def __init__(self, account: Account, process: int) -> None:
+    def __init__(self, account: Account, process: int, output: RankOutput) -> None:
         self.account = account
         self.process = process
         """Its number in frames."""
-        self.output = RankOutput()
+        self.output = output
         self.cpu: float | None = None
         """Percent of one core."""
         self.memory: int | None = None
@@ -92,17 +92,11 @@ def _traffic(
     return max(rates, key=sum, default=(0.0, 0.0))
 
 
-class Model:
-    """Takes what a `consumer.Consumer` takes. The same thread can query the state at any time."""
-
-    title = "the observation"
+class Model(Consumer):
+    """The state of a job. The thread that feeds it can query it at any time."""
 
     def __init__(self, on_second: Callable[[Second], None] = lambda second: None, since: int | None = None) -> None:
-        """
-        Args:
-            on_second: is called with each second when it has been divided.
-            since: the begin of the first second. None = the time of the first event.
-        """
+        """Args: `on_second` takes each divided second. `since` is the begin of the first. None: of the first event."""
         self._since = since or 0
         self._on_second = on_second
         self.ranks: dict[int, Rank] = {}
@@ -119,16 +113,14 @@ class Model:
     # Input -----------------------------------------------------------------------------------------------------
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank."""
         if not events:
             return
-        rank = self._rank(source.rank, source.process, source.host)
+        rank = self.rank(source.rank, source.process, source.host)
         rank.account.take(events, names, self._operations)
         if self._next is None:
             self._next = events[0].begin
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take the usage of a host."""
         self.hosts.setdefault(host, Host()).take(sample)
         for rank in self.ranks.values():
             if rank.host != host:
@@ -140,8 +132,7 @@ class Model:
                 rank.account.leave()
 
     def output(self, rank: int, data: bytes) -> None:
-        """Take output of a rank."""
-        self._rank(rank, rank, "").output.feed(data)
+        self.rank(rank, rank, "").output.feed(data)
 
     def tick(self, now: int) -> None:
         """Divide the seconds that are over and that all ranks have reported."""
@@ -153,24 +144,19 @@ class Model:
             self._divide(self._next, told)
             self._next += SECOND
 
-    def close(self, status: int) -> None:
+    def close(self, ending: JobEnd) -> None:
         """Divide the remaining seconds: the job is over."""
         until = max((rank.account.heard_until for rank in self.ranks.values()), default=0)
         while self._next is not None:
             self._divide(self._next, list(self.ranks))
             self._next = self._next + SECOND if self._next + SECOND <= until else None
 
-    def add(self, rank: int, process: int, host: str) -> None:
-        """Add a rank that has sent no events yet."""
-        self._rank(rank, process, host)
-
-    def _rank(self, number: int, process: int, host: str) -> Rank:
+    def rank(self, number: int, process: int, host: str) -> Rank:
+        """Return a rank. It is a new one, with the output of the old one, if another process or host has its number."""
         rank = self.ranks.get(number)
-        if rank is None or (host and rank.host != host) or (host and rank.process != process):
-            kept = None if rank is None else rank.output
-            rank = self.ranks[number] = Rank(Account(number, host), process)
-            if kept is not None:
-                rank.output = kept
+        if rank is None or (host and (rank.host, rank.process) != (host, process)):
+            output = RankOutput() if rank is None else rank.output
+            rank = self.ranks[number] = Rank(Account(number, host), process, output)
         return rank
 
     def _told_of(self, end: int) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""The output of a rank: its last line, and the time left according to a progress bar. Pure.
+"""The output of a rank: its last lines, and the time left according to a progress bar. Pure.
 
 The progress bars of tqdm (`12%|#2 | 120/1000 [00:12<01:28, 10.0it/s]`) and of Keras (`120/1000 ---- 1:28 100ms/step -
 loss: 0.3`) are understood, which both have the time left. Both redraw the line after a carriage return. Keras also
@@ -8,9 +8,11 @@ moves the cursor back with backspaces.
 from __future__ import annotations
 
 import re
+from collections import deque
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])|[\x08\x00-\x06\x0e-\x1a\x7f]")
-_LONGEST = 4096
+KEPT_LINES = 30
+_LONGEST = 4096  # of a line, and of what is kept of an unfinished one
 _TQDM = re.compile(r"(\d+)/(\d+) \[[\d:]+<([\d:]+)")
 _KERAS = re.compile(r"(?:^|\s)(\d+)/(\d+) \S+ ((?:\d+:)*\d+)(s?) \S+/(?:step|epoch)")
 
@@ -49,6 +51,38 @@ class RankOutput:
             self.seconds_left = left
         elif end == "\n":
             self.seconds_left = None
+
+
+class Log:
+    """The last lines of a rank's output, which comes in pieces of any size. A progress bar is one line, in its last
+    state.
+    """
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._begun = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take output of the rank."""
+        *ended, begun = (self._begun + data).split(b"\n")
+        for line in ended:
+            _append(self._lines, line)
+        self._begun = begun[-_LONGEST:]
+
+    def lines(self) -> list[str]:
+        """Return the lines, including an unfinished one (any thread)."""
+        lines = deque(self._lines, maxlen=KEPT_LINES)
+        _append(lines, self._begun)
+        return list(lines)
+
+
+def _append(lines: deque[str], raw: bytes) -> None:
+    text = raw.decode(errors="replace").rstrip("\r").rpartition("\r")[2].strip()
+    if not text:
+        return
+    if lines and seconds_left(text) is not None and seconds_left(lines[-1]) is not None:
+        lines.pop()  # a progress bar overwrites its previous state
+    lines.append(text)
 
 
 def seconds_left(line: str) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from distrun.runner.observation.model.seconds import RankSecond, Second
@@ -45,8 +45,6 @@ class Straggler:
     """Seconds per step that it costs the others. None = steps are unknown."""
     cause: str
     """The reason as a clause: `it waits for its input`. Empty = unknown."""
-    since: int = 0
-    """When it was first named, in nanoseconds of the launcher's monotonic clock."""
     stands: bool = False
     """Whether it was first named at least half a minute ago."""
 
@@ -78,23 +76,13 @@ def total(seconds: Iterable[Second]) -> dict[int, RankSecond]:
 
 
 def found(sums: Mapping[int, RankSecond], hosts: Mapping[int, str], least: float = SHARE) -> list[Straggler]:
-    """Return the ranks whose cost exceeds the share `least` of the time, the costliest first.
-
-    Args:
-        sums: the seconds of the ranks, as `total` returns them.
-        hosts: the host of each rank.
-        least: the share.
-    """
+    """Return the ranks whose cost exceeds the share `least` of the time, the costliest first."""
     late = {rank: part.cost / part.length for rank, part in sums.items() if part.length}
-    named = sorted((rank for rank, share in late.items() if share > least), key=lambda rank: -late[rank])
-    return [
-        Straggler(rank, hosts.get(rank, "?"), late[rank], per_step(sums[rank]), cause(rank, sums)) for rank in named
-    ]
-
-
-def per_step(part: RankSecond) -> float | None:
-    """Return the seconds per step that a rank costs, or None if steps are unknown."""
-    return part.cost / part.steps if part.steps else None
+    stragglers = []
+    for rank in sorted((rank for rank, share in late.items() if share > least), key=lambda rank: -late[rank]):
+        per_step = sums[rank].cost / sums[rank].steps if sums[rank].steps else None
+        stragglers.append(Straggler(rank, hosts.get(rank, "?"), late[rank], per_step, cause(rank, sums)))
+    return stragglers
 
 
 def cause(rank: int, sums: Mapping[int, RankSecond]) -> str:
@@ -132,13 +120,10 @@ class StragglerWatch:
         for rank, one in known.items():
             if one.share > SHARE and rank not in self._since and self._is_steady(rank):
                 self._since[rank] = second.begin
-        return [self._named(one, second.begin) for one in known.values() if one.rank in self._since]
+        stands_from = second.begin - STANDS_AFTER * 1e9
+        named = [one for one in known.values() if one.rank in self._since]
+        return [replace(one, stands=self._since[one.rank] <= stands_from) for one in named]
 
     def _is_steady(self, rank: int) -> bool:
         parts = [second.ranks[rank] for second in self._seconds if rank in second.ranks]
         return sum(part.cost > SHARE * part.length for part in parts) >= _OF_THEM
-
-    def _named(self, one: Straggler, now: int) -> Straggler:
-        since = self._since[one.rank]
-        stands = now - since >= STANDS_AFTER * 1e9
-        return Straggler(one.rank, one.host, one.share, one.per_step, one.cause, since, stands)

@@ -10,7 +10,6 @@ from distrun.runner.observation.prediction.model import host_bytes, local_bytes,
 from distrun.runner.observation.prediction.profile import Gradients, JobProfile
 
 _DISTINCT = 4.0  # least ratio of largest to smallest operation for a fit of overhead and rate
-_LOWEST, _HIGHEST = 0.02, 1.0  # bounds of the share of a link
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,6 @@ def within_host(profile: JobProfile) -> Calibration | None:
     if profile.hosts > 1 or profile.ranks == 1:
         return None
     return _fitted([(local_bytes(batch.bytes, profile.ranks), taken) for batch, taken in _measured(profile)])
-
-
-def efficiency(rate: float, bits_per_s: float) -> float:
-    """Return `rate` (bytes per second) as a share of a link's `bits_per_s`, clipped to plausible values."""
-    return min(max(rate * 8 / bits_per_s, _LOWEST), _HIGHEST)
 
 
 def _measured(profile: JobProfile) -> list[tuple[Gradients, float]]:

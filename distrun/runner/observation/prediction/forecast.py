@@ -11,13 +11,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distrun.runner.observation.prediction.link import Assumptions
-from distrun.runner.observation.prediction.model import Network, Work, largest_saving, step, work_of
+from distrun.runner.observation.prediction.model import Network, PredictedStep, Work, largest_saving, step, work_of
 from distrun.runner.observation.prediction.profile import JobProfile
 
 MODEL_ERROR = 0.03
 """The relative standard error of the model itself if all its inputs are measured. See docs/predicting.md."""
 JITTER_ERROR = 0.5
 """The relative standard error of the slowest rank's delay, as real distributions have a longer tail."""
+
+_JSON_NAMES = {"seconds": "step_s", "error": "step_error_s", "waiting": "waiting_s", "straggling": "straggling_s"}
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,7 @@ class Forecast:
 
     def to_json(self) -> dict[str, Any]:
         """Return the members of this prediction in `distrun predict --json`."""
-        return {
-            "hosts": self.hosts,
-            "ranks": self.ranks,
-            "step_s": self.seconds,
-            "step_error_s": self.error,
-            "speedup": self.speedup,
-            "efficiency": self.efficiency,
-            "efficiency_error": self.efficiency_error,
-            "bound": self.bound,
-            "waiting_s": self.waiting,
-            "straggling_s": self.straggling,
-        }
+        return {_JSON_NAMES.get(name, name): value for name, value in vars(self).items()}
 
 
 def forecasts(
@@ -63,16 +54,35 @@ def forecasts(
 ) -> list[Forecast]:
     """Return a prediction for each number of hosts.
 
-    Args:
-        profile: the profile of the job.
-        assumed: the network, and its uncertainty.
-        hosts: the numbers of hosts.
-        ranks_per_host: the number of ranks of each host.
-        keeps_global_batch: whether the global batch stays the same, instead of the batch of each rank.
+    With `keeps_global_batch`, the global batch stays the same, instead of the batch of each rank.
     """
     usual = work_of(profile)
     deviation = residual(profile, assumed)
-    return [_forecast(usual, profile, assumed, deviation, n, ranks_per_host, keeps_global_batch) for n in hosts]
+    predicted = []
+    for count in hosts:
+        ranks = count * ranks_per_host
+        # The time that one rank alone would take for the same samples.
+        work, alone = usual, usual.alone * ranks
+        if keeps_global_batch:
+            work, alone = usual.share(profile.ranks / ranks), usual.share(profile.ranks).alone
+        found = step(work, count, ranks_per_host, assumed.network)
+        error = _error(work, assumed, deviation, count, ranks_per_host, found)
+        speedup = alone / found.seconds if found.seconds else float(ranks)
+        predicted.append(
+            Forecast(
+                hosts=count,
+                ranks=ranks,
+                seconds=found.seconds,
+                error=error,
+                speedup=speedup,
+                efficiency=speedup / ranks,
+                efficiency_error=speedup / ranks * (error / found.seconds if found.seconds else 0.0),
+                bound=largest_saving(work, count, ranks_per_host, assumed.network),
+                waiting=found.waiting,
+                straggling=found.straggling,
+            )
+        )
+    return predicted
 
 
 def residual(profile: JobProfile, assumed: Assumptions) -> float:
@@ -83,51 +93,14 @@ def residual(profile: JobProfile, assumed: Assumptions) -> float:
     return step(work_of(profile), profile.hosts, profile.ranks_per_host, assumed.job_network).seconds / measured - 1
 
 
-def _forecast(
-    usual: Work,
-    profile: JobProfile,
-    assumed: Assumptions,
-    deviation: float,
-    hosts: int,
-    ranks_per_host: int,
-    keeps_global_batch: bool,
-) -> Forecast:
-    ranks = hosts * ranks_per_host
-    # The time that one rank alone would take for the same samples.
-    work, alone = usual, usual.alone * ranks
-    if keeps_global_batch:
-        work, alone = usual.share(profile.ranks / ranks), usual.share(profile.ranks).alone
-    found = step(work, hosts, ranks_per_host, assumed.network)
-    error = _error(work, assumed, deviation, hosts, ranks_per_host, found.seconds, found.straggling)
-    speedup = alone / found.seconds if found.seconds else float(ranks)
-    return Forecast(
-        hosts=hosts,
-        ranks=ranks,
-        seconds=found.seconds,
-        error=error,
-        speedup=speedup,
-        efficiency=speedup / ranks,
-        efficiency_error=speedup / ranks * (error / found.seconds if found.seconds else 0.0),
-        bound=largest_saving(work, hosts, ranks_per_host, assumed.network),
-        waiting=found.waiting,
-        straggling=found.straggling,
-    )
-
-
 def _error(
-    work: Work,
-    assumed: Assumptions,
-    deviation: float,
-    hosts: int,
-    ranks_per_host: int,
-    seconds: float,
-    straggling: float,
+    work: Work, assumed: Assumptions, deviation: float, hosts: int, ranks_per_host: int, found: PredictedStep
 ) -> float:
     """Return the standard error of a step, combined from the uncertain inputs and the model itself."""
     network = assumed.network
-    parts = [straggling * JITTER_ERROR, seconds * deviation]
+    parts = [found.straggling * JITTER_ERROR, found.seconds * deviation]
     if hosts * ranks_per_host > 1:
-        parts.append(seconds * MODEL_ERROR)
+        parts.append(found.seconds * MODEL_ERROR)
     if hosts > 1 and assumed.efficiency_deviation:
         low, high = (
             step(work, hosts, ranks_per_host, _with_efficiency(network, sign * assumed.efficiency_deviation)).seconds

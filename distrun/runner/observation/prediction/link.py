@@ -15,6 +15,7 @@ from distrun.runner.observation.prediction.units import bits_per_second, shown_r
 
 EFFICIENCY, EFFICIENCY_DEVIATION = 0.8, 0.2
 """The share of a link that gradients get, and its standard deviation, if not measured. See docs/predicting.md."""
+LEAST_EFFICIENCY = 0.02
 LATENCY = 50e-6
 """Seconds from host to host if neither given nor measured: usual for TCP within a building."""
 LOCAL_BYTES_PER_S = 5e9
@@ -88,12 +89,12 @@ def assumptions(
         UsageError: there are several hosts, and the speed of their links is unknown.
     """
     notes = []
-    reached = _reached(profile, latency)
-    if reached is not None and hosts > 1 and not (link or profile.link or efficiency):
-        profile = replace(profile, link=reached)
+    measured = calibration.between_hosts(profile, LATENCY if latency is None else latency)
+    if measured and hosts > 1 and not (link or profile.link or efficiency):
+        profile = replace(profile, link=MeasuredLink(measured.rate * 8))
         notes.append(
             "Links are taken to be as fast as gradients were between the hosts of this job, "
-            f"{shown_rate(reached.bits_per_s)}: --link gives their true speed."
+            f"{shown_rate(measured.rate * 8)}: --link gives their true speed."
         )
     target, own = link or profile.link, profile.link or link
     network = Network(target.bits_per_s if target else 1e10, 1.0, 0.0, LOCAL_BYTES_PER_S)
@@ -113,12 +114,6 @@ def assumptions(
     if profile.hosts == 1 or (hosts > 1 and own):
         job_network = replace(network, bits_per_s=own.bits_per_s if own else network.bits_per_s)
     return Assumptions(network, deviation, tuple(notes), job_network)
-
-
-def _reached(profile: JobProfile, latency: float | None) -> MeasuredLink | None:
-    """Return a link with the speed that gradients have reached, or None if the job had one host or measured nothing."""
-    found = calibration.between_hosts(profile, LATENCY if latency is None else latency)
-    return MeasuredLink(found.rate * 8) if found else None
 
 
 def _with_local(network: Network, profile: JobProfile) -> tuple[Network, list[str]]:
@@ -146,7 +141,7 @@ def _with_wire(
     if found and own:
         if profile.link is None:
             notes.append("The job is taken to have run on links of the same speed.")
-        share = calibration.efficiency(found.rate, own.bits_per_s)
+        share = min(max(found.rate * 8 / own.bits_per_s, LEAST_EFFICIENCY), 1.0)
         return replace(network, efficiency=share, overhead=found.overhead), found.deviation * share, notes
     notes.append(
         f"Gradients are assumed to get {EFFICIENCY:.0%} +- {EFFICIENCY_DEVIATION:.0%} of a link: --efficiency gives "

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
-from distrun.runner.observation.prediction.order_statistics import slowest
 from distrun.runner.observation.prediction.profile import Gradients, JobProfile
 
 ONE_STEP_LIMIT, ONE_STEP_LIMIT_OF_TWO = 64 << 10, 1 << 20
@@ -98,14 +98,7 @@ def work_of(profile: JobProfile) -> Work:
 
 
 def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> PredictedStep:
-    """Return the prediction for a step.
-
-    Args:
-        work: the work of each rank.
-        hosts: the number of hosts.
-        ranks_per_host: the number of ranks of each host.
-        network: the network for gradients.
-    """
+    """Return the prediction for a step in which each rank has this work."""
     computing = work.forward + work.backward
     straggling = work.deviation * slowest(hosts * ranks_per_host)
     stretch = 1 + straggling / computing if computing else 1.0
@@ -117,6 +110,18 @@ def step(work: Work, hosts: int, ranks_per_host: int, network: Network) -> Predi
         busy += cost
     waiting = max(wire - end, 0.0) if busy else 0.0
     return PredictedStep(end + waiting + work.after, busy, waiting, straggling)
+
+
+def slowest(count: int) -> float:
+    """Return the expected maximum of `count` standard normal draws: 0 for one, 1.5 for 9, 3.0 for 512.
+
+    The computing times of the ranks are modelled as independent draws from one normal distribution. All ranks wait for
+    the slowest in every step. Its expectation has no closed form. G. Blom's approximation (Statistical Estimates and
+    Transformed Beta Variables, 1958) errs by less than 2 % of a standard deviation up to 10,000 draws. J. Chen and
+    others found such delays in synchronous training (Revisiting Distributed Synchronous SGD, 2016, arXiv 1604.00981).
+    Their distribution has a longer tail than the normal one, which the error bar allows for.
+    """
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
 def operation(batch: Gradients, hosts: int, ranks_per_host: int, network: Network) -> float:

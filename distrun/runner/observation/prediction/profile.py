@@ -121,12 +121,8 @@ class JobProfile:
             ranks_per_host=per_host,
             steps=top.whole("steps", 1),
             seconds=StepSeconds(
-                step=seconds.number("step"),
-                forward=seconds.number("forward"),
-                backward=seconds.number("backward"),
-                optimizer=seconds.number("optimizer", 0.0),
-                input=seconds.number("input", 0.0),
-                other=seconds.number("other", 0.0),
+                **{name: seconds.number(name) for name in ("step", "forward", "backward")},
+                **{name: seconds.number(name, 0.0) for name in ("optimizer", "input", "other")},
                 communication=seconds.optional("communication"),
             ),
             jitter=top.number("jitter", 0.0),
@@ -138,7 +134,7 @@ class JobProfile:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that the module's docstring describes."""
-        return {"format": FORMAT, **asdict(self), "gradients": [asdict(batch) for batch in self.gradients]}
+        return {"format": FORMAT, **asdict(self)}
 
 
 def _gradients(item: _Members) -> Gradients:

@@ -77,23 +77,12 @@ def _found(file: IO[str], path: str) -> object:
 
 def _after(begin: re.Pattern[str], text: str, file: IO[str]) -> str | None:
     """Return the text after the first match of `begin`, at most as long as a profile, or None without a match."""
-    for piece in _pieces(text, file):
-        if match := begin.search(piece):
-            rest = piece[match.end() :]
-            return rest + file.read(_LARGEST - len(rest))
-    return None
-
-
-def _pieces(text: str, file: IO[str]) -> Iterator[str]:
-    """Yield a file piece by piece. Each piece begins with the end of the previous one, so that a match is never cut in
-    two.
-    """
-    while True:
-        yield text
-        more = file.read(_CHUNK)
-        if not more:
-            return
-        text = text[-_OVERLAP:] + more
+    while not (match := begin.search(text)):
+        if not (more := file.read(_CHUNK)):
+            return None
+        text = text[-_OVERLAP:] + more  # with the end of the previous piece, so that no match is cut in two
+    rest = text[match.end() :]
+    return rest + file.read(_LARGEST - len(rest))
 
 
 def _none_in(path: str) -> UsageError:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import Consumer, Source
 from distrun.runner.observation.prediction.profile import MISSING, JobProfile, StepSeconds
 from distrun.runner.observation.profiling.reductions import Reductions, Shape, batches
 from distrun.runner.observation.profiling.steps import ProfiledStep, RankSteps
-from distrun.runner.planning.plan import LaunchPlan
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
 
@@ -53,7 +52,7 @@ class _KeptStep:
         return len(self.ranks) + len(self.reductions)
 
 
-class Profiler:
+class Profiler(Consumer):
     """Takes the events of all ranks, on one clock, and makes the profile of their latest world."""
 
     def __init__(self, size: int | None, wire: str = "") -> None:
@@ -69,11 +68,6 @@ class Profiler:
         self._hosts: dict[int, str] = {}
         self._begin_generation()
 
-    @classmethod
-    def of(cls, plan: LaunchPlan, wire: str) -> Profiler:
-        """Return a profiler for the job of a plan. `wire` as in `__init__`."""
-        return cls(None if plan.is_elastic else plan.size, wire)
-
     def _begin_generation(self) -> None:
         self._hosts = {}
         self._counts: Counter[int] = Counter()  # steps by rank
@@ -83,7 +77,6 @@ class Profiler:
         self._unknown_passes = self._gpu_passes = 0
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank. See `consumer.Consumer`."""
         process, steps = self._divided.get(source.rank, (-1, RankSteps()))
         if process != source.process:
             steps = RankSteps()
@@ -133,7 +126,8 @@ class Profiler:
                 shapes[number] = shape
         if not shapes:
             return Profiled(None, "its backward passes reduced no gradients that all ranks have told of")
-        usual = _most_frequent(shapes.values())
+        # The most frequent operations of a step, as autotuning varies them. Among equals, the latest.
+        usual = Counter(reversed(shapes.values())).most_common(1)[0][0]
         steps = [self._kept[number] for number, shape in shapes.items() if shape == usual]
         if len(steps) < FEWEST_STEPS:
             return Profiled(None, f"it has done less than {FEWEST_STEPS} steps that reduced the same gradients")
@@ -185,16 +179,6 @@ def _worlds(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
     yield events[begin:]
 
 
-def _most_frequent(shapes: Iterable[Shape]) -> Shape:
-    """Return the most frequent operations of a step, as autotuning varies them. Among equals, the latest."""
-    counts: Counter[Shape] = Counter()
-    latest: dict[Shape, int] = {}
-    for place, shape in enumerate(shapes):
-        counts[shape] += 1
-        latest[shape] = place
-    return max(counts, key=lambda shape: (counts[shape], latest[shape]))
-
-
 def _seconds(ranks: Sequence[Sequence[ProfiledStep]]) -> StepSeconds:
     """Return for each part the median over the ranks of the medians over their steps."""
 
@@ -207,15 +191,8 @@ def _seconds(ranks: Sequence[Sequence[ProfiledStep]]) -> StepSeconds:
     exposed = usual(
         [[max(0.0, s.whole - s.forward - s.backward - s.optimizer - s.input - s.other) for s in own] for own in ranks]
     )
-    return StepSeconds(
-        step=part("whole"),
-        forward=part("forward"),
-        backward=part("backward"),
-        optimizer=part("optimizer"),
-        input=part("input"),
-        other=part("other"),
-        communication=exposed,
-    )
+    parts = {name: part(name) for name in ("forward", "backward", "optimizer", "input", "other")}
+    return StepSeconds(step=part("whole"), communication=exposed, **parts)
 
 
 def deviation(times: Sequence[float]) -> float:

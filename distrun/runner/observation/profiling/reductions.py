@@ -78,13 +78,7 @@ class Reductions:
 
 
 def batches(steps: Sequence[Reductions], shape: Shape, wire: str) -> tuple[Gradients, ...]:
-    """Return the batches of gradients of steps with the same operations, with medians over the steps.
-
-    Args:
-        steps: the steps.
-        shape: the operations of each of them.
-        wire: the type of gradients between hosts.
-    """
+    """Return the batches of gradients of steps that all have the operations `shape`, with medians over the steps."""
     ready, seconds = _medians(step.readiness() for step in steps), _medians(step.seconds() for step in steps)
     return tuple(
         Gradients(size, max(0.0, when), size * WIRE_SHARES.get(wire, 1.0), taken)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.model import model
 from distrun.runner.observation.model.model import Model
 from distrun.runner.observation.model.seconds import RankSecond, Second
@@ -82,6 +82,11 @@ class HostTotal:
         self.sent += present.sent
         self.memory = max(self.memory, present.memory)
 
+    def mean(self, name: str, ranks: Sequence[int]) -> Host:
+        """Return the host with its mean usage, and the most of its memory."""
+        count = self.samples
+        return Host(name, ranks, self.cpu / count, self.memory, self.received / count, self.sent / count)
+
 
 @dataclass
 class _Stretch:
@@ -96,7 +101,7 @@ class _Stretch:
         self.together.add(other.together)
 
 
-class Collector:
+class Collector(Consumer):
     """Takes what a consumer takes, and keeps the totals for the page."""
 
     def __init__(self, began: int) -> None:
@@ -118,7 +123,6 @@ class Collector:
     # Input -----------------------------------------------------------------------------------------------------
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank."""
         for event in events:
             if event.kind == layout.STEP:
                 if not self._last_step:
@@ -134,17 +138,14 @@ class Collector:
         self._model.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take the usage of a host."""
         self._model.sample(host, sample)
         self._hosts.setdefault(host, HostTotal()).add(self._model.hosts[host])
 
     def tick(self, now: int) -> None:
-        """Divide the seconds that are over."""
         self._model.tick(now)
 
-    def close(self, status: int) -> None:
-        """Divide the remaining seconds: the job is over."""
-        self._model.close(status)
+    def close(self, ending: JobEnd) -> None:
+        self._model.close(ending)
 
     def _take_second(self, second: Second) -> None:
         for number, part in second.ranks.items():
@@ -152,9 +153,6 @@ class Collector:
             if rank is None:
                 rank = self._ranks[number] = RankTotal(self._model.ranks[number].host)
             rank.add(part)
-        self._add_moment(second)
-
-    def _add_moment(self, second: Second) -> None:
         new = _Stretch(second.begin, 1, RankSecond())
         for part in second.ranks.values():
             new.together.add(part)
@@ -192,14 +190,9 @@ class Collector:
 
     def hosts(self, planned: Mapping[str, Sequence[int]]) -> list[Host]:
         """Return all hosts, with the ranks that were planned there."""
-        return [self._host(name, ranks) for name, ranks in planned.items()]
-
-    def _host(self, name: str, ranks: Sequence[int]) -> Host:
-        total = self._hosts.get(name)
-        if total is None or not total.samples:
-            return Host(name, ranks)
-        count = total.samples
-        return Host(name, ranks, total.cpu / count, total.memory, total.received / count, total.sent / count)
+        return [
+            self._hosts[name].mean(name, on) if name in self._hosts else Host(name, on) for name, on in planned.items()
+        ]
 
     def moments(self) -> list[Interval]:
         """Return the step rate and the shares over time, from the first step to the last."""
@@ -207,13 +200,13 @@ class Collector:
         stretches = self._moments[numbers[0] : numbers[-1] + 1] if numbers else self._moments
         if len(stretches) > 4:  # the first and the last are incomplete
             stretches = stretches[1:-1]
-        return [self._moment(stretch) for stretch in stretches if stretch.together.length]
-
-    def _moment(self, stretch: _Stretch) -> Interval:
-        together = stretch.together
-        shares = {name: seconds / together.length for name, seconds in _activities(together).items()}
-        rate = together.steps / together.length
-        return Interval((stretch.begin - self._began) / 1e9, stretch.seconds, rate, shares)
+        moments = []
+        for stretch in stretches:
+            if length := stretch.together.length:
+                shares = {name: seconds / length for name, seconds in _activities(stretch.together).items()}
+                begin, rate = (stretch.begin - self._began) / 1e9, stretch.together.steps / length
+                moments.append(Interval(begin, stretch.seconds, rate, shares))
+        return moments
 
 
 def _activities(part: RankSecond) -> dict[str, float]:

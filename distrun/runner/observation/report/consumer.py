@@ -7,18 +7,24 @@ without one.
 from __future__ import annotations
 
 import os
+import platform
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from distrun.contract.settings import WIRE_DTYPE
+from distrun import __version__
+from distrun.contract.launch import PREFIX
+from distrun.contract.settings import WIRE_DTYPE, Settings
 from distrun.errors import UsageError
 from distrun.host.ranks import list_ranks
-from distrun.runner.observation.consumer import JobEnd, Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.profiling.profiler import Profiler
-from distrun.runner.observation.report import facts
 from distrun.runner.observation.report.collector import Collector
 from distrun.runner.observation.report.page import page
 from distrun.runner.observation.report.scaling import scaling
@@ -28,9 +34,10 @@ from distrun.runner.protocol.exits import signal_name
 from distrun.tracing.reader import Event
 
 _TIMED_OUT = 124
+_DISTRIBUTIONS = ("numpy", "torch", "tensorflow", "tensorflow-cpu", "keras", "tf_keras", "jax", "optax", "mpi4py")
 
 
-class Report:
+class Report(Consumer):
     """Collects data, and writes one page at the end, however the job ends."""
 
     title = "the report"
@@ -38,75 +45,57 @@ class Report:
     def __init__(
         self, path: Path, plan: LaunchPlan, say: Callable[[str], None], single_rank_step: float | None = None
     ) -> None:
-        """
-        Args:
-            path: the file of the page.
-            plan: the plan of the job.
-            say: prints a line for the user.
-            single_rank_step: the seconds of a step on one rank alone. None = unknown.
-        """
+        """Args: `say` prints a line for the user. `single_rank_step` has the seconds of a step on one rank alone."""
         self._path = path
         self._plan = plan
         self._say = say
         self._single_rank_step = single_rank_step
         self._began = time.monotonic_ns()
         self._began_at = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-        self._ending = JobEnd(0)
         self._collector = Collector(self._began)
-        self._settings = facts.settings_of(plan, os.environ)
-        self._profiler = Profiler.of(plan, self._settings.get(WIRE_DTYPE, ""))
+        self._settings = _settings_of(plan)
+        self._profiler = Profiler(None if plan.is_elastic else plan.size, self._settings.get(WIRE_DTYPE, ""))
 
     def events(self, source: Source, events: Sequence[Event], names: Sequence[str]) -> None:
-        """Take new events of a rank."""
         self._collector.events(source, events, names)
         self._profiler.events(source, events, names)
 
     def sample(self, host: str, sample: Mapping[str, Any]) -> None:
-        """Take the usage of a host."""
         self._collector.sample(host, sample)
 
-    def output(self, rank: int, data: bytes) -> None:
-        """Ignore output."""
-
     def tick(self, now: int) -> None:
-        """Divide the seconds that are over."""
         self._collector.tick(now)
 
-    def ended(self, ending: JobEnd) -> None:
-        """Take the outcome of the job."""
-        self._ending = ending
-
-    def close(self, status: int) -> None:
+    def close(self, ending: JobEnd) -> None:
         """Write the page."""
-        self._collector.close(status)
+        self._collector.close(ending)
         try:
-            write(self._path, page(self.summary()))
+            write(self._path, page(self._summary(ending)))
         except OSError as error:
             self._say(f"the report could not be written to {self._path}: {error.strerror}")
             return
         self._say(f"the report is in {self._path}")
 
-    def summary(self) -> Summary:
-        """Return the data of the page."""
-        hosts = facts.hosts_of(self._plan)
+    def _summary(self, ending: JobEnd) -> Summary:
+        hosts = {agent.host: [rank.rank for rank in agent.ranks] for agent in self._plan.agents}
         ranks = self._collector.ranks({rank: host for host, ranks in hosts.items() for rank in ranks})
         profiled = self._profiler.profiled()
         return Summary(
-            command=facts.command_line(),
+            command=shlex.join(["distrun", *sys.argv[1:]]),
             began=self._began_at,
             seconds=(time.monotonic_ns() - self._began) / 1e9,
-            status=self._ending.status,
-            ending=ending_in_words(self._ending),
+            status=ending.status,
+            ending=_in_words(ending),
             ranks=ranks,
             hosts=self._collector.hosts(hosts),
             steps=self._collector.steps,
             stragglers=self._collector.stragglers(),
             moments=self._collector.moments(),
-            failure_report=self._ending.failure_report,
+            failure_report=ending.failure_report,
             single_rank_step=self._single_rank_step,
             scaling=scaling(profiled, self._single_rank_step),
-            settings=self._settings | facts.chosen(list(self._collector.autotuned)),
-            versions=facts.versions(),
+            settings=self._settings | _chosen(list(self._collector.autotuned)),
+            versions=_versions(),
             notes=self._notes([rank.rank for rank in ranks if not rank.seconds]),
             profile=profiled.to_json(),
         )
@@ -129,7 +118,42 @@ class Report:
         return notes
 
 
-def ending_in_words(ending: JobEnd) -> str:
+def _settings_of(plan: LaunchPlan) -> dict[str, str]:
+    """Return the settings of the ranks that differ from the defaults, by their variables, without secrets."""
+    variables = dict(os.environ)  # ranks on this machine inherit it
+    for agent in plan.agents[:1]:
+        variables |= agent.environ
+    try:
+        settings = Settings.of(variables)
+    except UsageError:  # the ranks report it
+        return {}
+    return {
+        PREFIX + entry.name.upper(): str(int(value) if isinstance(value, bool) else value)
+        for entry in fields(settings)
+        if entry.repr and (value := getattr(settings, entry.name)) != entry.default
+    }
+
+
+def _chosen(autotuned: Sequence[str]) -> dict[str, str]:
+    """Return the choices of autotuning as rows for the table of settings, in order."""
+    if len(autotuned) == 1:
+        return {"autotuned": autotuned[0]}
+    return {f"autotuned, {place}": text for place, text in enumerate(autotuned, 1)}
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the software in the launcher's own environment."""
+    found = {"distrun": __version__, "Python": platform.python_version()}
+    for name in _DISTRIBUTIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    system = os.uname()
+    return found | {"system": f"{system.sysname} {system.release} {system.machine}, {os.cpu_count()} CPUs"}
+
+
+def _in_words(ending: JobEnd) -> str:
     """Return the outcome as a predicate: `ended well`."""
     if ending.interrupted_by is not None:
         return f"was interrupted by {signal_name(ending.interrupted_by)}"
@@ -164,14 +188,9 @@ def write(path: Path, text: str) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.umask(mask := os.umask(0o077))
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

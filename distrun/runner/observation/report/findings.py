@@ -23,8 +23,6 @@ _BUSY = 95.0
 class Finding:
     """The bound of a job, with advice."""
 
-    kind: str
-    """`straggler`, `input`, `network`, `exchange` (the same on one host), `computing` or `unknown`."""
     sentence: str
     advice: str = ""
 
@@ -82,7 +80,6 @@ def finding(summary: Summary) -> Finding:
     ranks = training(summary)
     if not ranks:
         return Finding(
-            "unknown",
             "No rank has told of two steps, so where the time went is not known.",
             "Steps are those of an optimizer of distrun's; a job that ends in its first step has none.",
         )
@@ -94,7 +91,6 @@ def finding(summary: Summary) -> Finding:
     computing = _mean(ranks, *COMPUTING)
     if input_time >= _BOUND * step and input_time >= moving:
         return Finding(
-            "input",
             f"Input-bound: the ranks wait for their next batch for {duration(input_time)} of each step of "
             f"{duration(step)} ({input_time / step:.0%}).",
             "Load batches ahead of the training (num_workers in a DataLoader, prefetch() in tf.data), or from a faster "
@@ -104,7 +100,6 @@ def finding(summary: Summary) -> Finding:
         return _of_exchange(summary, moving, computing, step)
     rest = f"; waiting for other ranks takes {waiting / step:.0%}" if waiting > _NOTABLE * step else ""
     return Finding(
-        "computing",
         f"Compute-bound: the ranks compute for {duration(computing)} of each step of {duration(step)} "
         f"({computing / step:.0%}){rest}.",
         "More ranks, or a faster model on each, make it faster; the network and the input do not hold it up.",
@@ -113,14 +108,13 @@ def finding(summary: Summary) -> Finding:
 
 def _of_exchange(summary: Summary, moving: float, computing: float, step: float) -> Finding:
     hosts = summary.hosts
-    way = "the network" if len(hosts) > 1 else "their host's memory"
+    bound, way = ("Network", "the network") if len(hosts) > 1 else ("Exchange", "their host's memory")
     sentence = (
         f"the ranks wait for data on their way over {way} for {duration(moving)} of each step of {duration(step)} "
         f"({moving / step:.0%}), and compute for {duration(computing)}."
     )
     if len(hosts) == 1 and (hosts[0].cpu or 0.0) > _BUSY:
         return Finding(
-            "exchange",
             f"Bound by the cores of {hosts[0].name}: {sentence}",
             f"They are busy to {hosts[0].cpu:.0f} %, so that ranks must wait for a core to exchange data: start fewer "
             "ranks there, or end what else runs.",
@@ -137,8 +131,7 @@ def _of_exchange(summary: Summary, moving: float, computing: float, step: float)
             " The batch is small for this exchange: a larger one per rank, or several backward passes per step, gives "
             "each exchange more computing to pay for it."
         )
-    kind = "network" if len(hosts) > 1 else "exchange"
-    return Finding(kind, f"{kind.capitalize()}-bound: {sentence}", advice)
+    return Finding(f"{bound}-bound: {sentence}", advice)
 
 
 def _of_stragglers(stragglers: Sequence[Straggler], ranks: Sequence[RankSummary]) -> Finding | None:
@@ -156,7 +149,7 @@ def _of_stragglers(stragglers: Sequence[Straggler], ranks: Sequence[RankSummary]
     advice = "Look for what else runs on its host, and for what its processor or memory does slower than the others'."
     if "input" in first.cause:
         advice = "Its data come from a slower disk or loader than those of the others, or there are more of them."
-    return Finding("straggler", sentence, advice)
+    return Finding(sentence, advice)
 
 
 def _mean(ranks: Sequence[RankSummary], *activities: str) -> float:

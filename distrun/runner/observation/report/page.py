@@ -57,7 +57,7 @@ def _heading(summary: Summary) -> str:
     count, hosts = len(summary.ranks), len(summary.hosts)
     return (
         f"<h1>{escape(summary.command)}</h1>"
-        f"<p>{count} {_plural('rank', count)} on {hosts} {_plural('host', hosts)}, started {escape(summary.began)}, "
+        f"<p>{count} rank{'s' * (count != 1)} on {hosts} host{'s' * (hosts != 1)}, started {escape(summary.began)}, "
         f"ran for {duration(summary.seconds)} and {escape(summary.ending)}.</p>"
     )
 
@@ -170,10 +170,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     names = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(value)}</td>" for value in row) + "</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"
 
 
 def _clean(text: str) -> str:

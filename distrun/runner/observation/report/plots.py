@@ -9,7 +9,7 @@ from distrun.runner.observation.report.histogram import Histogram
 from distrun.runner.observation.report.summary import ACTIVITIES, Interval, RankSummary, Scale
 from distrun.runner.observation.report.svg import WIDTH, Canvas, duration, log_ticks, ticks
 
-LEFT, RIGHT = 130.0, 20.0
+LEFT, AXIS_LEFT, RIGHT = 130.0, 60.0, 20.0
 MOST_ROWS = 64
 """The most rows of a plot with a row per rank. Of more ranks, those that are waited for most are shown."""
 _PLOT = WIDTH - LEFT - RIGHT
@@ -51,7 +51,7 @@ def distribution(steps: Histogram) -> str:
     bars = list(steps.bars(60))
     low, high = bars[0][0], bars[-1][1]
     highest = max(count for _, _, count in bars)
-    height, top, bottom, left = 240.0, 34.0, 200.0, 60.0
+    height, top, bottom, left = 240.0, 34.0, 200.0, AXIS_LEFT
     width = WIDTH - left - RIGHT
 
     def at(seconds: float) -> float:
@@ -65,10 +65,7 @@ def distribution(steps: Histogram) -> str:
         f"{duration(marks['95 %'])}, the longest {duration(steps.quantile(1.0))}.",
         height,
     )
-    for tick in (tick for tick in ticks(0, highest, 4) if tick == int(tick)):
-        y = bottom - (bottom - top) * tick / highest
-        canvas.line(left, y, WIDTH - RIGHT, y, "grid")
-        canvas.text(left - 8, y + 4, f"{tick:g}", "faint", "end")
+    _levels(canvas, {tick / highest: f"{tick:g}" for tick in ticks(0, highest, 4) if tick == int(tick)}, top, bottom)
     for begin, end, count in bars:
         tall = (bottom - top) * count / highest
         hint = f"{duration(begin)} to {duration(end)}: {count} steps"
@@ -88,7 +85,7 @@ def distribution(steps: Histogram) -> str:
 
 def over_time(moments: Sequence[Interval]) -> str:
     """Return the shares of all ranks' time over the job as stacked columns, with the step rate above them."""
-    height, top, middle, low, bottom, left = 330.0, 20.0, 120.0, 165.0, 300.0, 60.0
+    height, top, middle, low, bottom, left = 330.0, 20.0, 120.0, 165.0, 300.0, AXIS_LEFT
     width = WIDTH - left - RIGHT
     end = max(moment.begin + moment.seconds for moment in moments)
     begin = moments[0].begin
@@ -105,10 +102,7 @@ def over_time(moments: Sequence[Interval]) -> str:
         f"Between {slowest:.3g} and {fastest:.3g} steps per second.",
         height,
     )
-    for tick in ticks(0, fastest, 3):
-        y = middle - (middle - top) * tick / fastest
-        canvas.line(left, y, WIDTH - RIGHT, y, "grid")
-        canvas.text(left - 8, y + 4, f"{tick:g}", "faint", "end")
+    _levels(canvas, {tick / fastest: f"{tick:g}" for tick in ticks(0, fastest, 3)}, top, middle)
     canvas.text(left, top - 6, "steps per second", "faint")
     points = [(at(moment.begin + moment.seconds / 2), moment.steps) for moment in moments]
     canvas.curve([(x, middle - (middle - top) * steps / fastest) for x, steps in points], "curve")
@@ -159,14 +153,11 @@ def waited_for(ranks: Sequence[RankSummary]) -> str:
 
 def scaling(scales: Sequence[Scale]) -> str:
     """Return the efficiency now and on more hosts, with error bars."""
-    height, top, bottom, left = 230.0, 20.0, 180.0, 60.0
+    height, top, bottom, left = 230.0, 20.0, 180.0, AXIS_LEFT
     width = WIDTH - left - RIGHT
     said = "; ".join(f"{scale.ranks} ranks {scale.efficiency:.0%}" for scale in scales)
     canvas = Canvas("scaling", "Scaling efficiency on more hosts", f"Efficiency against one rank: {said}.", height)
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = bottom - (bottom - top) * share
-        canvas.line(left, y, WIDTH - RIGHT, y, "grid")
-        canvas.text(left - 8, y + 4, f"{share:.0%}", "faint", "end")
+    _levels(canvas, {share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)}, top, bottom)
     points = []
     for number, scale in enumerate(scales):
         x = left + width * (number + 0.5) / len(scales)
@@ -183,6 +174,14 @@ def scaling(scales: Sequence[Scale]) -> str:
         error = f" ± {scale.error * 100:.0f} points" if scale.error else ""
         canvas.dot(x, y, "forward-fill", f"{scale.ranks} ranks: {scale.efficiency:.0%}{error}")
     return canvas.render()
+
+
+def _levels(canvas: Canvas, labels: Mapping[float, str], top: float, bottom: float) -> None:
+    """Draw horizontal lines with labels, by the share of the height."""
+    for share, label in labels.items():
+        y = bottom - (bottom - top) * share
+        canvas.line(AXIS_LEFT, y, WIDTH - RIGHT, y, "grid")
+        canvas.text(AXIS_LEFT - 8, y + 4, label, "faint", "end")
 
 
 def _legend(canvas: Canvas, names: Mapping[str, str], y: float = 4.0) -> None:

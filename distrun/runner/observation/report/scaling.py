@@ -17,12 +17,7 @@ ASSUMED = MeasuredLink(1e10)
 
 
 def scaling(profiled: Profiled, single_rank_step: float | None) -> Scaling:
-    """Return the scaling of a job.
-
-    Args:
-        profiled: its profile, or the reason why there is none.
-        single_rank_step: the seconds of a step on one rank alone. None = unknown.
-    """
+    """Return the scaling of a job. `single_rank_step` has the seconds of a step on one rank alone. None = unknown."""
     profile = profiled.profile
     if profile is None:
         return Scaling(said=f"How fast the job would be on more hosts is not known: {profiled.why_not}.")

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-LIGHT = {
-    "paper": "#ffffff",
-    "ink": "#1b1f24",
-    "faint": "#59616b",
-    "line": "#d5dae0",
-    "card": "#f4f6f8",
-    "on": "#ffffff",
-    "forward": "#1f6fb4",
-    "backward": "#123f6b",
-    "optimizer": "#0f7784",
-    "input": "#a35c00",
-    "waiting": "#bf3320",
-    "moving": "#7a4aa5",
-    "saving": "#2c7548",
-    "other": "#656d78",
+COLOURS = {
+    "paper": ("#ffffff", "#14171c"),
+    "ink": ("#1b1f24", "#e8ebef"),
+    "faint": ("#59616b", "#a3acb8"),
+    "line": ("#d5dae0", "#3a424d"),
+    "card": ("#f4f6f8", "#1e2229"),
+    "on": ("#ffffff", "#14171c"),
+    "forward": ("#1f6fb4", "#62aef2"),
+    "backward": ("#123f6b", "#4b8de0"),
+    "optimizer": ("#0f7784", "#57c7d4"),
+    "input": ("#a35c00", "#ffb454"),
+    "waiting": ("#bf3320", "#ff7a66"),
+    "moving": ("#7a4aa5", "#bb95e6"),
+    "saving": ("#2c7548", "#66cc95"),
+    "other": ("#656d78", "#a0a8b3"),
 }
-DARK = {
-    "paper": "#14171c",
-    "ink": "#e8ebef",
-    "faint": "#a3acb8",
-    "line": "#3a424d",
-    "card": "#1e2229",
-    "on": "#14171c",
-    "forward": "#62aef2",
-    "backward": "#4b8de0",
-    "optimizer": "#57c7d4",
-    "input": "#ffb454",
-    "waiting": "#ff7a66",
-    "moving": "#bb95e6",
-    "saving": "#66cc95",
-    "other": "#a0a8b3",
-}
-"""`on` is the colour of text on the colours of activities."""
+"""The light and the dark colour by name. `on` is the colour of text on the colours of activities."""
 
 _RULES = """
 body{margin:0 auto;max-width:60rem;padding:1.5rem;background:var(--paper);color:var(--ink);
@@ -81,12 +63,9 @@ h2{break-after:avoid}
 
 def style_sheet() -> str:
     """Return the style sheet: light, dark if the reader prefers it, and light in print."""
-    fills = "".join(f".{name}-fill{{fill:var(--{name})}}" for name in list(LIGHT)[6:])
+    fills = "".join(f".{name}-fill{{fill:var(--{name})}}" for name in list(COLOURS)[6:])
+    light, dark = ("".join(f"--{name}:{pair[is_dark]};" for name, pair in COLOURS.items()) for is_dark in (0, 1))
     return (
-        f"{_variables(LIGHT, 'light dark')}\n@media screen and (prefers-color-scheme:dark){{"
-        f"{_variables(DARK, 'dark')}}}{_RULES}{fills}\n@media print{{{_PRINTED}}}"
+        f":root{{color-scheme:light dark;{light}}}\n@media screen and (prefers-color-scheme:dark){{"
+        f":root{{color-scheme:dark;{dark}}}}}{_RULES}{fills}\n@media print{{{_PRINTED}}}"
     )
-
-
-def _variables(colours: Mapping[str, str], scheme: str) -> str:
-    return f":root{{color-scheme:{scheme};" + "".join(f"--{name}:{value};" for name, value in colours.items()) + "}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from html import escape
 
 WIDTH = 860.0
@@ -40,9 +39,9 @@ class Canvas:
         places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self._shapes.append(f'<polyline class="{looks}" points="{places}"/>')
 
-    def dot(self, x: float, y: float, looks: str, hint: str = "") -> None:
+    def dot(self, x: float, y: float, looks: str, hint: str) -> None:
         """Draw a dot with the tooltip `hint`."""
-        title = f"<title>{escape(hint)}</title>" if hint else ""
+        title = f"<title>{escape(hint)}</title>"
         self._shapes.append(f'<circle class="{looks}" cx="{x:.1f}" cy="{y:.1f}" r="5">{title}</circle>')
 
     def text(self, x: float, y: float, text: str, looks: str = "", anchor: str = "start") -> None:
@@ -76,13 +75,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     if high < 5 * low:
         return ticks(low, high)
     factors = (1, 2, 5) if high < 1000 * low else (1,)
-    return [value for value in _powers(low, high, factors) if low <= value <= high]
-
-
-def _powers(low: float, high: float, factors: tuple[int, ...]) -> Iterator[float]:
-    for exponent in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1):
-        for factor in factors:
-            yield factor * 10.0**exponent
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    values = [factor * 10.0**exponent for exponent in exponents for factor in factors]
+    return [value for value in values if low <= value <= high]
 
 
 def duration(seconds: float) -> str:

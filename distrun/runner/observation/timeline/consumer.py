@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import Consumer, JobEnd, Source
 from distrun.runner.observation.prediction.reading import KEY
 from distrun.runner.observation.profiling.profiler import Profiler
 from distrun.tracing.reader import Event
@@ -24,7 +24,7 @@ this.
 _MARGIN = _SECOND // 10
 
 
-class TimelineConsumer:
+class TimelineConsumer(Consumer):
     """Writes the events of all hosts in order of time, and waits at most `_LONGEST_GAP` for a host without reports."""
 
     title = "the timeline"
@@ -62,9 +62,6 @@ class TimelineConsumer:
         if offset or error:
             self._clocks[host] = {"offsetNanoseconds": offset, "errorNanoseconds": error}
 
-    def output(self, rank: int, data: bytes) -> None:
-        pass
-
     def tick(self, now: int) -> None:
         if now < self._advance_at:
             return
@@ -72,6 +69,6 @@ class TimelineConsumer:
         told = min(self._told_until.values(), default=now)
         self._timeline.advance(max(min(told, now) - _MARGIN, now - _LONGEST_GAP))
 
-    def close(self, status: int) -> None:
+    def close(self, ending: JobEnd) -> None:
         end: dict[str, object] = {"clocks": self._clocks} if self._clocks else {}
         self._timeline.close(time.monotonic_ns(), {**end, KEY: self._profiler.profiled().to_json()})

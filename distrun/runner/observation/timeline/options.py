@@ -88,6 +88,6 @@ def timeline_observers(
         from distrun.runner.observation.profiling.profiler import Profiler
         from distrun.runner.observation.timeline.consumer import TimelineConsumer
 
-        return TimelineConsumer(options, Profiler.of(plan, settings.wire_dtype))
+        return TimelineConsumer(options, Profiler(None if plan.is_elastic else plan.size, settings.wire_dtype))
 
     return (observer,)

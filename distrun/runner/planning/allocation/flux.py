@@ -10,8 +10,7 @@ from typing import Any
 from distrun.errors import UsageError
 from distrun.host.numerals import MOST_RANKS
 from distrun.runner.planning.allocation.allocated import Allocation
-from distrun.runner.planning.host_ranges import expand
-from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.hosts import Host, expand
 
 # A script or shell that `flux batch` or `flux alloc` has started has FLUX_URI, and asks for the rest. A task of `flux
 # run` has FLUX_JOB_ID=fABCdef3, FLUX_JOB_SIZE=1 and FLUX_TASK_RANK=0 as well. The answer is Flux's RFC 20:

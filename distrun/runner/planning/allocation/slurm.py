@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from distrun.errors import UsageError
 from distrun.host.numerals import whole_number
 from distrun.runner.planning.allocation.allocated import Allocation, remedy
-from distrun.runner.planning.host_ranges import expand
-from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.hosts import Host, expand
 
 # Step ids from this one up stand for the batch script and the like, which are not steps of srun.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0

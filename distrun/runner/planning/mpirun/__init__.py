@@ -5,5 +5,5 @@ launch contract, only what scripts of other frameworks read, such as RANK. distr
 signals, exit status and cleaning up are as in other jobs.
 
 `plan` makes the plan. `program` finds mpirun and the MPI that it belongs to, `command_line` writes the options of that
-MPI, and `rank_command` gives each rank variables such as RANK, as distrun gives the ranks that it starts itself.
+MPI, and gives each rank variables such as RANK, as distrun gives the ranks that it starts itself.
 """

@@ -1,4 +1,4 @@
-"""The command line of mpirun, which depends on its MPI."""
+"""The command line of mpirun, and of the ranks that it starts, which depend on its MPI."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ from distrun.host.connections.tcp_options import keepalive_times
 from distrun.runner.planning.mpirun.program import MpiImplementation
 
 _MPIRUN_SHARE = 2 / 3  # of the keepalive: mpirun's own timeout for a host that does not answer
+# The names that MPIs have for RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE.
+_OPENMPI_NAMES = ("COMM_WORLD_RANK", "COMM_WORLD_SIZE", "COMM_WORLD_LOCAL_RANK", "COMM_WORLD_LOCAL_SIZE")
+_HYDRA_NAMES = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+# `sh -c` runs this script in each rank, and it runs the rank's own command. GROUP_RANK is the index of the host among
+# the hosts that have a rank with this local rank. If --mpi-args do not place ranks host by host, it is unknown and
+# unset.
+_RANK_SCRIPT = """\
+export RANK="${rank}" WORLD_SIZE="${size}" LOCAL_RANK="${local_rank}" LOCAL_WORLD_SIZE="${local_size}" GROUP_RANK=0; \
+first=0; \
+for count in {counts}; do \
+[ $RANK -lt $((first + count)) ] && break; \
+[ $LOCAL_RANK -lt $count ] && GROUP_RANK=$((GROUP_RANK + 1)); \
+first=$((first + count)); \
+done; \
+[ $LOCAL_RANK -eq $((RANK - first)) ] || unset GROUP_RANK; \
+exec "$@\""""
 
 
 @dataclass(frozen=True)
@@ -128,3 +144,10 @@ def _hydra(mpi: MpiImplementation, options: MpirunOptions) -> list[str]:
     # Hydra's -iface names the interface of mpiexec itself, which may have another name than the interfaces of the
     # hosts.
     return [*words, *(["-genvlist", ",".join(options.exports)] if options.exports else [])]
+
+
+def as_rank(mpi: MpiImplementation, command: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Return `command` wrapped in a shell that sets RANK and the like. `counts` are the ranks on each host."""
+    names = _HYDRA_NAMES if mpi.is_hydra else [f"OMPI_{name}" for name in _OPENMPI_NAMES]
+    told = dict(zip(("rank", "size", "local_rank", "local_size"), (f"{{{name}}}" for name in names), strict=True))
+    return ["sh", "-c", _RANK_SCRIPT.format(counts=" ".join(map(str, counts)), **told), "sh", *command]

@@ -11,9 +11,8 @@ from distrun.contract import horovod
 from distrun.errors import UsageError
 from distrun.host.interfaces import parse_network
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.mpirun.command_line import MpirunOptions, command_line
+from distrun.runner.planning.mpirun.command_line import MpirunOptions, as_rank, command_line
 from distrun.runner.planning.mpirun.program import MpiImplementation, find
-from distrun.runner.planning.mpirun.rank_command import as_rank
 from distrun.runner.planning.placement import spread
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
 from distrun.runner.planning.planner import master_address, placed_ranks

@@ -85,14 +85,7 @@ def settings(request: LaunchRequest) -> dict[str, str]:
 def host_variables(
     host: Host, ranks: int, request: LaunchRequest, context: LaunchContext, variables: CommonVariables
 ) -> dict[str, str]:
-    """Return the variables that all ranks of a host have in common.
-
-    Args:
-        host: the host.
-        ranks: the number of ranks that share its cores.
-        request: the user's request.
-        context: the facts about the launching process.
-        variables: `common_variables(request, context)`.
+    """Return the variables that all ranks of a host, which share its cores, have in common.
 
     Raises:
         UsageError: the host has too few GPUs.

@@ -55,13 +55,7 @@ class RankVariables:
     def contracts(
         self, places: Sequence[RankLocation], endpoint: MasterEndpoint, generation: int = 1
     ) -> list[LaunchContract]:
-        """Return the contracts of a world's ranks.
-
-        Args:
-            places: the locations of all ranks, in rank order.
-            endpoint: the endpoint where they meet.
-            generation: the number of the world, from 1.
-        """
+        """Return the contracts of a world's ranks, whose places are in rank order."""
         slots: dict[str, list[int]] = {}  # the hosts are in the order of their lowest ranks
         for place in places:
             slots.setdefault(place.host, []).append(place.slot)
@@ -99,12 +93,7 @@ class RankVariables:
         return made
 
     def of(self, contract: LaunchContract, node: int, nodes: int) -> dict[str, str]:
-        """Return the variables of one rank.
-
-        Args:
-            contract: its contract.
-            node, nodes: the index of its host, and the number of hosts.
-        """
+        """Return the variables of one rank, whose host is number `node` of `nodes`."""
         variables = contract.to_environ()
         variables["JAX_COORDINATOR_ADDRESS"] = format_endpoint(contract.master_addr, contract.master_port)
         if self.tf_config:

@@ -15,12 +15,7 @@ HOSTNAME = PREFIX + "HOSTNAME"
 
 
 def refuse(servers: int, other: str, remedy: str) -> None:
-    """Refuse parameter servers in a launch that cannot have them.
-
-    Args:
-        servers: the requested number of servers.
-        other: the option that excludes them.
-        remedy: what to do instead.
+    """Refuse parameter servers in a launch that has the option `other`, which excludes them.
 
     Raises:
         UsageError: `servers` is not 0.
@@ -46,9 +41,6 @@ def refuges(ranks: Mapping[str, int]) -> frozenset[str]:
     """Return the hosts that servers of other hosts may move to: at most 8, beginning with hosts without ranks.
 
     They are few, as workers get every possible endpoint in one environment variable, which holds at most 128 KiB.
-
-    Args:
-        ranks: the number of ranks on each host.
     """
     return frozenset(sorted(ranks, key=lambda host: ranks[host] > 0)[:_MOST_REFUGES])
 

@@ -15,12 +15,7 @@ from distrun.errors import UsageError
 
 
 def values(endpoints: Sequence[str], ps: int = 0) -> list[str]:
-    """Return the value of TF_CONFIG for each rank.
-
-    Args:
-        endpoints: the `host:port` that each rank listens on.
-        ps: the number of parameter servers.
-    """
+    """Return the value of TF_CONFIG for each rank, given the `host:port` of each. The first `ps` ranks are servers."""
     cluster: dict[str, list[str]] = {}
     tasks = []
     for rank, endpoint in enumerate(endpoints):

@@ -12,34 +12,21 @@ import socket
 import termios
 from collections import deque
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from distrun.host.connections.tcp_info import TcpInfo
 from distrun.runtime.collectives.point_to_point.frames import BYTES, HAVE_BODY, HEADER_SIZE, Frame, unpack
 from distrun.runtime.collectives.point_to_point.transfer import Receive, Send
 from distrun.runtime.transport.connections import SILENT, reason_of
 
+if TYPE_CHECKING:
+    from distrun.runtime.collectives.point_to_point.delivery import Delivery
+
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 ROOM = 1 << 18
 """Bytes of small frames received at a time."""
 _SLICE = 1 << 20  # bytes of a large message received at a time
 _MAX_READS = 4  # before other connections get a turn
-
-
-class Handler(Protocol):
-    """Handles the events of a connection."""
-
-    def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
-        """Handle a frame. `body` is what followed it, if its kind has a body. Its memory is reused after the call."""
-
-    def on_bytes(self, connection: Connection, receive: Receive) -> None:
-        """Handle the end of a large message."""
-
-    def on_sent(self, connection: Connection, send: Send) -> None:
-        """Handle that the last byte of a message has left."""
-
-    def on_end(self, connection: Connection, how: str) -> None:
-        """Handle the end of the connection."""
 
 
 class Connection:
@@ -49,14 +36,14 @@ class Connection:
     """
 
     def __init__(
-        self, rank: int, connection: socket.socket, epoll: select.epoll, handler: Handler, room: memoryview
+        self, rank: int, connection: socket.socket, epoll: select.epoll, delivery: Delivery, room: memoryview
     ) -> None:
         """
         Args:
             rank: the other rank.
             connection: a stream socket, which this object closes.
             epoll: where the socket is registered.
-            handler: handles the events.
+            delivery: is told of frames, of the ends of messages and of the end of the connection.
             room: `ROOM` bytes to receive into, used only while `receive` runs: all connections of a thread share it.
         """
         connection.setblocking(False)
@@ -69,7 +56,7 @@ class Connection:
         """Bytes of small messages received since the last credit was returned to the sender."""
         self._socket = connection
         self._epoll = epoll
-        self._handler = handler
+        self._delivery = delivery
         self._room = room
         self._mask = _READ
         self._unsent: deque[tuple[memoryview, Send | None]] = deque()
@@ -104,7 +91,7 @@ class Connection:
                     continue
                 unsent.popleft()
                 if send is not None:
-                    self._handler.on_sent(self, send)
+                    self._delivery.on_sent(self, send)
         except BlockingIOError:
             self._want(_READ | _WRITE)
             return
@@ -193,7 +180,7 @@ class Connection:
             if end > len(data):
                 break
             offset = end
-            self._handler.on_frame(self, frame, data[start:end])
+            self._delivery.on_frame(self, frame, data[start:end])
         return bytes(data[offset:])
 
     def _begin_body(self, frame: Frame, here: memoryview) -> None:
@@ -209,14 +196,14 @@ class Connection:
         if not self._body:
             receive, self._body, self._receive = self._receive, None, None
             if receive is not None:
-                self._handler.on_bytes(self, receive)
+                self._delivery.on_bytes(self, receive)
 
     # The end ----------------------------------------------------------------------------------------------------------
 
     def _end(self, how: str) -> None:
         if not self.is_closed:
             self.close()
-            self._handler.on_end(self, how)
+            self._delivery.on_end(self, how)
 
     def unfinished(self) -> list[Receive]:
         """Return the receives of large messages that have not arrived completely."""

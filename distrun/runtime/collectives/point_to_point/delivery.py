@@ -8,7 +8,6 @@ receiver already holds `CREDIT` bytes of small messages that it has not asked fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from distrun.errors import CollectiveError, JobAbortedError, MismatchError
 from distrun.runtime.collectives.point_to_point.connection import Connection
@@ -36,7 +35,7 @@ Ended = Callable[[Transfer, Exception | None], None]
 
 
 class Delivery:
-    """The messages of one rank. The `Handler` of its connections."""
+    """The messages of one rank. Its connections call the methods `on_...`."""
 
     def __init__(self, peers: Peers, name: Callable[[int], str], own: int, ended: Ended) -> None:
         """
@@ -46,7 +45,7 @@ class Delivery:
             own: this rank.
             ended: called once for each transfer that has ended, with the error if it has failed.
         """
-        self.matching: Matching[Connection] = Matching()
+        self.matching: Matching = Matching()
         self.under_way: set[Transfer] = set()
         """The transfers that have not ended."""
         self._left: set[int] = set()  # the groups that this rank has left
@@ -117,6 +116,7 @@ class Delivery:
     # What comes -------------------------------------------------------------------------------------------------------
 
     def on_frame(self, connection: Connection, frame: Frame, body: memoryview) -> None:
+        """Handle a frame. `body` is what followed it, if its kind has a body. Its memory is reused after the call."""
         kind, peer = frame.kind, self._peers[connection.rank]
         if kind == MESSAGE:
             self._arrive(Arrival(connection.rank, frame, body, connection))
@@ -138,19 +138,22 @@ class Delivery:
             peer.has_said_farewell = True
 
     def on_bytes(self, connection: Connection, receive: Receive) -> None:
+        """Handle the end of a large message."""
         self._end(receive, None)
 
     def on_sent(self, connection: Connection, send: Send) -> None:
+        """Handle that the last byte of a message has left."""
         self._peers[connection.rank].offers.pop(send.number, None)
         self._end(send, None)
 
     def on_end(self, connection: Connection, how: str) -> None:
+        """Handle the end of a connection."""
         peer = self._peers[connection.rank]
         if peer.lost is None and peer.ended is None:
             peer.ended = waking_clock.now(), how
             self.has_news = True
 
-    def _arrive(self, arrival: Arrival[Connection]) -> None:
+    def _arrive(self, arrival: Arrival) -> None:
         if arrival.frame.group in self._left:
             self._drop(arrival)
             return
@@ -160,17 +163,17 @@ class Delivery:
         elif arrival.body is not None:
             arrival.body = bytes(arrival.body)
 
-    def _drop(self, arrival: Arrival[Connection]) -> None:
+    def _drop(self, arrival: Arrival) -> None:
         """Drop a message for a group that this rank has left, and tell the sender if it only offered it."""
         if arrival.body is not None:
-            self._pay_back(arrival.way, len(arrival.body) + HEADER_SIZE)
-        elif not arrival.way.is_closed:
+            self._pay_back(arrival.connection, len(arrival.body) + HEADER_SIZE)
+        elif not arrival.connection.is_closed:
             text = f"{self._name(self._own)} does not receive what {self._name(arrival.source)} sends: it {_LEFT}"
-            arrival.way.put(sentence(REFUSAL, arrival.frame.number, text))
+            arrival.connection.put(sentence(REFUSAL, arrival.frame.number, text))
 
-    def _take(self, receive: Receive, arrival: Arrival[Connection]) -> None:
+    def _take(self, receive: Receive, arrival: Arrival) -> None:
         """Receive a message into the receive that it matches, or ask for its bytes if it is only offered."""
-        frame, body, connection = arrival.frame, arrival.body, arrival.way
+        frame, body, connection = arrival.frame, arrival.body, arrival.connection
         receive.source = arrival.source
         objection = self._objection(receive, arrival)
         if body is None:
@@ -187,7 +190,7 @@ class Delivery:
         if objection:
             self._end(receive, MismatchError(objection))
 
-    def _objection(self, receive: Receive, arrival: Arrival[Any]) -> str:
+    def _objection(self, receive: Receive, arrival: Arrival) -> str:
         frame = arrival.frame
         if frame.size == receive.size and frame.dtype == receive.dtype:
             return ""

@@ -9,35 +9,36 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
+from distrun.runtime.collectives.point_to_point.connection import Connection
 from distrun.runtime.collectives.point_to_point.frames import Frame
 from distrun.runtime.collectives.point_to_point.transfer import Receive
 
-Way = TypeVar("Way")
+T = TypeVar("T")
 _Key = tuple[int, int]
 
 
 @dataclass(eq=False)
-class Arrival(Generic[Way]):
+class Arrival:
     """A message that has arrived, or that was offered."""
 
     source: int
     frame: Frame
     body: bytes | memoryview | None
     """The bytes of the message, or None if it is only offered."""
-    way: Way
-    """The connection that it arrived on, for the answer."""
+    connection: Connection
+    """Where it arrived, for the answer."""
 
 
-class Matching(Generic[Way]):
+class Matching:
     """Receives without a message (posted), and messages without a receive (arrived)."""
 
     def __init__(self) -> None:
         self._posted: dict[_Key, deque[Receive]] = {}
-        self._arrived: dict[_Key, deque[Arrival[Way]]] = {}
+        self._arrived: dict[_Key, deque[Arrival]] = {}
 
-    def post(self, receive: Receive) -> Arrival[Way] | None:
+    def post(self, receive: Receive) -> Arrival | None:
         """Return the message for a receive, or keep the receive for the next message that fits and return None."""
         key = receive.group, receive.tag
         arrived = self._arrived.get(key)
@@ -48,7 +49,7 @@ class Matching(Generic[Way]):
         self._posted.setdefault(key, deque()).append(receive)
         return None
 
-    def arrive(self, arrival: Arrival[Way]) -> Receive | None:
+    def arrive(self, arrival: Arrival) -> Receive | None:
         """Return the receive that fits a message, or keep the message for a later receive and return None."""
         key = arrival.frame.group, arrival.frame.tag
         posted = self._posted.get(key)
@@ -67,7 +68,7 @@ class Matching(Generic[Way]):
         self._remove(self._posted, key, receive)
         return True
 
-    def forget_group(self, group: int) -> list[Arrival[Way]]:
+    def forget_group(self, group: int) -> list[Arrival]:
         """Drop the messages that have arrived for a group that this rank has left, and return them."""
         keys = [key for key in self._arrived if key[0] == group]
         return [arrival for key in keys for arrival in self._arrived.pop(key)]
@@ -83,16 +84,8 @@ class Matching(Generic[Way]):
         for waiting in self._posted.values():
             yield from waiting
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether any receive has no message yet."""
-        return bool(self._posted)
-
     @staticmethod
     def _remove(table: dict[_Key, deque[T]], key: _Key, item: T) -> None:
         table[key].remove(item)
         if not table[key]:
             del table[key]
-
-
-T = TypeVar("T")

@@ -7,7 +7,6 @@ pending it also checks, ten times a second, which ranks are gone.
 from __future__ import annotations
 
 import logging
-import os
 import select
 import socket
 import threading
@@ -39,7 +38,7 @@ _JOIN_TIMEOUT = 10.0  # seconds. A signal handler that calls `close` may have in
 
 
 class Messenger:
-    """Sends messages to the other ranks of a world and receives theirs. Any thread may use it. It is an `Owner`."""
+    """Sends messages to the other ranks of a world and receives theirs. Any thread may use it."""
 
     def __init__(self, engine: ProgressEngine, rank: int, size: int) -> None:
         """Nothing is visible to other processes before `prepare` or the first message."""
@@ -61,14 +60,13 @@ class Messenger:
         # Sockets and not descriptors: a thread may call `_wake` while another closes them, and a closed socket object
         # raises, where the number of a closed descriptor may already be another file.
         self._wakers = socket.socketpair()
-        self._stop_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         for end in self._wakers:
             end.setblocking(False)
         self._epoll.register(self._wakers[0], select.EPOLLIN)
         self._connections: dict[int, Connection] = {}
         self._room = memoryview(bytearray(ROOM))
-        self._dialing = RankListeners(rank, local_group, self._stop_fd)
+        self._dialing = RankListeners(rank, local_group)
         self._listeners: dict[int, Listener] = {}
         self._thread: threading.Thread | None = None
         engine.watch(self._wake)
@@ -117,14 +115,16 @@ class Messenger:
             self._delivery.leave(group_number(group))
 
     def wait(self, transfer: Transfer, timeout: float | None) -> None:
+        """Wait until a transfer has ended (see `Transfer.wait`)."""
         if threading.current_thread() is self._thread:
             raise UsageError("a callback of a message cannot wait for another one: let it start what is to follow")
         self._wait(transfer, float("inf") if timeout is None else timeout)
 
     def when_done(self, transfer: Transfer, callback: Callable[[], None]) -> None:
+        """Call `callback` at the end of a transfer (see `Transfer.when_done`)."""
         with self._condition:
             if not transfer.done:
-                transfer.add_callback(callback)
+                transfer.callbacks.append(callback)
                 return
         callback()
 
@@ -303,13 +303,11 @@ class Messenger:
     def _clean_up(self) -> None:
         """Close everything. Transfers that have not ended fail."""
         self._engine.watch(lambda: None)
-        os.eventfd_write(self._stop_fd, 1)
         with self._locked():
             self._is_over = True
             self._fail(SHUT_DOWN)
         self._dialing.close()
         self._epoll.close()
-        os.close(self._stop_fd)
         for end in self._wakers:
             end.close()
         # A caller that keeps a transfer must not keep the memory of a world that is over alive.
@@ -323,13 +321,13 @@ class Messenger:
                 connection.disown()
         self._dialing.disown()
         self._epoll.close()
-        os.close(self._stop_fd)
         for end in self._wakers:
             end.close()
 
 
 def _call_back(transfer: Transfer) -> None:
-    for callback in transfer.take_callbacks():
+    callbacks, transfer.callbacks = transfer.callbacks, []  # they may keep the transfer's memory alive
+    for callback in callbacks:
         try:
             callback()
         except Exception:

@@ -54,11 +54,6 @@ class Peer:
             self.connections[0].put(self.waiting.popleft())
 
     @property
-    def is_sending(self) -> bool:
-        """Whether any frame for it has not left this process."""
-        return bool(self.waiting) or any(connection.is_sending for connection in self.connections)
-
-    @property
     def is_under_way(self) -> bool:
         """Whether any frame for it has not arrived at its host."""
         return bool(self.waiting) or any(connection.is_under_way for connection in self.connections)
@@ -66,7 +61,8 @@ class Peer:
     @property
     def is_watched(self) -> bool:
         """Whether its departure must be noticed even if no transfer is pending."""
-        return self.is_sending or self.ended is not None
+        is_sending = bool(self.waiting) or any(connection.is_sending for connection in self.connections)
+        return is_sending or self.ended is not None
 
 
 class Peers(dict[int, Peer]):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distrun.runtime.collectives.point_to_point.messenger import Messenger
 
 
 @lru_cache(maxsize=1024)
@@ -14,20 +17,10 @@ def group_number(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-class Owner(Protocol):
-    """The messenger as a transfer sees it."""
-
-    def wait(self, transfer: Transfer, timeout: float | None) -> None:
-        """Wait until a transfer has ended (see `Transfer.wait`)."""
-
-    def when_done(self, transfer: Transfer, callback: Callable[[], None]) -> None:
-        """Call `callback` at the end of a transfer (see `Transfer.when_done`)."""
-
-
 class Transfer:
     """A message that is being sent or received."""
 
-    owner: Owner
+    owner: Messenger
     """Set when it begins."""
     began: float
     """When it began, by the waking clock."""
@@ -49,7 +42,8 @@ class Transfer:
         self.done = False
         """Whether it has ended: then `error` is set if it failed, and its memory is no longer used."""
         self.error: Exception | None = None
-        self._callbacks: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], None]] = []
+        """The functions to call at the end. Only the messenger adds to them: other callers use `when_done`."""
 
     @property
     def size(self) -> int:
@@ -88,15 +82,6 @@ class Transfer:
         """Record the end. Only the messenger calls this, once, and then calls the callbacks."""
         self.error = error
         self.done = True
-
-    def add_callback(self, callback: Callable[[], None]) -> None:
-        """Add a function to call at the end. For the owner. Other callers use `when_done`."""
-        self._callbacks.append(callback)
-
-    def take_callbacks(self) -> list[Callable[[], None]]:
-        """Return the functions to call, and forget them."""
-        callbacks, self._callbacks = self._callbacks, []
-        return callbacks
 
 
 class Send(Transfer):

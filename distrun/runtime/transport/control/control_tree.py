@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from distrun.runtime.transport.host_layout import HostLayout
+
 FAN_OUT = 8
 """The default number of a leader's children. In simulations, 4 to 12 are about equally good for 32 to 1,250 hosts."""
 MOST_CONNECTIONS = 64
@@ -17,51 +19,38 @@ MOST_CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
-class ControlTree:
+class ControlTree(HostLayout):
     """The place of a rank in the tree. Hosts are numbered as in a heap: host h has the children f*h+1 to f*h+f.
 
-    f is `fan_out`.
+    f is `fan_out`. Rank 0 is the first of host 0.
     """
 
-    hosts: tuple[tuple[int, ...], ...]
-    """The ranks of each host, by the host's number. Rank 0 is the first of host 0."""
-    rank: int
-    """The number of this rank."""
     fan_out: int = FAN_OUT
 
     @cached_property
     def size(self) -> int:
         """The number of ranks."""
-        return sum(map(len, self.hosts))
-
-    @cached_property
-    def _own(self) -> int:
-        return next(host for host, ranks in enumerate(self.hosts) if self.rank in ranks)
+        return sum(map(len, self.ranks))
 
     @property
     def leader(self) -> int:
         """The leader of this rank's host."""
-        return self.hosts[self._own][0]
-
-    @property
-    def local_ranks(self) -> tuple[int, ...]:
-        """The ranks of this rank's host, itself included."""
-        return self.hosts[self._own]
+        return self.local_ranks[0]
 
     @property
     def parent(self) -> int | None:
         """The leader that this rank passes messages for rank 0 to. None if this is rank 0 or not a leader."""
-        if self.rank != self.leader or not self._own:
+        if self.rank != self.leader or not self.own:
             return None
-        return self.hosts[(self._own - 1) // self.fan_out][0]
+        return self.ranks[(self.own - 1) // self.fan_out][0]
 
     @cached_property
     def children(self) -> tuple[int, ...]:
         """The leaders that pass their messages for rank 0 to this rank."""
         if self.rank != self.leader:
             return ()
-        first = self.fan_out * self._own + 1
-        return tuple(ranks[0] for ranks in self.hosts[first : first + self.fan_out])
+        first = self.fan_out * self.own + 1
+        return tuple(ranks[0] for ranks in self.ranks[first : first + self.fan_out])
 
     def subtree(self, leader: int) -> tuple[int, ...]:
         """Return the ranks of the host of `leader` and of all hosts below it, in rising order."""
@@ -69,10 +58,10 @@ class ControlTree:
 
     @cached_property
     def _subtrees(self) -> dict[int, tuple[int, ...]]:
-        below: list[list[int]] = [list(ranks) for ranks in self.hosts]
-        for host in reversed(range(1, len(self.hosts))):
+        below: list[list[int]] = [list(ranks) for ranks in self.ranks]
+        for host in reversed(range(1, len(self.ranks))):
             below[(host - 1) // self.fan_out] += below[host]
-        return {ranks[0]: tuple(sorted(below[host])) for host, ranks in enumerate(self.hosts)}
+        return {ranks[0]: tuple(sorted(below[host])) for host, ranks in enumerate(self.ranks)}
 
     @cached_property
     def _children_of(self) -> dict[int, int]:

@@ -112,10 +112,12 @@ def _gather(world: MPI.Intracomm, own: NDArray[np.uint8], deadline: float, timeo
 def _await(world: MPI.Intracomm, start: Callable[[], list[MPI.Request]], deadline: float) -> list[int]:
     """Start requests of MPI, and wait until all are complete or until `deadline`. Return the indices of incomplete
     ones."""
+    from mpi4py import MPI
+
     try:
         requests = start()
         left = [place for place, request in enumerate(requests) if not request.Test()]
-    except _errors() as error:
+    except MPI.Exception as error:
         abort_at_exit()  # the other ranks are waiting in MPI
         raise BootstrapError(
             f"MPI does not connect rank {world.rank} with the others ({error}): see what it says above; it may have "
@@ -129,21 +131,11 @@ def _await(world: MPI.Intracomm, start: Callable[[], list[MPI.Request]], deadlin
     return left
 
 
-def _errors() -> type[Exception]:
-    from mpi4py import MPI
-
-    return MPI.Exception
-
-
 def _own_endpoint(network: str, keys: KeyPair | None, publics: Sequence[bytes]) -> tuple[bytes, str]:
     """Return rank 0's message to all ranks, and the job key that it has made.
 
     If the job cannot start, the message has a sentence about the reason instead, so that the others need not time out.
-
-    Args:
-        network: see `find`.
-        keys: rank 0's own key pair.
-        publics: the public keys of all ranks, zeros for a rank that has none.
+    `publics` are the public keys of all ranks, zeros for a rank that has none.
     """
     try:
         present = own_interfaces()

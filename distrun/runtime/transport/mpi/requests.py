@@ -7,7 +7,6 @@ peers and by the death of any rank.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from distrun.errors import JobAbortedError, StallError, UsageError
+from distrun.errors import JobAbortedError, UsageError
 from distrun.runtime.operations import waking_clock
-from distrun.runtime.operations.timeouts import FOREVER
+from distrun.runtime.operations.timeouts import FOREVER, WaitTimer
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.mpi.afterwards import Afterwards
@@ -26,8 +25,6 @@ from distrun.runtime.transport.shared_memory.segment import FAILED, STATE
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-log = logging.getLogger("distrun")
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes in one MPI message. Counts have 32 bits in MPI before 4.0, so larger arrays take several messages."""
@@ -94,8 +91,7 @@ class Requests:
         """
         remedy = (
             "start the script with mpirun or srun (srun --mpi=pmix or pmi2), and with the MPI that mpi4py finds, or "
-            "set "
-            f"DISTRUN_BACKEND={instead}"
+            f"set DISTRUN_BACKEND={instead}"
         )
         try:
             world = comm_world(rank, size, remedy)
@@ -107,8 +103,7 @@ class Requests:
         if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             raise UsageError(
                 "DISTRUN_BACKEND=mpi: MPI was initialised without MPI_THREAD_MULTIPLE, and the engine has a thread of "
-                "its own: "
-                f"leave mpi4py.rc.thread_level as it is, or set DISTRUN_BACKEND={instead}"
+                f"its own: leave mpi4py.rc.thread_level as it is, or set DISTRUN_BACKEND={instead}"
             )
         self._local_group = local_group
         self._local_ranks: LocalRanks = local_group
@@ -230,17 +225,9 @@ class Requests:
         return True
 
     def _wait(self, left: list[MPI.Request], waiting_for: Callable[[], str]) -> None:
-        timeouts = self._local_group.timeouts
-        limit = timeouts.timeout or float("inf")
-        next_warning = timeouts.warning or float("inf")
-        started = waking_clock.now()
-        while not self._wait_for_one(left, waiting_for, min(started + limit, started + next_warning)):
-            waited = waking_clock.now() - started
-            if waited >= limit:
-                raise StallError(f"gave up after {waited:.0f} s: {waiting_for()}")
-            if waited >= next_warning:
-                log.warning("waiting for %.0f s: %s", waited, waiting_for())
-                next_warning *= 2
+        timer = WaitTimer(self._local_group.timeouts, waiting_for, None, waking_clock.now)
+        while not self._wait_for_one(left, waiting_for, timer.look(waking_clock.now())):
+            pass
 
     def _wait_for_one(self, left: list[MPI.Request], waiting_for: Callable[[], str], until: float) -> bool:
         """Wait until a request of `left` is complete, or until the time `until`. Return whether all are complete."""
@@ -309,8 +296,7 @@ class Requests:
     def _abandon(self) -> None:
         if self._afterwards is not None:
             self._afterwards.end()
-        _abandoned.append([request for request in self._posted if request])
-        abort_at_exit()
+        keep([request for request in self._posted if request])
 
     def close(self) -> None:
         """Free the communicator if this object owns it. If the job has failed, make sure that this process can end.

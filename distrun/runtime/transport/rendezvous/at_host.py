@@ -15,7 +15,7 @@ import errno
 import logging
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import astuple
 
 from distrun.contract.elastic.interruption import await_readable, check, pause
@@ -24,9 +24,8 @@ from distrun.host import abstract_sockets
 from distrun.host.abstract_sockets import describe_taken, peer_process
 from distrun.host.connections.listener import Listener
 from distrun.runtime.transport.rendezvous.client import Client, Further, nothing_further
-from distrun.runtime.transport.rendezvous.local_connections import connect_locally
+from distrun.runtime.transport.rendezvous.local_connections import LocalListener, connect_locally
 from distrun.runtime.transport.rendezvous.protocol import ERROR_TIMEOUT, Rendezvous, receive_packed, unpack_message
-from distrun.runtime.transport.rendezvous.relay import HostListener
 from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 _PLACE = "relay"
@@ -45,10 +44,10 @@ class HostClient(Client):
         """Become the relay, or connect with it: see `run`. `rendezvous` is that of this host's ranks."""
         address, key = rendezvous.address(_PLACE), rendezvous.key or b""
         seconds, trusted_until = _SHORTEST_PAUSE, time.monotonic() + _LISTEN_TIMEOUT
-        while time.monotonic() < self._deadline:
+        while time.monotonic() < self.deadline:
             if (place := _claim(address)) is not None:
-                with place:
-                    return self.run(allowed, further, HostListener(place, key))
+                with closing(LocalListener(place, key)) as listener:
+                    return self.run(allowed, further, listener)
             try:
                 relay = self._connect_with_relay(address, key)
             except (ConnectionRefusedError, BlockingIOError):  # the name's owner does not listen yet, or never will
@@ -57,46 +56,45 @@ class HostClient(Client):
             except OSError:  # the relay has ended
                 trusted_until = time.monotonic() + _LISTEN_TIMEOUT
             except BootstrapError:
-                check(self._interruption)
+                check(self.interruption)
                 return self._run_without_relay(address, allowed, further)
             else:
                 with relay:
                     return self._await_relay(relay)
-            pause(seconds, self._interruption)
+            pause(seconds, self.interruption)
             seconds = min(_LONGEST_PAUSE, 1.5 * seconds)
         raise BootstrapError(
-            f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: another rank of its host, which "
+            f"rank {self.mine.rank} did not find rank 0 within {self.timeout:g} s: another rank of its host, which "
             "was to connect with rank 0 for both, had not yet; see what that one says"
         )
 
     def _run_without_relay(self, address: bytes, allowed: list[str] | None, further: Further) -> Rendezvous:
         """Connect with rank 0 directly, because a process that is not a rank holds the relay's name."""
         log.warning(
-            "%s; rank %d connects with rank 0 directly", describe_taken(socket.SOCK_STREAM, address), self._mine.rank
+            "%s; rank %d connects with rank 0 directly", describe_taken(socket.SOCK_STREAM, address), self.mine.rank
         )
         return self.run(allowed, further)
 
     def _connect_with_relay(self, address: bytes, key: bytes) -> socket.socket:
-        introduction = {"size": self._size, "member": astuple(self._mine)}
-        return connect_locally(address, key, introduction, self._deadline, self._interruption)
+        introduction = {"size": self.size, "member": astuple(self.mine)}
+        return connect_locally(address, key, introduction, self.deadline, self.interruption)
 
     def _await_relay(self, relay: socket.socket) -> Rendezvous:
         """Receive rank 0's table of members through `relay`."""
         # The relay found rank 0 before it accepted this rank, and knows more about a failure. So it should time out
         # first.
-        until = time.monotonic() + self._timeout + 2 * ERROR_TIMEOUT
+        until = time.monotonic() + self.timeout + 2 * ERROR_TIMEOUT
         with ExitStack() as undo:
             try:
-                await_readable(relay, until, self._interruption)
+                await_readable(relay, until, self.interruption)
                 sockets = _receive_sockets(relay)
                 for each in sockets:
                     undo.enter_context(each)
-                facts = unpack_message(receive_packed(relay, until, self._interruption))
-                packed = receive_packed(relay, until, self._interruption)
+                facts = unpack_message(receive_packed(relay, until, self.interruption))
+                packed = receive_packed(relay, until, self.interruption)
             except TimeoutError:
                 raise BootstrapError(
-                    f"rank {self._mine.rank} met {_name(relay)}, and was not told within {self._timeout:g} s who is "
-                    "there"
+                    f"rank {self.mine.rank} met {_name(relay)}, and was not told within {self.timeout:g} s who is there"
                 ) from None
             except OSError as error:
                 raise BootstrapError(
@@ -104,8 +102,8 @@ class HostClient(Client):
                 ) from None
             host, port = facts["endpoint"]
             table = self._table(packed, (host, port))
-            job_key = self._endpoint.key or bytes.fromhex(facts["key"])
-            is_encrypted = self._endpoint.is_encrypted
+            job_key = self.endpoint.key or bytes.fromhex(facts["key"])
+            is_encrypted = self.endpoint.is_encrypted
             listener = Listener(sockets, job_key, is_encrypted=is_encrypted)
             undo.pop_all()
         return Rendezvous(table.members, table.agreed, {}, {}, listener, job_key, is_encrypted, table.is_relayed)

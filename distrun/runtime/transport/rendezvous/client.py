@@ -3,33 +3,33 @@ host."""
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
+from distrun.contract.elastic.interruption import await_readable, check, stop_descriptors
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
 from distrun.host.connections.listener import Listener, listen_at
 from distrun.host.connections.target import PeerConnection
-from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
+from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import Interface, is_loopback
+from distrun.runtime.transport.rendezvous.local_connections import LocalListener
 from distrun.runtime.transport.rendezvous.protocol import (
     ALARM,
     CONTROL,
     ERROR_TIMEOUT,
     Member,
+    Participant,
     Rendezvous,
-    RendezvousEndpoint,
     receive_packed,
     unpack_message,
 )
-from distrun.runtime.transport.rendezvous.relay import HostListener, Relay
+from distrun.runtime.transport.rendezvous.relay import Relay
 
 Further = Callable[[str], Sequence[Interface]]
 """Returns the interfaces to listen at in addition to the given address."""
@@ -40,35 +40,18 @@ def nothing_further(address: str) -> Sequence[Interface]:
     return ()
 
 
-class Client:
+class Client(Participant):
     """Connects a rank other than rank 0 with rank 0."""
 
-    def __init__(
-        self,
-        size: int,
-        mine: Member,
-        endpoint: RendezvousEndpoint,
-        timeout: float,
-        interruption: Interruption | None = None,
-        keepalive: float = DEAD_HOST_TIMEOUT,
-    ) -> None:
-        self._size = size
-        self._mine = mine
-        self._endpoint = endpoint
-        self._timeout = timeout
-        self._interruption = interruption
-        self._keepalive = keepalive
-        self._deadline = time.monotonic() + timeout
-
     def run(
-        self, allowed: list[str] | None, further: Further = nothing_further, place: HostListener | None = None
+        self, allowed: list[str] | None, further: Further = nothing_further, host_listener: LocalListener | None = None
     ) -> Rendezvous:
         """Connect with rank 0 and wait for the table.
 
         Args:
             allowed: the addresses that may be used. None for all.
             further: returns further interfaces to listen at.
-            place: the listener for other ranks of this host, if this rank is their relay.
+            host_listener: for other ranks of this host, if this rank is their relay.
         """
         with ExitStack() as undo:
             listeners: list[socket.socket] = []
@@ -77,7 +60,7 @@ class Client:
                 """Return this rank's introduction. Its endpoint depends on the local address of `connection`."""
                 while listeners:  # an earlier connection broke
                     listeners.pop().close()
-                sockets, told = _listening(self._mine, connection, allowed, further)
+                sockets, told = _listening(self.mine, connection, allowed, further)
                 listeners.extend(sockets)
                 for listener in listeners:
                     undo.enter_context(listener)
@@ -85,30 +68,30 @@ class Client:
 
             server = self._connect(introduction)
             control = undo.enter_context(server.socket)
-            set_tcp_options(control, self._keepalive)
+            set_tcp_options(control, self.keepalive)
             alarm = self._connect_alarm(server)
             if alarm is not None:
                 undo.enter_context(alarm)
-                set_tcp_options(alarm, self._keepalive)
-            if place is None:
+                set_tcp_options(alarm, self.keepalive)
+            if host_listener is None:
                 table = self._receive_table(server)
             else:
                 with Relay(
-                    place,
+                    host_listener,
                     server,
                     lambda member: _listening(member, server.socket, allowed, further),
-                    tells_key=self._endpoint.key is None,
-                    interruption=self._interruption,
+                    tells_key=self.endpoint.key is None,
+                    interruption=self.interruption,
                 ) as relay:
                     table = self._receive_table(server, relay)
             assert alarm is not None  # rank 0 does not send the table before it has all alarm connections
             control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
-            if table.members[0].host == self._mine.host:
+            if table.members[0].host == self.mine.host:
                 for connections in (control_by_rank, alarm_by_rank):
                     connections.pop(0).close()
-            listener = Listener(listeners, server.key, is_encrypted=self._endpoint.is_encrypted)
+            listener = Listener(listeners, server.key, is_encrypted=self.endpoint.is_encrypted)
             undo.pop_all()
-        is_encrypted = self._endpoint.is_encrypted
+        is_encrypted = self.endpoint.is_encrypted
         return Rendezvous(
             table.members,
             table.agreed,
@@ -121,23 +104,23 @@ class Client:
         )
 
     def _introduction(self, purpose: str, member: Member) -> dict[str, Any]:
-        return {"purpose": purpose, "size": self._size, "member": astuple(member)}
+        return {"purpose": purpose, "size": self.size, "member": astuple(member)}
 
     def _connect(self, introduction: Callable[[socket.socket], dict[str, Any]]) -> PeerConnection:
-        key = self._endpoint.opener or self._endpoint.known_key
+        key = self.endpoint.opener or self.endpoint.known_key
         try:
             return dial(
-                self._endpoint.addresses,
+                self.endpoint.addresses,
                 key,
                 introduction,
-                self._deadline,
-                stop_on=stop_descriptors(self._interruption),
-                is_encrypted=self._endpoint.is_encrypted,
+                self.deadline,
+                stop_on=stop_descriptors(self.interruption),
+                is_encrypted=self.endpoint.is_encrypted,
             )
         except BootstrapError as error:
-            check(self._interruption)
+            check(self.interruption)
             raise BootstrapError(
-                f"rank {self._mine.rank} did not find rank 0 within {self._timeout:g} s: {error}; see whether rank 0 "
+                f"rank {self.mine.rank} did not find rank 0 within {self.timeout:g} s: {error}; see whether rank 0 "
                 "is still starting (raise --start-timeout), has ended, or is to be reached at another address "
                 "(--network); if it does not know the job key, see that all ranks have the same DISTRUN_KEY"
             ) from None
@@ -145,33 +128,34 @@ class Client:
     def _connect_alarm(self, server: PeerConnection) -> socket.socket | None:
         """Return the alarm connection, or None if rank 0 has sent a message before, which can only be its failure."""
         try:
-            introduction = self._introduction(ALARM, self._mine)
-            stop_on = (server.socket.fileno(), *stop_descriptors(self._interruption))
-            is_encrypted = self._endpoint.is_encrypted
+            introduction = self._introduction(ALARM, self.mine)
+            stop_on = (server.socket.fileno(), *stop_descriptors(self.interruption))
+            is_encrypted = self.endpoint.is_encrypted
             return dial(
-                [server.endpoint], server.key, introduction, self._deadline, stop_on=stop_on, is_encrypted=is_encrypted
+                [server.endpoint], server.key, introduction, self.deadline, stop_on=stop_on, is_encrypted=is_encrypted
             ).socket
         except BootstrapError as error:
-            check(self._interruption)
-            if _is_readable(server.socket):
+            check(self.interruption)
+            with suppress(TimeoutError):
+                await_readable(server.socket, 0.0, None)
                 return None
-            raise BootstrapError(f"rank {self._mine.rank} reached rank 0 once and not again: {error}") from None
+            raise BootstrapError(f"rank {self.mine.rank} reached rank 0 once and not again: {error}") from None
 
     def _receive_table(self, server: PeerConnection, relay: Relay | None = None) -> Table:
         """Return rank 0's table, and pass it on by `relay`."""
-        endpoint, rank = format_endpoint(*server.endpoint), self._mine.rank
+        endpoint, rank = format_endpoint(*server.endpoint), self.mine.rank
         # Rank 0 began to wait before this rank found it, and can report which rank is missing. So it should time out
         # first.
-        until = time.monotonic() + self._timeout + ERROR_TIMEOUT
+        until = time.monotonic() + self.timeout + ERROR_TIMEOUT
         with nullcontext() if relay is None else relay.telling_failures():
             if relay is not None:
                 relay.introduce(until)
             try:
-                packed = receive_packed(server.socket, until, self._interruption)
+                packed = receive_packed(server.socket, until, self.interruption)
             except TimeoutError:
                 raise BootstrapError(
                     f"rank {rank} met rank 0 at {endpoint}, but some rank of another host did not come within "
-                    f"{self._timeout:g} s"
+                    f"{self.timeout:g} s"
                 ) from None
             except OSError as error:
                 raise BootstrapError(
@@ -192,8 +176,8 @@ class Client:
         if "error" in message:
             raise BootstrapError(str(message["error"]))
         members = [Member(*row) for row in message["members"]]
-        if [member.rank for member in members] != list(range(self._size)):
-            raise BootstrapError(f"rank 0 told rank {self._mine.rank} of {len(members)} ranks instead of {self._size}")
+        if [member.rank for member in members] != list(range(self.size)):
+            raise BootstrapError(f"rank 0 told rank {self.mine.rank} of {len(members)} ranks instead of {self.size}")
         # Rank 0 can be reached from here at this address, perhaps not at its others. Ranks of its host that have
         # connected over loopback listen at all addresses, so at this one as well.
         address, port = endpoint
@@ -243,9 +227,3 @@ def _own_address(address: str, allowed: list[str] | None) -> str:
     if allowed is None or address in allowed:
         return address
     return min(allowed, key=lambda other: (":" in other) != (":" in address))
-
-
-def _is_readable(connection: socket.socket) -> bool:
-    poll = select.poll()  # select() cannot take descriptors above 1023
-    poll.register(connection, select.POLLIN)
-    return bool(poll.poll(0))

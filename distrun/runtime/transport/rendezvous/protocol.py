@@ -33,6 +33,7 @@ from typing import Any
 from distrun.contract.elastic.interruption import Interruption, await_readable
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections.listener import Listener
+from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT
 from distrun.host.endpoints import LAST_PORT, parse_endpoint
 
 CONTROL, ALARM, DATA = "control", "alarm", "data"
@@ -127,6 +128,24 @@ class Addresses:
     is_encrypted: bool
     keepalive: float
     """Seconds after which a host that does not answer counts as gone. 0 for never."""
+
+
+@dataclass
+class Participant:
+    """A rank in the rendezvous, as the rendezvous begins."""
+
+    size: int
+    """The number of ranks."""
+    mine: Member
+    """This rank, not yet with an address."""
+    endpoint: RendezvousEndpoint
+    timeout: float
+    """Seconds to wait for the slowest rank."""
+    interruption: Interruption | None = None
+    keepalive: float = DEAD_HOST_TIMEOUT
+
+    def __post_init__(self) -> None:
+        self.deadline = time.monotonic() + self.timeout
 
 
 @dataclass

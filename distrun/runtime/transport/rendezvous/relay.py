@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from typing import Any
 
 from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
@@ -21,22 +21,12 @@ from distrun.runtime.transport.rendezvous.local_connections import LocalListener
 from distrun.runtime.transport.rendezvous.protocol import ERROR_TIMEOUT, Member, pack_message, send_message
 
 
-@dataclass(frozen=True)
-class HostListener:
-    """The relay's listening socket for the other ranks of its host."""
-
-    socket: socket.socket
-    """An abstract Unix socket that listens."""
-    key: bytes
-    """The job key, empty if the job has none."""
-
-
 class Relay:
     """Connects the other ranks of this host with rank 0, on the rank that is their relay."""
 
     def __init__(
         self,
-        place: HostListener,
+        listener: LocalListener,
         server: PeerConnection,
         listening: Callable[[Member], tuple[list[socket.socket], Member]],
         tells_key: bool,
@@ -44,13 +34,13 @@ class Relay:
     ) -> None:
         """
         Args:
-            place: the listener for the other ranks.
+            listener: for the other ranks.
             server: the connection with rank 0.
             listening: opens the listening sockets of a member. Returns them, and the member with their endpoints.
             tells_key: whether to send the job key to the other ranks.
             interruption: may end the wait for them.
         """
-        self._listener = LocalListener(place.socket, place.key)
+        self._listener = listener
         self._server = server.socket
         self._facts = {"endpoint": server.endpoint, "key": server.key.hex() if tells_key else ""}
         self._listening = listening
@@ -62,8 +52,7 @@ class Relay:
         return self
 
     def __exit__(self, *_reason: object) -> None:
-        """Close the listener and the connections with the other ranks."""
-        self._listener.close()
+        """Close the connections with the other ranks."""
         for connection, _ in self._others.values():
             connection.close()
 

@@ -8,13 +8,13 @@ import socket
 import time
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
-from distrun.contract.elastic.interruption import Interruption, check, stop_descriptors
+from distrun.contract.elastic.interruption import check, stop_descriptors
 from distrun.errors import BootstrapError
 from distrun.host.connections.listener import Listener, listen
-from distrun.host.connections.tcp_options import DEAD_HOST_TIMEOUT, set_tcp_options
+from distrun.host.connections.tcp_options import set_tcp_options
 from distrun.host.endpoints import format_endpoint
 from distrun.host.interfaces import addresses_on_own_host, own_interfaces
 from distrun.host.ranks import list_ranks
@@ -24,8 +24,8 @@ from distrun.runtime.transport.rendezvous.protocol import (
     ERROR_TIMEOUT,
     Member,
     MessageReader,
+    Participant,
     Rendezvous,
-    RendezvousEndpoint,
     pack_message,
     send_message,
 )
@@ -35,30 +35,18 @@ from distrun.runtime.transport.rendezvous.protocol import (
 _FILES_PER_RANK = 8
 
 
-class Server:
+@dataclass
+class Server(Participant):
     """Connects rank 0 with all other ranks."""
 
-    def __init__(
-        self,
-        size: int,
-        mine: Member,
-        endpoint: RendezvousEndpoint,
-        timeout: float,
-        interruption: Interruption | None = None,
-        keepalive: float = DEAD_HOST_TIMEOUT,
-    ) -> None:
-        self._size = size
-        self._mine = mine
-        self._endpoint = endpoint
-        self._timeout = timeout
-        self._interruption = interruption
-        self._keepalive = keepalive
-        self._deadline = time.monotonic() + timeout
-        self._members: dict[int, Member] = {}
-        self._connections: dict[str, dict[int, socket.socket]] = {CONTROL: {}, ALARM: {}}
-        self._by_fd: dict[int, tuple[str, int]] = {}  # the purpose and the rank of each connection
-        self._readers: dict[int, MessageReader] = {}  # for the control connections, by rank
-        self._told: set[int] = set()  # the ranks that were sent the table, or a part of it
+    _members: dict[int, Member] = field(default_factory=dict)
+    _connections: dict[str, dict[int, socket.socket]] = field(default_factory=lambda: {CONTROL: {}, ALARM: {}})
+    _by_fd: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """The purpose and the rank of each connection."""
+    _readers: dict[int, MessageReader] = field(default_factory=dict)
+    """For the control connections, by rank."""
+    _told: set[int] = field(default_factory=set)
+    """The ranks that were sent the table, or a part of it."""
 
     def run(self, agreed: dict[str, int], allowed: list[str] | None) -> Rendezvous:
         """Wait for all ranks, then send them the table of members.
@@ -67,47 +55,42 @@ class Server:
             agreed: numbers by name that hold for all ranks.
             allowed: the addresses that may be used. None for all.
         """
-        _allow_files(_FILES_PER_RANK * self._size)
+        _allow_files(_FILES_PER_RANK * self.size)
         with ExitStack() as undo:
             undo.callback(self._close_connections)
-            sockets = _listen_at(self._endpoint.addresses, allowed, self._mine.hostname)
+            sockets = _listen_at(self.endpoint.addresses, allowed, self.mine.hostname)
             for opened in sockets:
                 undo.callback(opened.close)
-            greeting, key = self._credentials()
-            listener = Listener(sockets, key, greeting, self._endpoint.is_encrypted)
+            greet = self.endpoint.greeting
+            greeting, key = (b"", self.endpoint.known_key) if greet is None else greet()
+            listener = Listener(sockets, key, greeting, self.endpoint.is_encrypted)
             undo.callback(listener.close)
             address, port = listener.endpoints[0]
-            self._members[0] = replace(self._mine, address=address, port=port)
+            self._members[0] = replace(self.mine, address=address, port=port)
             try:
                 self._await_ranks(listener)
                 self._send_table(agreed)
             except BootstrapError as error:
                 self._tell_failure(str(error))
                 raise
-            members = tuple(self._members[rank] for rank in range(self._size))
+            members = tuple(self._members[rank] for rank in range(self.size))
             self._close_local_connections()
             undo.pop_all()
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
-        is_encrypted, is_relayed = self._endpoint.is_encrypted, self._is_relayed()
+        is_encrypted, is_relayed = self.endpoint.is_encrypted, self._is_relayed()
         return Rendezvous(members, dict(agreed), control, alarms, listener, key, is_encrypted, is_relayed)
-
-    def _credentials(self) -> tuple[bytes, bytes]:
-        """Return the greeting to send to clients, and the job key."""
-        if self._endpoint.greeting is not None:
-            return self._endpoint.greeting()
-        return b"", self._endpoint.known_key
 
     def _await_ranks(self, listener: Listener) -> None:
         with select.epoll() as epoll:
-            for fd in (listener.fileno(), *stop_descriptors(self._interruption)):
+            for fd in (listener.fileno(), *stop_descriptors(self.interruption)):
                 epoll.register(fd, select.EPOLLIN)
             while not self._is_complete():
-                left = self._deadline - time.monotonic()
+                left = self.deadline - time.monotonic()
                 if left <= 0:
                     raise BootstrapError(self._timeout_message(listener))
                 # At most a second, so that the listener drops clients whose handshake takes too long.
                 ready = epoll.poll(min(left, 1.0))
-                check(self._interruption)
+                check(self.interruption)
                 for fd, _ in ready:
                     if fd != listener.fileno():
                         self._hear(*self._by_fd[fd])
@@ -117,7 +100,7 @@ class Server:
 
     def _is_complete(self) -> bool:
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
-        return len(self._members) == self._size and control.keys() == alarms.keys()
+        return len(self._members) == self.size and control.keys() == alarms.keys()
 
     def _register(self, connection: socket.socket, introduction: dict[str, Any]) -> None:
         """Register the rank that has connected and introduced itself."""
@@ -130,7 +113,7 @@ class Server:
                     send_message(connection, {"error": sentence}, ERROR_TIMEOUT)
                 raise BootstrapError(sentence)
             undo.pop_all()
-        set_tcp_options(connection, self._keepalive)  # it may have to wait for the slowest rank for long
+        set_tcp_options(connection, self.keepalive)  # it may have to wait for the slowest rank for long
         self._connections[purpose][member.rank] = connection
         self._by_fd[connection.fileno()] = purpose, member.rank
         if purpose == CONTROL:
@@ -157,13 +140,13 @@ class Server:
 
     def _objection(self, member: Member, size: int, known: Collection[int]) -> str:
         """Return why `member` cannot be registered beside the `known` ranks, or "" if it can."""
-        if size != self._size:
+        if size != self.size:
             return (
-                f"{member} was told of {size} ranks and {self._mine} of {self._size}: "
+                f"{member} was told of {size} ranks and {self.mine} of {self.size}: "
                 "give all of them the same number (WORLD_SIZE, -np)"
             )
-        if not 0 < member.rank < self._size:
-            return f"{member} connected with rank 0 of {self._size}: ranks from 1 to {self._size - 1} are expected"
+        if not 0 < member.rank < self.size:
+            return f"{member} connected with rank 0 of {self.size}: ranks from 1 to {self.size - 1} are expected"
         if member.rank in known:
             first = self._members.get(member.rank, member)
             return (
@@ -181,24 +164,24 @@ class Server:
         control, alarms = self._connections[CONTROL], self._connections[ALARM]
         missing = [
             rank
-            for rank in range(1, self._size)
+            for rank in range(1, self.size)
             if rank not in self._members or (rank in control and rank not in alarms)
         ]
         listening = ", ".join(format_endpoint(*endpoint) for endpoint in listener.endpoints)
         refused = listener.describe_refused()
         return (
-            f"{list_ranks(missing)} of {self._size} did not call init() within {self._timeout:g} s at {listening}"
+            f"{list_ranks(missing)} of {self.size} did not call init() within {self.timeout:g} s at {listening}"
             f"{f' ({refused})' if refused else ''}: see whether they are still starting (raise --start-timeout), "
             "have ended, or cannot reach these addresses (a firewall; choose others with --network)"
         )
 
     def _send_table(self, agreed: dict[str, int]) -> None:
-        table = [astuple(self._members[rank]) for rank in range(self._size)]
+        table = [astuple(self._members[rank]) for rank in range(self.size)]
         message = pack_message({"members": table, "agreed": agreed, "is_relayed": self._is_relayed()})
         for rank, connection in self._connections[CONTROL].items():
             try:
                 self._told.add(rank)
-                connection.settimeout(max(1.0, self._deadline - time.monotonic()))
+                connection.settimeout(max(1.0, self.deadline - time.monotonic()))
                 connection.sendall(message)
                 connection.settimeout(None)
             except OSError as error:
@@ -216,13 +199,13 @@ class Server:
 
     def _is_relayed(self) -> bool:
         """Return whether there are ranks on other hosts that have no connection with rank 0."""
-        here, control = self._mine.host, self._connections[CONTROL]
+        here, control = self.mine.host, self._connections[CONTROL]
         return any(member.host != here and rank not in control for rank, member in self._members.items())
 
     def _close_local_connections(self) -> None:
         """Close the connections with ranks on this host, which use shared memory after the rendezvous."""
         for connections in self._connections.values():
-            for rank in [rank for rank in connections if self._members[rank].host == self._mine.host]:
+            for rank in [rank for rank in connections if self._members[rank].host == self.mine.host]:
                 connections.pop(rank).close()
 
     def _close_connections(self) -> None:

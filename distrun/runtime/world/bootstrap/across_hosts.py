@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -24,8 +26,7 @@ from distrun.runtime.transport.mpi import rendezvous as mpi_rendezvous
 from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.rendezvous.across_hosts import rendezvous_across_hosts
 from distrun.runtime.transport.rendezvous.protocol import Rendezvous, RendezvousEndpoint
-from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts, withdraw
-from distrun.runtime.world.bootstrap.rendezvous_round import endpoint_of_round
+from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts, RendezvousRound, withdraw
 
 _WIRE_DTYPES = ("", *WIRE_DTYPES)  # rank 0 sends the index in this tuple
 
@@ -114,6 +115,30 @@ def _endpoint(facts: Facts) -> RendezvousEndpoint:
         topology, settings = facts.topology, facts.settings
         endpoint = mpi_rendezvous.find(topology.rank, topology.size, settings.network, settings.start_timeout)
     return replace(endpoint_of_round(endpoint, facts.rendezvous_round), is_encrypted=facts.settings.encrypt)
+
+
+def endpoint_of_round(endpoint: RendezvousEndpoint, rendezvous_round: RendezvousRound) -> RendezvousEndpoint:
+    """Return the endpoint with keys that are valid for one round only.
+
+    A rank that is a generation ahead or behind is refused like any process without the key.
+    """
+
+    def derived(key: bytes) -> bytes:
+        return hmac.digest(key, f"generation {rendezvous_round}".encode(), "sha256")
+
+    def greet(make: Callable[[], tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+        greeting, key = make()
+        return greeting, derived(key)
+
+    def find(opener: Callable[[bytes], bytes], greeting: bytes) -> bytes:
+        return derived(opener(greeting))
+
+    return replace(
+        endpoint,
+        key=endpoint.key and derived(endpoint.key),
+        greeting=endpoint.greeting and partial(greet, endpoint.greeting),
+        opener=endpoint.opener and partial(find, endpoint.opener),
+    )
 
 
 def _check(facts: Facts, layout: HostLayout) -> None:

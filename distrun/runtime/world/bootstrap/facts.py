@@ -25,15 +25,25 @@ from distrun.runtime.transport.local_group import LocalGroup
 from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous, rendezvous_within_host
 from distrun.runtime.transport.shared_memory.segment import FAILED
-from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound
-from distrun.runtime.world.devices import Device
-from distrun.runtime.world.devices.cuda import Cuda
+from distrun.runtime.world.devices import Cuda, Device
 from distrun.runtime.world.environments import Environment
 
 if TYPE_CHECKING:
     from distrun.runtime.engine.autotuning.journal import Journal
 
 AnyEngine = ProgressEngine | SingleProcessEngine
+
+
+@dataclass(frozen=True)
+class RendezvousRound:
+    """The number of a rendezvous in the job. Ranks of another round do not find each other, even in the same job and at
+    the same port."""
+
+    generation: int
+    inits: int
+
+    def __str__(self) -> str:
+        return f"{self.generation}.{self.inits}"
 
 
 @dataclass(frozen=True)
@@ -55,10 +65,7 @@ class Facts:
     def join_local_group(self, own: int, ranks: Sequence[int], network: Network | None) -> LocalGroup:
         """Run the rendezvous of the ranks of this host. Returns when all have come.
 
-        Args:
-            own: this rank's position among them.
-            ranks: the ranks of this host, by position.
-            network: the connections with ranks on other hosts. None: there are none.
+        `own` is this rank's position in `ranks`, and `network` has the connections with other hosts, if there are any.
 
         Raises:
             BootstrapError: some did not come within the start timeout, or the wait was interrupted.
@@ -86,12 +93,7 @@ class Facts:
     ) -> ProgressEngine:
         """Start the engine of a rank that is connected with all other ranks.
 
-        Args:
-            local_group: the ranks of this host.
-            groups: execute operations of all ranks and of process sets.
-            threshold: the fusion threshold in bytes.
-            may_offer: whether two ranks may send each other small arrays along with their submissions.
-            tree: the control tree, if there is one.
+        `may_offer`: two ranks may send each other small arrays along with their submissions.
         """
         controller = None
         if self.topology.rank == 0:

@@ -15,9 +15,8 @@ from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.world import devices, environments
 from distrun.runtime.world.bootstrap.across_hosts import connect_across_hosts
-from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts
+from distrun.runtime.world.bootstrap.facts import AnyEngine, Facts, RendezvousRound
 from distrun.runtime.world.bootstrap.one_host import connect_on_one_host
-from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound
 from distrun.runtime.world.devices import Device
 from distrun.runtime.world.environments import Environment
 

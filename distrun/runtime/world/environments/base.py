@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import hashlib
+import socket
 import sys
 from collections.abc import Mapping
 from typing import ClassVar
@@ -79,21 +80,13 @@ class Environment(abc.ABC):
         """
         return None
 
-    def _given_key(self) -> bytes | None:
-        """Return the key that the user has given to all ranks, or None.
-
-        Raises:
-            UsageError: the key is so short that it might be guessed.
-        """
-        return Settings.of(self._environ).key
-
     def _needed_key(self) -> bytes:
         """Return the key that the user has given to all ranks, for a launcher that gives none itself.
 
         Raises:
-            UsageError: the user has given none either.
+            UsageError: the user has given none either, or one so short that it might be guessed.
         """
-        if (key := self._given_key()) is None:
+        if (key := Settings.of(self._environ).key) is None:
             raise UsageError(
                 f"the job has several hosts and {self.name} gives its ranks no secret to know one another by: set "
                 f"{KEY} to the same text on all of them, as from `openssl rand -hex 32`, or start the script with "
@@ -144,8 +137,8 @@ def likely_ports(job: str) -> list[int]:
     ]
 
 
-def even_cross(rank: int, size: int, local_rank: int, local_size: int) -> tuple[int, int]:
-    """Return a provisional (cross_rank, cross_size) for a launcher that gives none, as if all hosts were like this one.
+def even_topology(rank: int, size: int, local_rank: int, local_size: int) -> Topology:
+    """Return a provisional topology for a launcher that tells nothing of other hosts, as if all were like this one.
 
     Ranks are assigned to hosts in blocks (`--map-by slot`: 0 1 | 2 3) or round robin (`--map-by node`: 0 2 | 1 3). A
     single rank cannot always distinguish the two (rank 2 with local rank 0, of three hosts with two ranks each, fits
@@ -153,7 +146,8 @@ def even_cross(rank: int, size: int, local_rank: int, local_size: int) -> tuple[
     ranks. With one host the answer is certain. With several, `init` replaces it by the true one when the ranks are
     connected.
     """
-    local_size = max(local_size, 1)  # a Topology rejects smaller values
-    hosts = -(-size // local_size)
-    is_robin = rank % local_size != local_rank and rank // hosts == local_rank
-    return (rank % hosts if is_robin else rank // local_size), hosts
+    on_each = max(local_size, 1)  # the Topology rejects smaller values
+    hosts = -(-size // on_each)
+    is_robin = rank % on_each != local_rank and rank // hosts == local_rank
+    cross_rank = rank % hosts if is_robin else rank // on_each
+    return Topology(rank, size, local_rank, local_size, cross_rank, hosts, socket.gethostname())

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import Mapping
 
 from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.world.environments.base import Environment, even_cross
+from distrun.runtime.world.environments.base import Environment, even_topology
 
 # The Kubeflow training operator: RANK=1 WORLD_SIZE=4 MASTER_ADDR=job-master-0 MASTER_PORT=23456, nothing local
 # By hand on one host:            RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500
@@ -35,9 +34,7 @@ class EnvUrl(Environment):
 
     def topology(self) -> Topology:
         rank, size = self._number(_RANK), self._number(_SIZE)
-        local_rank, local_size = self._local(rank, size)
-        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
-        return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
+        return even_topology(rank, size, *self._local(rank, size))
 
     def job_name(self) -> str:
         if self._number(_SIZE) == 1:

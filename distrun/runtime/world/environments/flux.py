@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.runtime.world.environments.base import Environment, even_cross
+from distrun.runtime.world.environments.base import Environment, even_topology
 
 # flux run -N2 -n4 gives the third task: FLUX_TASK_RANK=2 FLUX_JOB_SIZE=4 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_NNODES=2
 # FLUX_JOB_ID=fABCdef3 (in F58), and also FLUX_URI and the PMI-1 variables that an MPI library starts with. A batch
@@ -36,8 +36,7 @@ class Flux(Environment):
                 f"Flux started {size} ranks on {hosts} hosts, and does not tell how many are on this one: give "
                 "--tasks-per-node, or start the script with `distrun`"
             )
-        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
-        return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
+        return even_topology(rank, size, local_rank, local_size)
 
     def job_name(self) -> str:
         return f"flux.{self._text(_JOB)}.{socket.gethostname()}"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from distrun.contract.topology import Topology
 from distrun.errors import UsageError
-from distrun.runtime.world.environments.base import Environment, even_cross
+from distrun.runtime.world.environments.base import Environment, even_topology
 
 # mpiexec -hosts a:2,b:1 -n 3 gives rank 1: PMI_RANK=1 PMI_SIZE=3 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 PMI_HOSTNAME=a
 # besides PMI_FD=9, the rank's own connection to the proxy.
@@ -31,10 +30,7 @@ class Hydra(Environment):
         return _RANK in environ and _LOCAL_RANK in environ
 
     def topology(self) -> Topology:
-        rank, size = self._number(_RANK), self._number(_SIZE)
-        local_rank, local_size = self._number(_LOCAL_RANK), self._number(_LOCAL_SIZE)
-        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
-        return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
+        return even_topology(*map(self._number, (_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE)))
 
     def job_name(self) -> str:
         # No variable names the job. Its ranks on a host have the same proxy as ancestor, and no other process does.

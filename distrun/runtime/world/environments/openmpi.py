@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
 from distrun.contract.topology import Topology
-from distrun.runtime.world.environments.base import Environment, even_cross
+from distrun.runtime.world.environments.base import Environment, even_topology
 
 _RANK = "OMPI_COMM_WORLD_RANK"
 _SIZE = "OMPI_COMM_WORLD_SIZE"
@@ -30,11 +29,8 @@ class OpenMpi(Environment):
         return _RANK in environ
 
     def topology(self) -> Topology:
-        rank, size = self._number(_RANK), self._number(_SIZE)
-        local_rank, local_size = self._number(_LOCAL_RANK), self._number(_LOCAL_SIZE)
         # OMPI_COMM_WORLD_NODE_RANK does not help: despite its name it is a local rank, too (across the host's jobs).
-        cross_rank, cross_size = even_cross(rank, size, local_rank, local_size)
-        return Topology(rank, size, local_rank, local_size, cross_rank, cross_size, socket.gethostname())
+        return even_topology(*map(self._number, (_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE)))
 
     def job_name(self) -> str:
         job = self._environ.get(_NAMESPACE) or self._text(_JOBID)

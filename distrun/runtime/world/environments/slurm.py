@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Mapping
 
+from distrun.contract.settings import Settings
 from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.host import munge
@@ -64,7 +65,7 @@ class Slurm(Environment):
         hosts = self._environ.get(_HOSTS) or self._text(_HOSTS_OF_JOB)
         ports = likely_ports(f"{self._text(_JOB)}.{self._text(_STEP)}")
         addresses = tuple((first_host(hosts), port) for port in ports)
-        if (key := self._given_key()) is not None:
+        if (key := Settings.of(self._environ).key) is not None:
             return RendezvousEndpoint(addresses, key)
         if not munge.is_here():
             raise UsageError(

@@ -8,7 +8,6 @@ from distrun.tracing.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, STATES, 
 from distrun.tracing.reader import Event
 
 _SECOND = 1e9
-PREFIX = "distrun/"
 _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER)
 
 
@@ -61,7 +60,7 @@ class Shares:
             found["share_waiting"] = self._asleep / _SECOND / length
         self._began, self._seconds = now, {}
         self._asleep = self._steps = self._samples = 0
-        return {PREFIX + name: value for name, value in found.items()}
+        return {f"distrun/{name}": value for name, value in found.items()}
 
     def _slept(self, begin: int, end: int) -> None:
         asleep = max(0, end - max(begin, self._began))

@@ -6,14 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 from distrun.contract.settings import EVENTS
 from distrun.errors import UsageError
-from distrun.runtime.world.scalars.mlflow import ActiveRun
 from distrun.runtime.world.scalars.shares import Shares
-from distrun.runtime.world.scalars.tensorboard import KerasCallbacks, SummaryWriters
+from distrun.runtime.world.scalars.sinks import ActiveRun, KerasCallbacks, Sink, SummaryWriters
 from distrun.tracing import recording
 from distrun.tracing.reader import RingReader, events
 
@@ -25,24 +23,11 @@ LOOK_EVERY = 1.0
 _writing: Writing | None = None
 
 
-class Sink(Protocol):
-    """A place to write figures."""
-
-    title: str
-
-    def write(self, figures: Mapping[str, float], step: int) -> None:
-        """Write figures, if there is a place for them."""
-
-
 class Writing:
     """Writes figures until it is ended."""
 
     def __init__(self, every: float, is_first: Callable[[], bool]) -> None:
-        """
-        Args:
-            every: the seconds between two writes.
-            is_first: returns whether this is rank 0 at present.
-        """
+        """`every` is the number of seconds between two writes."""
         assert recording.ring is not None
         self._every = every
         self._is_first = is_first
@@ -85,9 +70,6 @@ class Writing:
 
 def begin(every: float, is_first: Callable[[], bool]) -> None:
     """Start writing, unless it was started already.
-
-    Args:
-        every, is_first: see `Writing`.
 
     Raises:
         UsageError: events are not recorded.

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from distrun.host.connections.tcp_info import TcpInfo
 from distrun.runner.protocol.handshake import HostError
 from distrun.tools.doctor.network import packet_sizes
 from distrun.tools.doctor.network.authentication import respond
@@ -36,12 +37,7 @@ def measure(address: str, port: int, key: bytes) -> dict[str, Any]:
 def transfer(address: str, port: int, key: bytes, to_server: int = 0, from_server: int = 0) -> dict[str, Any]:
     """Send and receive, and return the `rate`, `sent` and `lost` of `measure`.
 
-    Args:
-        address: the address of the server, which has been reached before.
-        port: the port of the server.
-        key: the key of this measurement.
-        to_server: the bytes per second to send, or 0 for as fast as it goes.
-        from_server: the bytes per second to receive, likewise.
+    The server has been reached before. `to_server` and `from_server` are bytes per second, or 0 for as fast as it goes.
 
     Raises:
         HostError: the server cannot be reached.
@@ -59,7 +55,8 @@ def largest_packet(address: str, port: int, key: bytes, is_sent: bool) -> dict[s
         HostError: the server cannot be reached.
     """
     with _connect(address, port, key, EXCHANGE, tries=_TRIES) as peer:
-        most, headers = packet_sizes.full_size(peer)
+        info = TcpInfo.of(peer)
+        most, headers = info.largest, info.headers(peer.family)
 
     def passing(sizes: Sequence[int]) -> int:
         with _connect(address, port, key, EXCHANGE, tries=_TRIES) as peer:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from distrun.host.connections.tcp_info import TcpInfo
 from distrun.tools.doctor.network.authentication import read
 
 _MESSAGE = struct.Struct("<II")  # the sizes of the message, this header included, and of its answer
@@ -76,9 +75,3 @@ def serve(peer: socket.socket, timeout: float) -> None:
             return
         read(peer, size - _MESSAGE.size, time.monotonic() + timeout)
         peer.sendall(bytes(answered))
-
-
-def full_size(peer: socket.socket) -> tuple[int, int]:
-    """Return the bytes of data in the largest packet of a connection, and the bytes of its headers."""
-    info = TcpInfo.of(peer)
-    return info.largest, info.headers(peer.family)

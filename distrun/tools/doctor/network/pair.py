@@ -1,10 +1,10 @@
-"""The network between two hosts: their probes connect to each other, and measure both directions."""
+"""The network between the hosts: the probes of each pair connect to each other, and measure both directions."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from distrun.host.endpoints import PORTS
 from distrun.host.interfaces import Interface
 from distrun.runner.planning.networks import Networks
 from distrun.runner.protocol.handshake import HostError
+from distrun.runner.system.fan_out import call_for_each
 from distrun.tools.doctor.network import verdicts
 from distrun.tools.doctor.network.packet_sizes import PacketSizes
 from distrun.tools.doctor.network.transfers import Traffic
@@ -21,6 +22,7 @@ from distrun.tools.doctor.report import LinkReport, Status
 from distrun.tools.doctor.shell_commands import ShellCommands
 from distrun.tools.doctor.verdicts import family
 
+_MAX_ROUNDS = 31  # with more than 32 hosts, each is measured with 31 others
 _MAX_ADDRESSES = 4  # tried per host
 _QUICK = 10.0  # seconds for a question that is answered at once
 _MEASURING = 60.0  # seconds for several measurements, which have deadlines of their own
@@ -46,6 +48,43 @@ class _Attempts:
     """The first address that can be connected to. None = none can."""
     links: tuple[LinkReport, LinkReport] | None = None
     """The links to that host and from it, as measured over that address."""
+
+
+def rounds(count: int, most: int = _MAX_ROUNDS) -> list[list[tuple[int, int]]]:
+    """Return all pairs of `count` hosts in rounds, such that no host is in two pairs of a round.
+
+    This is the circle method of round-robin tournaments: one host stays, the others move by one place from round to
+    round, and with an odd number one of them pauses. In a pair the lower number comes first. Only the first `most`
+    rounds are returned.
+    """
+    places: list[int | None] = [*range(count), *([None] * (count % 2))]
+    found = []
+    for _ in range(min(most, max(0, len(places) - 1))):
+        half = len(places) // 2
+        facing = zip(places[:half], reversed(places[half:]), strict=True)
+        found.append([(min(a, b), max(a, b)) for a, b in facing if a is not None and b is not None])
+        places = [places[0], places[-1], *places[1:-1]]
+    return found
+
+
+def measure_all(ends: Sequence[ProbedHost], network: str) -> tuple[list[LinkReport], list[str]]:
+    """Measure every pair of hosts, but no host in two pairs at once, and return the links, and notes for the user.
+
+    The links are both directions of each pair. `network` is the value of `--network`.
+    """
+    found: dict[tuple[str, str], LinkReport] = {}
+    schedule = rounds(len(ends))
+    for pairs in schedule:
+        measured = call_for_each(
+            lambda pair: measure_pair(ends[pair[0]], ends[pair[1]], network, len(ends)), pairs, "doctor"
+        )
+        found |= {(item.source, item.target): item for items in measured for item in items}
+    order = [end.host for end in ends]
+    links = [found[pair] for pair in ((one, other) for one in order for other in order) if pair in found]
+    notes = []
+    if len(ends) > len(schedule) + 1:
+        notes.append(f"with {len(ends)} hosts, each was measured with {len(schedule)} of the others only")
+    return links, notes
 
 
 def measure_pair(first: ProbedHost, second: ProbedHost, network: str, hosts: int) -> list[LinkReport]:
@@ -88,22 +127,20 @@ class _Pair:
 
     def measure(self, client: ProbedHost, server: ProbedHost) -> _Attempts:
         """Connect one host to the other, measure over the first address that works, and return all attempts."""
-        failed: list[tuple[str, str]] = []
-        for address in self._addresses(server):
-            try:
-                return _Attempts(failed, address, _measure(client, server, address, self._hosts))
-            except HostError as error:
-                failed.append((address, str(error)))
-        return _Attempts(failed)
+        return self._first(server, lambda address: _measure(client, server, address, self._hosts))
 
     def connect(self, client: ProbedHost, server: ProbedHost, has_loss: bool) -> _Attempts:
         """Find out whether one host can connect to the other, and return all attempts."""
+        return self._first(server, lambda address: _connect(client, server, address, has_loss))
+
+    def _first(self, server: ProbedHost, attempt: Callable[[str], tuple[LinkReport, LinkReport] | None]) -> _Attempts:
+        """Call `attempt` with one address of the server after the other, until it raises no HostError."""
         failed: list[tuple[str, str]] = []
         for address in self._addresses(server):
-            trouble = _trouble(client, server, address, has_loss)
-            if trouble is None:
-                return _Attempts(failed, address)
-            failed.append((address, trouble))
+            try:
+                return _Attempts(failed, address, attempt(address))
+            except HostError as error:
+                failed.append((address, str(error)))
         return _Attempts(failed)
 
     def with_closed(self, link: LinkReport, client: ProbedHost, server: ProbedHost, attempts: _Attempts) -> LinkReport:
@@ -117,9 +154,13 @@ class _Pair:
         for address in {family(address): address for address in reversed(shared)}.values():  # the best of each
             if attempts.reached is not None and family(address) == family(attempts.reached):
                 continue
-            trouble = known.get(address) or _trouble(client, server, address, _has_loss(attempts))
-            if trouble is not None:
-                closed.append((address, trouble))
+            try:
+                if address not in known:
+                    _connect(client, server, address, _has_loss(attempts))
+            except HostError as error:
+                known[address] = str(error)
+            if address in known:
+                closed.append((address, known[address]))
         judged = verdicts.with_closed(link, closed)
         if closed and not judged.command:
             judged = replace(judged, command=client.commands.there(f"ping -c 3 {closed[0][0]}"))
@@ -139,14 +180,10 @@ class _Pair:
         return [interface.address for interface in self._networks.of(host.host)[:_MAX_ADDRESSES]]
 
 
-def _trouble(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> str | None:
-    """Return the error when one host connects to an address of the other, or None if it succeeds."""
-    try:
-        with _Listening(server, address) as there:
-            client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
-    except HostError as error:
-        return str(error)
-    return None
+def _connect(client: ProbedHost, server: ProbedHost, address: str, has_loss: bool) -> None:
+    """Connect one host to an address of the other. Raises HostError."""
+    with _Listening(server, address) as there:
+        client.probe.ask("connect", _MEASURING, **there.place, has_loss=has_loss)
 
 
 def _by_hand(client: ProbedHost, server: ProbedHost, address: str) -> str:

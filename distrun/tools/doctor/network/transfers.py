@@ -58,9 +58,7 @@ def ping(peer: socket.socket) -> float | None:
 def pump(peer: socket.socket, pace: int) -> SentPackets:
     """Send until the receiver resets the connection. Return the numbers of packets that were sent and lost.
 
-    Args:
-        peer: a connection. The caller must close it afterwards.
-        pace: bytes per second, or 0 for as fast as it goes.
+    `pace` is bytes per second, or 0 for as fast as it goes. The caller must close the connection afterwards.
     """
     if pace:
         peer.setsockopt(socket.SOL_SOCKET, _MAX_PACING_RATE, pace)

@@ -35,11 +35,9 @@ def link(
     sizes: PacketSizes | None = None,
     interface: str = "",
 ) -> LinkReport:
-    """Judge a measured link in a job, and return it with a status, a text and a remedy.
+    """Judge a measured link in a job of so many hosts, and return it with a status, a text and a remedy.
 
     Args:
-        found: the measurements.
-        hosts: the number of hosts of the job.
         steady: the transfer at a steady pace, if one was made.
         sizes: the packets that pass, if nothing arrived in a transfer and they are certain.
         interface: the name of the source's interface.
@@ -103,9 +101,7 @@ def _nothing_arrives(found: LinkReport, sizes: PacketSizes | None, interface: st
 def with_closed(found: LinkReport, closed: Sequence[tuple[str, str]]) -> LinkReport:
     """Return the report on a link, with a warning about addresses of the target that the source cannot connect to.
 
-    Args:
-        found: the report on a link that was measured over another address.
-        closed: (address of the target, error) of each.
+    The link was measured over another address. `closed` has (address of the target, error) of each.
     """
     if not closed:
         return found
@@ -125,11 +121,9 @@ def with_closed(found: LinkReport, closed: Sequence[tuple[str, str]]) -> LinkRep
 def unreachable(
     source: str, target: str, tried: Sequence[tuple[str, str]], own: Sequence[str], is_one_way: bool = False
 ) -> LinkReport:
-    """Return the report on two hosts that could not connect.
+    """Return the report on a source that could not connect to a target.
 
     Args:
-        source: the host that tried to connect.
-        target: the host that listened.
         tried: (address of the target, error) of each attempt, in order.
         own: the addresses of the source.
         is_one_way: whether the target can connect to the source.

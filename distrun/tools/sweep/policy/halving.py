@@ -10,7 +10,6 @@ given the reports of pruned trials.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 
 class Halving:
@@ -29,13 +28,7 @@ class Halving:
         self._rungs: dict[int, dict[int, float]] = {}  # reports -> trial -> loss
 
     def judge(self, trial: int, reports: int, value: float) -> bool:
-        """Return whether a trial continues.
-
-        Args:
-            trial: the number of the trial.
-            reports: the number of its reports so far.
-            value: the value of the last report. If it is NaN or infinite, the trial ends at once.
-        """
+        """Return whether a trial goes on after so many reports. It ends if the last value is NaN or infinite."""
         if not math.isfinite(value):
             return False
         if not self._is_rung(reports):
@@ -50,11 +43,6 @@ class Halving:
         """Forget a trial that starts again from the beginning."""
         for rung in self._rungs.values():
             rung.pop(trial, None)
-
-    def remember(self, trial: int, values: Iterable[float]) -> None:
-        """Note the reported values of a trial of an earlier run."""
-        for reports, value in enumerate(values, start=1):
-            self.judge(trial, reports, value)
 
     def _is_rung(self, reports: int) -> bool:
         rung = self._first

@@ -1,14 +1,15 @@
-"""The hosts of a sweep: as in an elastic job, and with their free slots."""
+"""The hosts of a sweep: as in an elastic job, and with their free slots, of which trials get some."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from distrun.runner.decisions.elastic import hosts
-from distrun.tools.sweep.policy.placement import Slots
 
 _RETRY = (1.0, 600.0)  # seconds until a host is tried again: the first time, and at most
+Slots = list[tuple[str, int]]
+"""The hosts and slots of ranks, in rank order."""
 
 
 class Hosts(hosts.Hosts):
@@ -57,3 +58,17 @@ class Hosts(hosts.Hosts):
         for host, slot in places:
             if host in self.free:
                 self.free[host].add(slot)
+
+
+def place(free: Mapping[str, Sequence[int]], ranks: int) -> Slots | None:
+    """Return the slots for a trial: on the host that it fills best, or on several hosts if none has room for it.
+
+    None: there are too few. `free` has the free slots of each host.
+    """
+    fitting = [host for host, slots in free.items() if len(slots) >= ranks]
+    if fitting:
+        best = min(fitting, key=lambda host: len(free[host]))
+        return [(best, slot) for slot in sorted(free[best])[:ranks]]
+    emptiest = sorted(free, key=lambda host: -len(free[host]))  # so that the trial is on few hosts
+    places = [(host, slot) for host in emptiest for slot in sorted(free[host])]
+    return places[:ranks] if len(places) >= ranks else None

@@ -13,8 +13,10 @@ from __future__ import annotations
 import itertools
 import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from distrun.contract.elastic.messages import Activated, Report
 from distrun.runner.decisions import events
@@ -29,16 +31,12 @@ from distrun.tools.sweep.policy.actions import (
     StartTrial,
     TrialEnded,
 )
-from distrun.tools.sweep.policy.failures import judge, too_many
 from distrun.tools.sweep.policy.halving import Halving
-from distrun.tools.sweep.policy.hosts import Hosts
-from distrun.tools.sweep.policy.limits import Limits
-from distrun.tools.sweep.policy.placement import Slots, place
+from distrun.tools.sweep.policy.hosts import Hosts, Slots, place
 from distrun.tools.sweep.policy.running import Running, end_ranks
 from distrun.tools.sweep.policy.spares import Spares
-from distrun.tools.sweep.policy.trials import Member, State, Trial
-from distrun.tools.sweep.policy.upcoming import Upcoming
-from distrun.tools.sweep.search.source import Source
+from distrun.tools.sweep.policy.trials import Member, State, Trial, judge, too_many
+from distrun.tools.sweep.policy.upcoming import Source, Upcoming
 
 _LEAVE_TIMEOUT = 5.0  # seconds that agents have to leave when everything below them has been killed
 _ATTEMPTS = 3  # to run a trial whose hosts are lost
@@ -46,6 +44,22 @@ _NOT_PRUNED = (
     "trial {} has ended without a call of distrun.report, so --prune could not end it early: what is printed does not "
     "count for that"
 )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The user's options that the decisions depend on."""
+
+    ranks: int
+    """The number of ranks of each trial."""
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL."""
+    start_timeout: float = 60.0
+    """Seconds that a sweep waits when too few hosts are left for a trial."""
+    max_failures: int | None = None
+    """The number of failed trials that the sweep survives. None = any, unless the first three all fail alike."""
+    spares: int = 0
+    """The number of processes on each host that wait for the next trial."""
 
 
 class Phase(Enum):
@@ -68,14 +82,7 @@ class Policy:
         halving: Halving | None = None,
         earlier: Sequence[Trial] = (),
     ) -> None:
-        """
-        Args:
-            slots: the slots of each host.
-            limits: the user's options.
-            source: chooses the values of trials.
-            halving: prunes trials. None: no trial is pruned.
-            earlier: the trials that an earlier run of the sweep has finished.
-        """
+        """Args: the slots of each host, and the rest as in `SweepPlan`."""
         self.phase = Phase.RUNNING
         self._upcoming = Upcoming(source, earlier)
         self.trials: Mapping[int, Trial] = self._upcoming.trials
@@ -89,7 +96,7 @@ class Policy:
         self._halving = halving
         self._hosts = Hosts(slots)
         self._agents: set[str] = set()
-        self._processes = itertools.count()
+        self._new_process: Callable[[], int] = partial(next, itertools.count())
         self._spares = Spares(limits.spares, self._new_process)
         self._running = Running(limits.grace, halving)
         self._stranded_at: float | None = None
@@ -248,7 +255,7 @@ class Policy:
                 return done
             trial.failure = Failure(None, 1, f"was started {trial.attempts} times, and a host was lost each time")
         judge(trial, self._source.needs_values)
-        self._source.tell(trial.result)
+        self._source.tell(trial)
         self._ended += 1
         if not trial.lost:
             for host in trial.hosts:
@@ -302,9 +309,6 @@ class Policy:
         self._running.add(trial)
         self._spares.trial_began(hosts, now)
         return StartTrial(trial)
-
-    def _new_process(self) -> int:
-        return next(self._processes)
 
     # --- the end
 

@@ -19,11 +19,7 @@ class Running:
     """The running trials, also by the processes of their ranks."""
 
     def __init__(self, grace: float, halving: Halving | None) -> None:
-        """
-        Args:
-            grace: seconds between SIGTERM and SIGKILL.
-            halving: prunes trials. None: no trial is pruned.
-        """
+        """Args: the seconds between SIGTERM and SIGKILL, and what prunes trials (None: no trial is pruned)."""
         self._grace = grace
         self._halving = halving
         self._trials: dict[int, Trial] = {}
@@ -93,11 +89,7 @@ class Running:
     ) -> list[Action]:
         """Return the actions that the end of a rank leads to, on the other ranks of its trial.
 
-        Args:
-            trial, member: the rank.
-            failure: its failure. None: it has not failed.
-            lost_peer: whether it merely lost a peer.
-            now: the time.
+        `failure` is None if it has not failed. `lost_peer` says whether it merely lost a peer.
         """
         actions: list[Action] = []
         if failure is not None:

@@ -1,13 +1,20 @@
-"""A trial: the values that it tries, its ranks while it runs, its reports, and how it ended."""
+"""A trial: the values that it tries, its ranks while it runs, its reports, how it ended, and whether it has failed."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from distrun.runner.decisions.failure import Failure
-from distrun.tools.sweep.search.source import Result, Values
+from distrun.tools.sweep.space.ranges import Values
+
+_SAME_FAILURES = 3  # trials: if the first ones to end all fail alike, the command is wrong
+_NO_VALUE = (
+    "reported no value: call distrun.report(value) in the script, or name what it prints by --metric, as in --metric "
+    "loss for loss=0.123"
+)
 
 
 class State(Enum):
@@ -77,6 +84,12 @@ class Trial:
         return self.reports[-1][1] if self.reports else self.printed
 
     @property
+    def outcome(self) -> float | None:
+        """The value, if the trial is complete and did not diverge."""
+        value = self.value if self.state is State.COMPLETE else None
+        return value if value is not None and math.isfinite(value) else None
+
+    @property
     def step(self) -> float | None:
         """The step of the last report. None: there is none."""
         return self.reports[-1][0] if self.reports else None
@@ -85,12 +98,6 @@ class Trial:
     def hosts(self) -> list[str]:
         """The hosts of its ranks."""
         return list(dict.fromkeys(member.host for member in self.members))
-
-    @property
-    def result(self) -> Result:
-        """The result for the source of trials."""
-        value = None if self.state is State.FAILED else self.value
-        return Result(self.number, self.values, value, self.state is State.PRUNED, tuple(self.reports))
 
     def begin(self, members: tuple[Member, ...], now: float) -> None:
         """Note that it begins, perhaps again."""
@@ -111,6 +118,32 @@ class Trial:
             self.failure, self.is_consequence = failure, is_consequence
 
 
-def finished(trials: Iterable[Trial]) -> list[Trial]:
-    """Return the trials that are not run again when a sweep is resumed. Failed ones are, since they may succeed now."""
-    return [trial for trial in trials if trial.state in (State.COMPLETE, State.PRUNED)]
+def judge(trial: Trial, needs_value: bool) -> None:
+    """Set the final state of a trial without ranks and, if it has failed, its failure.
+
+    With `needs_value`, a trial without a value has failed.
+    """
+    if trial.is_pruned:
+        trial.state, trial.failure = State.PRUNED, None
+        return
+    if trial.failure is None and needs_value and trial.value is None:
+        trial.failure = Failure(None, 1, _NO_VALUE)
+    trial.state = State.COMPLETE if trial.failure is None else State.FAILED
+
+
+def too_many(trials: Iterable[Trial], ended: int, most: int | None) -> str | None:
+    """Return why a sweep ends early because of failures. None: it does not.
+
+    `ended` trials have ended in this run, and the user allows `most` failed ones (None: any, unless the first few all
+    fail alike).
+    """
+    failed = [trial for trial in trials if trial.state is State.FAILED]
+    if most is not None:
+        return f"{len(failed)} trials have failed" if len(failed) > most else None
+    kinds = {trial.failure.what for trial in failed if trial.failure is not None}
+    if ended == len(failed) >= _SAME_FAILURES and len(kinds) == 1:
+        return (
+            f"the first {len(failed)} trials have all failed alike, so the others would too; --max-failures N goes on "
+            "in spite of N failures"
+        )
+    return None

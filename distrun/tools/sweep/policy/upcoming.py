@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.search.source import Source
+from distrun.tools.sweep.space.ranges import Values
+
+
+class Source(Protocol):
+    """Chooses the values of trials."""
+
+    needs_values: bool
+    """Whether a trial without a value is useless to this source."""
+    total: int | None
+    """The total number of trials, including an earlier run's. None = no end."""
+
+    def ask(self, number: int) -> Values | None:
+        """Return the values for trial `number`, or None if there are none left."""
+
+    def tell(self, trial: Trial) -> None:
+        """Note the end of a trial."""
 
 
 class Upcoming:
     """Returns one trial after another, and keeps all of them."""
 
     def __init__(self, source: Source, earlier: Sequence[Trial]) -> None:
-        """
-        Args:
-            source: chooses what trials try.
-            earlier: the trials that an earlier run of the sweep has finished.
-        """
+        """Args: what chooses the values of trials, and the trials that an earlier run of the sweep has finished."""
         self.trials: dict[int, Trial] = {trial.number: trial for trial in earlier}
         """All trials so far, by number."""
         self._source = source

@@ -2,6 +2,5 @@
 
 `record` writes `sweep.json` and `trials.jsonl`, which are read to resume a sweep. `ranking` ranks trials, or groups of
 trials that differ only in the seed. `table` shows a running sweep in a terminal, and `sentences` describe it without
-one. `ending` writes the rest at the end: `best` writes `best.json`, and `study` writes `study.db`, which
-`optuna-dashboard` shows.
+one. `ending` writes the rest at the end: `best.json`, and by `study` a `study.db`, which `optuna-dashboard` shows.
 """

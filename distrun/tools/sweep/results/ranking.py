@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import SEED
+from distrun.tools.sweep.space.ranges import Values
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,7 @@ class Group:
     @property
     def complete(self) -> list[float]:
         """The results of the complete trials that did not diverge."""
-        found = [trial.value for trial in self.trials if trial.state is State.COMPLETE]
-        return [value for value in found if value is not None and math.isfinite(value)]
+        return [value for trial in self.trials if (value := trial.outcome) is not None]
 
     @property
     def mean(self) -> float | None:
@@ -52,11 +51,7 @@ def ranked(trials: Iterable[Trial], minimizes: bool) -> list[Trial]:
 def best(trials: Iterable[Trial], minimizes: bool) -> Trial | None:
     """Return the best complete trial, or None if none has a finite value."""
     sign = 1 if minimizes else -1
-    found = (
-        (sign * trial.value, trial.number, trial)
-        for trial in trials
-        if trial.state is State.COMPLETE and trial.value is not None and math.isfinite(trial.value)
-    )
+    found = ((sign * value, trial.number, trial) for trial in trials if (value := trial.outcome) is not None)
     return min(found, default=(None, None, None))[2]
 
 

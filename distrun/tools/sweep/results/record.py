@@ -20,9 +20,8 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.tools.sweep.policy.trials import State, Trial
-from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import Template
-from distrun.tools.sweep.space.ranges import parse_range
+from distrun.tools.sweep.space.ranges import Values, parse_range
 
 _HEADER, _TRIALS = "sweep.json", "trials.jsonl"
 _VERSION = 1
@@ -90,7 +89,7 @@ class Record:
         try:
             self._lock()
             write_whole(folder / _HEADER, json.dumps(asdict(header), indent=2) + "\n")
-            if _is_torn(folder / _TRIALS):
+            if (folder / _TRIALS).read_bytes()[-1:] not in (b"", b"\n"):  # its launcher was killed, or the disk full
                 self._file.write(b"\n")
         except OSError as error:
             self._file.close()
@@ -163,16 +162,18 @@ class Earlier:
     """All trials. Trials that were running are waiting again."""
 
     @property
+    def finished(self) -> list[Trial]:
+        """The trials that are not run again. Failed ones are, since they may succeed now."""
+        return [trial for trial in self.trials if trial.state in (State.COMPLETE, State.PRUNED)]
+
+    @property
     def unfinished(self) -> list[Values]:
         """The values of the trials that must run again."""
         return [trial.values for trial in self.trials if trial.state in (State.WAITING, State.FAILED)]
 
 
 def read(path: str) -> Earlier:
-    """Read the record of an earlier run.
-
-    Args:
-        path: the folder of the record, or any file in it.
+    """Read the record of an earlier run, given its folder, or any file in it.
 
     Raises:
         UsageError: there is no record, or it cannot be read.
@@ -191,9 +192,7 @@ def read(path: str) -> Earlier:
             f"--resume {path!r} is no sweep that can be resumed ({reason}): give the directory that its --output "
             "named, with sweep.json and trials.jsonl"
         ) from None
-    trials: dict[int, Trial] = {}
-    for trial in _trials(lines):
-        trials[trial.number] = trial
+    trials = {trial.number: trial for trial in _trials(lines)}  # the last line about each
     return Earlier(folder, header, list(trials.values()))
 
 
@@ -221,16 +220,6 @@ def _not_writable(folder: Path, error: OSError) -> UsageError:
         f"--output {str(folder)!r} cannot be written: {error.strerror}; give a directory you may write, with room on "
         "its disk"
     )
-
-
-def _is_torn(path: Path) -> bool:
-    """Whether a file ends in the middle of a line, because its launcher was killed or the disk was full."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 1))
-        return file.read() not in (b"", b"\n")
 
 
 def _trials(lines: list[str]) -> Iterator[Trial]:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.results.ranking import best, groups
-from distrun.tools.sweep.search.source import Values
 from distrun.tools.sweep.space.command_line import SEED
-from distrun.tools.sweep.space.ranges import shown
+from distrun.tools.sweep.space.ranges import Values, shown
 
 _ORDER = (State.COMPLETE, State.PRUNED, State.FAILED, State.RUNNING, State.WAITING)
 _MOST_GROUPS = 20  # listed at the end of a sweep: groups of trials that differ only in the seed

@@ -22,12 +22,6 @@ def write_study(path: Path, trials: Sequence[Trial], template: Template, minimiz
     `optuna.load_study(study_name="sweep", storage=JournalStorage(JournalFileBackend(path)))` reads it, and so does
     `optuna-dashboard`.
 
-    Args:
-        path: the file.
-        trials: all trials.
-        template: the command with its parameters.
-        minimizes: whether small values are good.
-
     Returns:
         Whether it was written. Without Optuna, which grids and seeds do not need, it is not.
 
@@ -71,9 +65,7 @@ def _copy(trial: Trial, template: Template, spaces: Mapping[str, Any]) -> Any:
         "command": template.command(trial.values),
         "story": trial.failure_text,
     }
-    copy = optuna_trials.frozen(
-        trial.result, spaces, {name: value for name, value in said.items() if value not in (None, "")}
-    )
+    copy = optuna_trials.frozen(trial, spaces, {name: value for name, value in said.items() if value not in (None, "")})
     ran = timedelta(seconds=trial.seconds)
     if trial.began:  # it ran in this process: trials from the record have no dates
         copy.datetime_start = datetime.now() - timedelta(seconds=time.monotonic() - trial.began)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.results.ranking import ranked
@@ -20,10 +20,10 @@ _MOST_PART = 0.6  # of the terminal's height: the most that the table takes
 _COLOURS = {State.COMPLETE: "green", State.RUNNING: "cyan", State.PRUNED: "yellow", State.FAILED: "red"}
 
 
-class View(Protocol):
-    """A way to show a sweep."""
+class View:
+    """A way to show a sweep: this one, that of `--quiet`, shows nothing."""
 
-    due: float
+    due = float("inf")
     """The time for the next call of `see`, if nothing happens before."""
 
     def see(self, trials: Mapping[int, Trial], now: float) -> None:
@@ -36,22 +36,7 @@ class View(Protocol):
         """Remove the view from the terminal."""
 
 
-class Quiet:
-    """The view of `--quiet`."""
-
-    due = float("inf")
-
-    def see(self, trials: Mapping[int, Trial], now: float) -> None:
-        """Show nothing."""
-
-    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Report nothing."""
-
-    def end(self) -> None:
-        """Do nothing: no view was shown."""
-
-
-class PlainTable:
+class PlainTable(View):
     """The view without a terminal: a line for each trial that ends, and one every 30 s."""
 
     def __init__(self, say: Callable[[str], None], minimizes: bool, total: int | None, now: float) -> None:
@@ -71,11 +56,8 @@ class PlainTable:
         """Print a sentence about a trial that has ended."""
         self._say(ended(trial, self._minimizes, trials.values()))
 
-    def end(self) -> None:
-        """Do nothing: lines stay."""
 
-
-class Screen:
+class Screen(View):
     """The view in a terminal: a table, best first."""
 
     def __init__(self, panel: Panel, minimizes: bool, total: int | None, now: float) -> None:
@@ -92,23 +74,13 @@ class Screen:
             title = f"{len(trials)}{self._of} trials: {counts(trials.values())}"
             self._panel.show(lines(ranked(trials.values(), self._minimizes), title, *self._panel.size, now))
 
-    def ended(self, trial: Trial, trials: Mapping[int, Trial]) -> None:
-        """Do nothing: the table shows it."""
-
     def end(self) -> None:
         """Remove the table."""
         self._panel.show(())
 
 
 def lines(trials: Sequence[Trial], title: str, columns: int, rows: int, now: float) -> list[str]:
-    """Return the lines of the table, with their colours.
-
-    Args:
-        trials: all trials, best first.
-        title: the line above them.
-        columns, rows: the size of the terminal.
-        now: the time.
-    """
+    """Return the lines of the table of trials, best first, with their colours, for a terminal of this size."""
     from io import StringIO
 
     from rich import box

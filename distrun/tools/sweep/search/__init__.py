@@ -1,5 +1,5 @@
 """The sources of trials: they choose the values of the parameters for the next trial.
 
-`source` is the interface. `listed` is the source for grids and seeds, and `optuna_search` learns from the earlier
-trials, by Optuna. `optuna_trials` converts ranges and trials to Optuna's forms.
+`policy.upcoming` has the interface. `listed` is the source for grids and seeds, and `optuna_search` learns from the
+earlier trials, by Optuna. `optuna_trials` converts ranges and trials to Optuna's forms.
 """

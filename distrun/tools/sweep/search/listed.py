@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from distrun.errors import UsageError
-from distrun.tools.sweep.search.source import Result, Values
-from distrun.tools.sweep.space.ranges import Range, Value
+from distrun.tools.sweep.policy.trials import Trial
+from distrun.tools.sweep.space.ranges import Range, Value, Values
 
 _MOST = 1 << 20  # trials of a grid
 
@@ -20,11 +20,7 @@ class Listed:
     needs_values = False
 
     def __init__(self, points: Iterable[Values], finished: Collection[Values] = ()) -> None:
-        """
-        Args:
-            points: the values of all trials, in order.
-            finished: the values of trials of an earlier run that need not run again.
-        """
+        """Args: the values of all trials, in order, and those of an earlier run's trials that need not run again."""
         left = list(points)
         self.total: int | None = len(left)
         done = Counter(_key(values) for values in finished)
@@ -39,7 +35,7 @@ class Listed:
         """Return the values of the next trial."""
         return self._left.popleft() if self._left else None
 
-    def tell(self, result: Result) -> None:
+    def tell(self, trial: Trial) -> None:
         """Note nothing: the order is fixed."""
 
 

@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from distrun.errors import UsageError
+from distrun.tools.sweep.policy.trials import Trial
 from distrun.tools.sweep.search import optuna_trials
-from distrun.tools.sweep.search.source import Result, Values
-from distrun.tools.sweep.space.ranges import Range
+from distrun.tools.sweep.space.ranges import Range, Values
 
 
 class OptunaSearch:
@@ -28,7 +28,7 @@ class OptunaSearch:
         total: int | None,
         minimizes: bool,
         seed: int | None = None,
-        finished: Iterable[Result] = (),
+        finished: Iterable[Trial] = (),
         again: Iterable[Values] = (),
     ) -> None:
         """
@@ -53,8 +53,8 @@ class OptunaSearch:
         self._study = optuna.create_study(direction=direction, sampler=sampler)
         self._running: dict[int, Any] = {}
         self._asked = 0
-        for result in finished:
-            self._study.add_trial(optuna_trials.frozen(result, self._distributions, {}))
+        for trial in finished:
+            self._study.add_trial(optuna_trials.frozen(trial, self._distributions, {}))
             self._asked += 1
         for values in again:
             self._study.enqueue_trial(dict(values))
@@ -67,12 +67,12 @@ class OptunaSearch:
         trial = self._running[number] = self._study.ask(self._distributions)
         return dict(trial.params)
 
-    def tell(self, result: Result) -> None:
+    def tell(self, trial: Trial) -> None:
         """Note the end of a trial."""
-        trial = self._running.pop(result.number)
-        for number, value in optuna_trials.kept_reports(result).items():
-            trial.report(value, number)
-        self._study.tell(trial, *optuna_trials.ending(result))
+        asked = self._running.pop(trial.number)
+        for number, value in optuna_trials.kept_reports(trial).items():
+            asked.report(value, number)
+        self._study.tell(asked, *optuna_trials.ending(trial))
 
 
 def _import_optuna() -> ModuleType:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from distrun.tools.sweep.search.source import Result
+from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.space.ranges import Choices, Integers, Range
 
 _MOST_REPORTS = 1000  # of a trial that are passed to Optuna, which copies all of them with each report
@@ -17,42 +17,37 @@ def distributions(parameters: Mapping[str, Range]) -> dict[str, Any]:
     return {name: _distribution(values) for name, values in parameters.items()}
 
 
-def ending(result: Result) -> tuple[float | None, Any]:
+def ending(trial: Trial) -> tuple[float | None, Any]:
     """Return the value and the state of a trial. One that diverged counts as pruned, so as worse than all others."""
     from optuna.trial import TrialState
 
-    if result.is_pruned or (result.value is not None and not result.is_finite):
+    value = None if trial.state is State.FAILED else trial.value
+    if trial.state is State.PRUNED or (value is not None and not math.isfinite(value)):
         return None, TrialState.PRUNED
-    return (None, TrialState.FAIL) if result.value is None else (result.value, TrialState.COMPLETE)
+    return value, TrialState.FAIL if value is None else TrialState.COMPLETE
 
 
-def frozen(result: Result, spaces: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """Return a trial that has ended, for a study.
-
-    Args:
-        result: the end of the trial.
-        spaces: the distributions of its parameters.
-        attributes: other facts about it, by name.
-    """
+def frozen(trial: Trial, spaces: Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
+    """Return a trial that has ended, for a study, with the distributions of its parameters and other facts by name."""
     import optuna
 
-    value, state = ending(result)
-    finite = kept_reports(result)
+    value, state = ending(trial)
+    finite = kept_reports(trial)
     if state is optuna.trial.TrialState.PRUNED and finite:
         value = list(finite.values())[-1]
     return optuna.create_trial(
         state=state,
         value=value,
-        params=dict(result.values),
+        params=dict(trial.values),
         distributions=dict(spaces),
         intermediate_values=finite,
         user_attrs=dict(attributes),
     )
 
 
-def kept_reports(result: Result) -> dict[int, float]:
+def kept_reports(trial: Trial) -> dict[int, float]:
     """Return the finite values that a trial reported, by number. If there are very many: a sample, and the last."""
-    finite = [(number, value) for number, (_, value) in enumerate(result.reports) if math.isfinite(value)]
+    finite = [(number, value) for number, (_, value) in enumerate(trial.reports) if math.isfinite(value)]
     return dict(finite[:: 1 + len(finite) // _MOST_REPORTS] + finite[-1:])
 
 

@@ -18,9 +18,7 @@ _SUSPECT = ("environ", "putenv", "set_start_method")
 def first_imports(program: Sequence[str], wdir: str) -> list[str]:
     """Return the modules that a Python program imports first. Its own files are followed, but not returned.
 
-    Args:
-        program: `script.py args`, `-m module args` or `-c code args`.
-        wdir: the directory that it runs in.
+    The program is `script.py args`, `-m module args` or `-c code args`, and runs in the directory `wdir`.
     """
     if program[0] == "-c":
         return list(dict.fromkeys(_Imports(wdir).of_source(program[1])))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
 
 Value = int | float | str
 """A value of a parameter. Choices stay as they are written."""
+
+Values = Mapping[str, Value]
+"""The values of a trial's parameters, by name."""
 
 _ALLOWED = "allowed are LOW..HIGH, log:LOW..HIGH, LOW..HIGH/STEP and choices A|B|C"
 _MOST = 1 << 20  # values of a range with steps
@@ -72,11 +75,7 @@ Range = Choices | Integers | Floats
 
 
 def parse_range(name: str, text: str) -> Range:
-    """Return the range that a text such as `log:1e-4..1e-1` describes.
-
-    Args:
-        name: the parameter, for errors.
-        text: the text.
+    """Return the range of parameter `name` that a text such as `log:1e-4..1e-1` describes.
 
     Raises:
         UsageError: the text is not a range.

@@ -81,32 +81,4 @@ for multiplier in (0.5, 3.0):
         weights, before = weights + velocity, rate
     assert np.allclose(found, weights), (multiplier, found, weights)
 
-# Passes: the gradients of several batches are added up, or averaged, and then reduced.
-for op in (tf_hvd.Average, tf_hvd.Sum):
-    for is_average in (False, True):
-        options = {"op": op, "backward_passes_per_step": 2, "average_aggregated_gradients": is_average}
-        _, _, found = fit(rate=0.01, **options)
-        weights = np.ones(2)
-        for _ in range(len(MOMENTS) // 2):
-            weights = weights - 0.01 * gradient(weights, op) * (1 if is_average else 2)
-        assert np.allclose(found, weights), (options, found, weights)
-
-# Gradients: the average or the sum over the ranks, divided before and after adding up, local ones by the ranks.
-for op in (tf_hvd.Average, tf_hvd.Sum):
-    for factor in (1.0, 2.0) if op == tf_hvd.Average else (1.0,):
-        for is_scaled in (True, False):
-            shared, own = tf.Variable([1.0]), tf.Variable([2.0])
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_sum((2.0 + 2 * RANK) * (shared + own))
-            tape = tf_hvd.DistributedGradientTape(
-                tape, op=op, gradient_predivide_factor=factor, scale_local_gradients=is_scaled
-            )
-            tape.register_local_source(own)
-            found = [gradient.numpy().tolist() for gradient in tape.gradient(loss, [shared, own])]
-            total = sum(2.0 + 2 * rank for rank in range(SIZE))
-            expected = [
-                [total / (SIZE if op == tf_hvd.Average else 1)],
-                [(2.0 + 2 * RANK) / (SIZE if is_scaled else 1)],
-            ]
-            assert np.allclose(found, expected), (op, factor, found)
 print("all as computed")

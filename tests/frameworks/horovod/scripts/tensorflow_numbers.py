@@ -105,32 +105,4 @@ for op in (hvd.Average, hvd.Sum):
             assert same(table, 1 - sums * np.float32(0.5)), options
             assert same(bias, 1 - biases * np.float32(0.5)), options
 
-# Several passes: gradients are added up, or averaged, and reduced in the last of them.
-for is_average in (False, True):
-    variable = tf.Variable([1.0])
-    optimizer = hvd.DistributedOptimizer(
-        tf.compat.v1.train.GradientDescentOptimizer(0.5),
-        backward_passes_per_step=2,
-        average_aggregated_gradients=is_average,
-    )
-    for step in range(2):
-        optimizer.minimize(lambda: tf.reduce_sum(variable) * (RANK + 1.0 + step), var_list=[variable])  # noqa: B023
-    total = sum((rank + 1) + (rank + 2) for rank in range(SIZE)) / SIZE / (2 if is_average else 1)
-    assert same(variable, np.array([1 - 0.5 * total], "f")), is_average
-
-# Compressors: floating-point tensors in half precision; nothing is rounded within a host.
-half, context = hvd.Compression.fp16.compress(tf.constant([0.1, 3.3]))
-assert same(half, np.array([0.1, 3.3], np.float16))
-assert same(hvd.Compression.fp16.decompress(half, context), np.array([0.1, 3.3], np.float16).astype("f"))
-found = hvd.allreduce(tf.constant([0.1, 3.3]) * (RANK + 1.0), compression=hvd.Compression.fp16, op=hvd.Sum)
-assert same(found, np.array([0.1, 3.3], "f") * np.float32(sum(range(1, SIZE + 1))))
-
-# SyncBatchNormalization, where ranks have equally many rows: the mean and the variance of all of them.
-rows = [np.random.default_rng(rank).normal(3, 2, size=(4, 3)).astype("f") for rank in range(SIZE)]
-layer = hvd.SyncBatchNormalization(momentum=0.9, epsilon=1e-3)
-result = layer(tf.constant(rows[RANK]), training=True)
-mean, variance = np.concatenate(rows).mean(0), np.concatenate(rows).var(0)
-assert np.allclose(result, (rows[RANK] - mean) / np.sqrt(variance + 1e-3), 1e-4, 1e-4)
-assert np.allclose(layer.moving_mean, 0.1 * mean, 1e-4)
-assert np.allclose(layer.moving_variance, 0.9 + 0.1 * variance, 1e-4)
 print("all as computed")

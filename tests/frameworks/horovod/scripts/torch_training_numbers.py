@@ -156,49 +156,6 @@ for op, divisor in ((hvd.Sum, 1), (hvd.Average, SIZE)):
         halves = torch.stack([each.half().float() for each in given]).sum(0) / divisor  # each rank is a host
         assert torch.allclose(found, halves, rtol=2**-11, atol=0)
 
-# SyncBatchNorm: outputs, gradients and statistics of torch's BatchNorm on the batches of all ranks put together.
-for momentum in (0.1, None):
-    torch.manual_seed(3)
-    starts = [sum(range(2, 2 + rank)) for rank in range(SIZE + 1)]  # ranks have 2, 3, ... rows
-    whole, plain = (
-        torch.randn(starts[-1], 4, 3, 3).double() * 2 + 5,
-        torch.nn.BatchNorm2d(4, momentum=momentum).double(),
-    )
-    with torch.no_grad():
-        plain.weight.copy_(torch.arange(1.0, 5.0))
-        plain.bias.copy_(torch.arange(4.0))
-    layer = hvd.SyncBatchNorm(4, momentum=momentum).double()
-    layer.load_state_dict(plain.state_dict())
-    own = slice(starts[RANK], starts[RANK + 1])
-    weight = torch.randn_like(whole)
-    for _ in range(2):
-        inputs, mine = whole.clone().requires_grad_(), whole[own].clone().requires_grad_()
-        result, part = plain(inputs), layer(mine)
-        (result * weight).sum().backward()
-        (part * weight[own]).sum().backward()
-        assert close(part.detach(), result[own].detach(), 1e-6)
-        assert close(mine.grad, inputs.grad[own], 1e-6)
-        assert close(layer.running_mean, plain.running_mean, 1e-6)
-        assert close(layer.running_var, plain.running_var, 1e-6)
-    for ours, theirs in zip(layer.parameters(), plain.parameters(), strict=True):
-        assert close(hvd.allreduce(ours.grad, op=hvd.Sum), theirs.grad, 1e-6)  # each rank has its rows' part
-
-# State: everybody has the root's parameters, state and objects.
-for root in (0, SIZE - 1):
-    model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (RANK + 1))
-    with torch.no_grad():
-        model.weight.fill_(RANK + 1)
-    model(torch.full((1, 2), RANK + 2.0)).sum().backward()
-    optimizer.step()
-    kept = [model.weight.detach().clone(), optimizer.state[model.weight]["exp_avg"].clone()]
-    hvd.broadcast_parameters(model.state_dict(), root_rank=root)
-    hvd.broadcast_optimizer_state(optimizer, root_rank=root)
-    roots = hvd.broadcast_object(kept, root_rank=root)
-    assert torch.equal(model.weight.detach(), roots[0])
-    assert torch.equal(optimizer.state[model.weight]["exp_avg"], roots[1])
-    assert math.isclose(optimizer.param_groups[0]["lr"], 0.1 * (root + 1))
-
 # Samples: each rank takes every SIZE-th of those that are left, which are filled up from their beginning.
 for length in (4 * SIZE, 4 * SIZE + 1):
     for is_shuffled in (False, True):

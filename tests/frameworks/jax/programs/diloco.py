@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from checking import same_on_all_ranks as same
 from expecting import raises
 
 import distrun.jax as hvd
@@ -42,11 +43,6 @@ def train(optimizer, params, steps, first=0, state=None):
         params, state = inner(params, state, batch(step, RANK))
         params = optimizer.step(params)
     return params, state
-
-
-def same(params):
-    bits = [np.asarray(leaf).tobytes() for leaf in jax.tree_util.tree_leaves(params)]
-    return all(others == bits for others in hvd.allgather_object(bits))
 
 
 def published(hosts, steps, every):

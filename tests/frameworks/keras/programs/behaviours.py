@@ -2,7 +2,6 @@
 
 import checking
 import features  # noqa: F401 - registers what is in it
-import local  # noqa: F401
 
 import faults  # noqa: F401 # isort: skip - what fails comes last
 

@@ -85,6 +85,13 @@ def callbacks() -> list[Any]:
     return [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
 
 
+def fit(model: Any, batches: int = 6, **options: Any) -> dict[str, Any]:
+    """Train on this rank's part of some combined batches; return the logs."""
+    x, y = data(batches)
+    usual = {"batch_size": ROWS // SIZE, "verbose": 0, "shuffle": False}
+    return model.fit(mine(x), mine(y), **usual | options).history
+
+
 def train(
     make: Callable[[], Any],
     build: Callable[..., Any] = network,
@@ -96,7 +103,7 @@ def train(
 ) -> dict[str, Any]:
     """Train on all ranks, from other weights each, and on rank 0 alone; how far the results are apart."""
 
-    def fit(model: Any, x: Any, y: Any, rows: int) -> None:
+    def plainly(model: Any, x: Any, y: Any, rows: int) -> None:
         # Broadcasting first: the reference has no other ranks.
         before = callbacks() if rows < ROWS else []
         model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0, callbacks=before)
@@ -107,13 +114,13 @@ def train(
     if run is not None:
         hvd.broadcast_variables(model.weights)
     with count_reductions() as count:
-        (run or fit)(model, mine(x), mine(y), ROWS // SIZE)
+        (run or plainly)(model, mine(x), mine(y), ROWS // SIZE)
         same = same_on_all_ranks(compared(model))  # waits for steps that are still under way
     outcome = {"same": same, "reductions": count.value, "steps": 2 * -(-len(x) // ROWS)}
     if RANK == 0:
         alone = build(1)
         alone.compile(make(), loss(), **options)
-        (run or fit)(alone, x, y, ROWS)
+        (run or plainly)(alone, x, y, ROWS)
         outcome["difference"] = difference(compared(model), compared(alone))
         outcome["moved"] = difference(compared(model), compared(build(1)))
     return outcome

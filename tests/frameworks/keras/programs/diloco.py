@@ -1,13 +1,11 @@
 """DiLoCo in `fit`: hosts train by themselves, and come together now and then."""
 
 import numpy as np
-from checking import keras
+from checking import RANK, SIZE, keras, same_on_all_ranks as same
 from expecting import raises
 
 import distrun.keras as hvd
 
-hvd.init()
-RANK, SIZE = hvd.rank(), hvd.size()
 INNER, STEPS = 0.05, 6
 
 
@@ -31,11 +29,6 @@ def fit(optimizer, epochs=1, *callbacks):
         *samples(RANK), batch_size=8, epochs=epochs, shuffle=False, verbose=0, callbacks=[start, *callbacks]
     )
     return model, history.history["loss"]
-
-
-def same(weights):
-    bits = [np.asarray(array).tobytes() for array in weights]
-    return all(others == bits for others in hvd.allgather_object(bits))
 
 
 def published(hosts, every):

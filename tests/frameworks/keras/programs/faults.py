@@ -3,12 +3,12 @@
 import keras
 from checking import (
     RANK,
-    ROWS,
     SIZE,
     callbacks,
     data,
     error_of,
     feature,
+    fit,
     loss,
     mine,
     network,
@@ -24,11 +24,6 @@ def model_of(build=network):
     model = build(1)
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss())
     return model
-
-
-def fit(model, batches=4, **options):
-    x, y = data(batches)
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False, **options)
 
 
 def goes_on():

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import warnings
 import zipfile
 from pathlib import Path
 
@@ -19,12 +18,14 @@ from checking import (
     difference,
     error_of,
     feature,
+    fit,
     loss,
     mine,
     network,
     same_on_all_ranks,
     train,
 )
+from common import embedding, words
 
 import distrun.keras as hvd
 
@@ -41,16 +42,6 @@ def _():
 def _():
     wrap = {"gradient_predivide_factor": 4.0, "compression": hvd.Compression.fp16}  # one host: nothing is compressed
     return train(lambda: optimizers.SGD(0.1, momentum=0.9), given=data(4, last=ROWS // 2), wrap=wrap)
-
-
-@feature("train_on_batch")
-def _():
-    def run(model, x, y, rows):
-        for _ in range(2):
-            for start in range(0, len(x), rows):
-                model.train_on_batch(x[start : start + rows], y[start : start + rows])
-
-    return train(lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True), run=run)
 
 
 class Doubling(keras.Sequential):
@@ -95,68 +86,6 @@ def _():
     return train(lambda: optimizers.Adam(1e-2), build)
 
 
-@feature("custom loop")
-def _():
-    def run(model, x, y, rows):
-        step = {"jax": jax_step, "tensorflow": tensorflow_step, "torch": torch_step}[BACKEND](model)
-        for start in range(0, len(x), rows):
-            step(x[start : start + rows], y[start : start + rows])
-
-    return train(lambda: optimizers.Adam(1e-2), run=run)
-
-
-def jax_step(model):
-    import jax
-
-    optimizer, objective = model.optimizer, loss()
-    optimizer.build(model.trainable_variables)
-
-    def compute(weights, x, y):
-        return objective(y, model.stateless_call(weights, [], x)[0])
-
-    @jax.jit
-    def update(weights, state, x, y):
-        return optimizer.stateless_apply(state, jax.grad(compute)(weights, x, y), weights)
-
-    def step(x, y):
-        weights, state = update(
-            [v.value for v in model.trainable_variables], [v.value for v in optimizer.variables], x, y
-        )
-        for variable, value in zip(model.trainable_variables + optimizer.variables, weights + state, strict=True):
-            variable.assign(value)
-
-    return step
-
-
-def tensorflow_step(model):
-    import tensorflow as tf
-
-    objective = loss()
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            value = objective(y, model(x, training=True))
-        gradients = tape.gradient(value, model.trainable_variables)
-        model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-
-    return step
-
-
-def torch_step(model):
-    objective = loss()
-
-    def step(x, y):
-        import torch
-
-        model.zero_grad()
-        objective(torch.tensor(y), model(torch.tensor(x))).backward()
-        with torch.no_grad():
-            model.optimizer.apply([v.value.grad for v in model.trainable_weights], model.trainable_weights)
-
-    return step
-
-
 @feature("steps_per_execution", "tensorflow", "jax")
 def _():
     return train(lambda: optimizers.Adam(1e-2), steps_per_execution=3)
@@ -165,37 +94,6 @@ def _():
 @feature("run_eagerly")
 def _():
     return train(lambda: optimizers.SGD(0.1), run_eagerly=True)
-
-
-@feature("jit_compile=True")
-def _():
-    if BACKEND == "torch":
-        return compiled_by_torch()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        outcome = train(lambda: optimizers.SGD(0.1), jit_compile=True)
-    outcome["warned"] = sum("turned jit_compile off" in str(warning.message) for warning in caught)
-    return outcome
-
-
-def compiled_by_torch():
-    """All of a training step takes a minute to compile; this is the part that distrun is in."""
-    import torch
-
-    optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
-    weights = [keras.Variable([1.0, 2.0])]
-    optimizer.build(weights)
-    step = torch.compile(lambda gradients: optimizer.apply(gradients, weights), backend="eager")
-    for number in range(2):
-        step([torch.tensor([RANK + 1.0, float(number)])])
-    mean = (SIZE + 1) / 2
-    expected = [1.0 - 0.2 * mean, 2.0 - 0.1]
-    return {
-        "same": same_on_all_ranks(weights),
-        "difference": difference(weights, [np.array(expected)]),
-        "moved": 1.0,
-        "warned": 0,
-    }
 
 
 @feature("jit_compile=False")
@@ -244,38 +142,12 @@ def _():
     return train(lambda: next(made), wrap={"op": hvd.Sum})
 
 
-@feature("the optimizer of a trained model")
-def _():
-    x, y = data()
-    model = network()
-    model.compile(optimizers.SGD(0.1), loss())
-    model.fit(x, y, batch_size=ROWS, verbose=0, shuffle=False)
-    hvd.DistributedOptimizer(model.optimizer)  # what was compiled for the plain one must not be used any more
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False)
-    return {"same": same_on_all_ranks(model.get_weights())}
-
-
 # Models ---------------------------------------------------------------------------------------------------------------
-
-
-def embedding(seed):
-    keras.utils.set_random_seed(seed)
-    layers = [keras.layers.Embedding(11, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
-    return keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
-
-
-@feature("embeddings")
-def _():
-    x, y = data()
-    words = (np.abs(x) * 4).astype("int32") % 11
-    return train(lambda: optimizers.Adam(1e-2), embedding, given=(words, y))
 
 
 @feature("sparse_as_dense", "tensorflow")
 def _():
-    x, y = data()
-    words = (np.abs(x) * 4).astype("int32") % 11
-    return train(lambda: optimizers.SGD(0.1), embedding, given=(words, y), wrap={"sparse_as_dense": True})
+    return train(lambda: optimizers.SGD(0.1), embedding, given=words(), wrap={"sparse_as_dense": True})
 
 
 @feature("BatchNormalization and Dropout", "tensorflow", "torch")
@@ -309,11 +181,10 @@ def _():
         keras.utils.set_random_seed(seed)
         return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(3)])
 
-    x, y = data()
     model = build(1 + RANK)
     model.compile(hvd.DistributedOptimizer(optimizers.Adam(1e-2)), loss())
     broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, callbacks=[broadcast])
+    fit(model, epochs=2, callbacks=[broadcast])
     return {"same": same_on_all_ranks(model.get_weights() + [np.asarray(v) for v in model.optimizer.variables])}
 
 
@@ -331,10 +202,9 @@ class Unused(keras.Model):
 @feature("model with a layer that is never used")
 def _():
     keras.utils.set_random_seed(1 + RANK)
-    x, y = data()
     model = Unused()
     model.compile(hvd.DistributedOptimizer(optimizers.Adam(1e-2)), loss())
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, callbacks=callbacks())
+    fit(model, callbacks=callbacks())
     return {"same": same_on_all_ranks([np.asarray(v) for v in model.trainable_variables + model.optimizer.variables])}
 
 
@@ -388,13 +258,8 @@ class Slowing(keras.optimizers.SGD):
 def trained(optimizer, **options):
     model = network()
     model.compile(hvd.DistributedOptimizer(optimizer), loss(), **options)
-    more(model)
+    fit(model)
     return model
-
-
-def more(model):
-    x, y = data()
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False)
 
 
 @feature("saved files name the plain optimizer")
@@ -427,8 +292,8 @@ def _():
         path = FOLDER / f"resume.{RANK}.keras"
         model.save(path)
         loaded = hvd.load_model(path, custom_optimizers=[Slowing])
-        more(model)
-        more(loaded)
+        fit(model)
+        fit(loaded)
         outcome[type(optimizer).__name__] = [
             difference(model.get_weights(), loaded.get_weights()),
             same_on_all_ranks(loaded.get_weights()),
@@ -444,8 +309,8 @@ def _():
         path = FOLDER / f"mixed.{RANK}.keras"
         model.save(path)
         loaded = hvd.load_model(path)
-        more(model)
-        more(loaded)
+        fit(model)
+        fit(loaded)
     finally:
         keras.config.set_dtype_policy("float32")
     return {
@@ -459,42 +324,19 @@ def _():
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1))
     model = network()
     model.compile(type(optimizer).from_config(optimizer.get_config()), loss())
-    more(model)
+    fit(model)
     return {"same": same_on_all_ranks(model.get_weights())}
 
 
 # Callbacks ------------------------------------------------------------------------------------------------------------
 
 
-@feature("MetricAverageCallback")
-def _():
-    model = network()
-    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.0)), loss(), metrics=["accuracy"])
-    x, y = data()
-    part = {"x": mine(x), "y": mine(y)}
-    history = model.fit(
-        **part, batch_size=ROWS // SIZE, verbose=0, validation_data=tuple(part.values()), callbacks=callbacks()
-    ).history
-    whole = dict(zip(("loss", "accuracy"), model.evaluate(x, y, verbose=0), strict=True))
-    own = dict(zip(("loss", "accuracy"), model.evaluate(part["x"], part["y"], verbose=0), strict=True))
-    return {
-        "difference": max(abs(history[f"{kind}{name}"][0] - whole[name]) for name in whole for kind in ("", "val_")),
-        "own": max(abs(whole[name] - own[name]) for name in whole),
-    }
-
-
 @feature("MetricAverageCallback, other metrics on one rank")
 def _():
     model = network()
     model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), loss())
-    x, y = data()
-    validation = (x, y) if RANK == 0 else None
-    rows = ROWS // SIZE
-    return error_of(
-        lambda: model.fit(
-            mine(x), mine(y), batch_size=rows, verbose=0, validation_data=validation, callbacks=callbacks()
-        )
-    )
+    validation = data() if RANK == 0 else None
+    return error_of(lambda: fit(model, validation_data=validation, callbacks=callbacks()))
 
 
 class Recorder(keras.callbacks.Callback):
@@ -510,20 +352,16 @@ class Recorder(keras.callbacks.Callback):
 
 @feature("LearningRateWarmupCallback")
 def _():
-    x, y = data(4)
     model = network()
     model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.8)), loss())
     recorder = Recorder()
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2)
-    logs = model.fit(
-        mine(x), mine(y), batch_size=ROWS // SIZE, epochs=3, verbose=0, shuffle=False, callbacks=[warmup, recorder]
-    ).history
+    logs = fit(model, 4, epochs=3, callbacks=[warmup, recorder])
     return {"rates": recorder.rates, "logged": logs["lr"], "same": same_on_all_ranks(model.get_weights())}
 
 
 @feature("LearningRateScheduleCallback with momentum correction")
 def _():
-    x, y = data(4)
     outcome = {}
     for corrected in (True, False):
         model = network()
@@ -531,8 +369,8 @@ def _():
         schedule = hvd.callbacks.LearningRateScheduleCallback(
             0.5, lambda epoch: 0.1**epoch, start_epoch=1, momentum_correction=corrected
         )
-        model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, shuffle=False, callbacks=[schedule])
-        outcome[str(corrected)] = difference(model.get_weights(), momentum_by_hand(x, y, corrected))
+        fit(model, 4, epochs=2, callbacks=[schedule])
+        outcome[str(corrected)] = difference(model.get_weights(), momentum_by_hand(*data(4), corrected))
     return outcome
 
 
@@ -557,27 +395,6 @@ def gradients(weights, x, y):
     errors = (scores / scores.sum(1, keepdims=True) - np.eye(3)[y]) / len(x)
     inner = (errors @ last.T) * (1 - hidden**2)
     return [x.T @ inner, inner.sum(0), hidden.T @ errors, errors.sum(0)]
-
-
-@feature("BestModelCheckpoint and OnRankZero")
-def _():
-    x, y = data()
-    model = network()
-    model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.1)), loss())
-    written = hvd.callbacks.OnRankZero(keras.callbacks.ModelCheckpoint(FOLDER / f"epoch.{RANK}.keras"))
-    logged = hvd.callbacks.OnRankZero(keras.callbacks.CSVLogger(FOLDER / f"log.{RANK}.csv"))
-    bar = hvd.callbacks.OnRankZero(keras.callbacks.ProgbarLogger())
-    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=str(FOLDER / f"best.{RANK}.keras"))
-    model.fit(
-        mine(x),
-        mine(y),
-        batch_size=ROWS // SIZE,
-        epochs=2,
-        verbose=2,
-        callbacks=[*callbacks(), best, written, logged, bar],
-    )
-    files = [(FOLDER / name).exists() for name in (f"epoch.{RANK}.keras", f"log.{RANK}.csv", f"best.{RANK}.keras")]
-    return {"files": files, "same": same_on_all_ranks(model.get_weights())}
 
 
 @feature("collectives on values")

@@ -1,11 +1,10 @@
 """Features of Keras 2 (tf_keras) under TF_USE_LEGACY_KERAS=1, with its newer optimizers and its legacy ones."""
 
 import os
-import warnings
 from pathlib import Path
 
 import checking
-import local  # noqa: F401 - registers what is in it
+import common  # noqa: F401 - registers what is in it
 import numpy as np
 import tensorflow as tf
 from checking import (
@@ -17,6 +16,7 @@ from checking import (
     difference,
     error_of,
     feature,
+    fit,
     keras,
     loss,
     mine,
@@ -69,15 +69,12 @@ def _():
             options = {"backward_passes_per_step": 3, "average_aggregated_gradients": is_average}
             optimizer = hvd.DistributedOptimizer(optimizers.SGD(schedule, momentum=0.9), **options)
             model.compile(optimizer, loss())
-            x, y = data()
             with checking.count_reductions() as count:
-                model.fit(
-                    mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, shuffle=False, verbose=0, callbacks=callbacks()
-                )
+                fit(model, epochs=2, callbacks=callbacks())
             reference = network(1)
             schedule = keras.optimizers.schedules.CosineDecay(0.3, 4)
             reference.compile(optimizers.SGD(schedule, momentum=0.9), loss())
-            reference.fit(x, y, batch_size=3 * ROWS, epochs=2, shuffle=False, verbose=0)
+            reference.fit(*data(), batch_size=3 * ROWS, epochs=2, shuffle=False, verbose=0)
             outcome[f"{kind}, {is_average}"] = [
                 same_on_all_ranks(model.get_weights()),
                 difference(model.get_weights(), reference.get_weights()),
@@ -85,65 +82,6 @@ def _():
                 int(optimizer.iterations),
             ]
     return outcome
-
-
-@feature("train_on_batch")
-def _():
-    def run(model, x, y, rows):
-        for start in range(0, len(x), rows):
-            model.train_on_batch(x[start : start + rows], y[start : start + rows])
-
-    return train(lambda: keras.optimizers.SGD(0.1), run=run)
-
-
-@feature("custom loop")
-def _():
-    def run(model, x, y, rows):
-        objective = loss()
-
-        @tf.function
-        def step(x, y):
-            with tf.GradientTape() as tape:
-                value = objective(y, model(x, training=True))
-            gradients = tape.gradient(value, model.trainable_variables)
-            model.optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-
-        for start in range(0, len(x), rows):
-            step(x[start : start + rows], y[start : start + rows])
-
-    return train(lambda: keras.optimizers.Adam(1e-2), run=run)
-
-
-@feature("jit_compile=True")
-def _():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        outcome = train(lambda: keras.optimizers.SGD(0.1), jit_compile=True)
-    outcome["warned"] = sum("turned jit_compile off" in str(warning.message) for warning in caught)
-    return outcome
-
-
-@feature("embeddings")
-def _():
-    def build(seed):
-        keras.utils.set_random_seed(seed)
-        layers = [keras.layers.Embedding(11, 4), keras.layers.Flatten(), keras.layers.Dense(3)]
-        return keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
-
-    x, y = data()
-    words = (np.abs(x) * 4).astype("int32") % 11
-    return train(lambda: keras.optimizers.Adam(1e-2), build, given=(words, y))
-
-
-@feature("the optimizer of a trained model")
-def _():
-    x, y = data()
-    model = network()
-    model.compile(keras.optimizers.SGD(0.1), loss())
-    model.fit(x, y, batch_size=ROWS, verbose=0, shuffle=False)
-    hvd.DistributedOptimizer(model.optimizer)
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, verbose=0, shuffle=False)
-    return {"same": same_on_all_ranks(model.get_weights())}
 
 
 @feature("mixed precision, an infinity on one rank")
@@ -175,19 +113,17 @@ def _():
 @feature("saved files")
 def _():
     outcome = {}
-    x, y = data()
     for kind, optimizers in KINDS.items():
         for suffix in (".h5", ".keras", ""):
             model = network(1 + RANK)
             model.compile(hvd.DistributedOptimizer(optimizers.Adam(1e-2)), loss())
-            fit = {"batch_size": ROWS // SIZE, "verbose": 0, "shuffle": False}
-            model.fit(mine(x), mine(y), **fit, callbacks=callbacks())
+            fit(model, callbacks=callbacks())
             path = str(FOLDER / f"{kind}.{RANK}{suffix}")
             model.save(path)
             plain = keras.models.load_model(path).optimizer
             loaded = hvd.load_model(path, legacy_opts=kind == "legacy")
             for each in (model, loaded):
-                each.fit(mine(x), mine(y), **fit)
+                fit(each)
             outcome[f"{kind}{suffix}"] = [
                 type(plain) is optimizers.Adam,
                 difference(model.get_weights(), loaded.get_weights()),
@@ -200,20 +136,8 @@ def _():
 # Callbacks, values and layers -----------------------------------------------------------------------------------------
 
 
-@feature("MetricAverageCallback")
-def _():
-    model = network()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss(), metrics=["accuracy"])
-    x, y = data()
-    part = (mine(x), mine(y))
-    history = model.fit(*part, batch_size=ROWS // SIZE, verbose=0, validation_data=part, callbacks=callbacks()).history
-    whole = dict(zip(("loss", "accuracy"), model.evaluate(x, y, verbose=0), strict=True))
-    return max(abs(history[f"{kind}{name}"][0] - whole[name]) for name in whole for kind in ("", "val_"))
-
-
 @feature("LearningRateScheduleCallback with momentum correction")
 def _():
-    x, y = data(4)
     outcome = {}
     for kind, optimizers in KINDS.items():
         speeds = []
@@ -230,9 +154,7 @@ def _():
         model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.5, momentum=0.9)), loss())
         schedule = hvd.callbacks.LearningRateScheduleCallback(0.5, lambda epoch: 0.1**epoch)
         given = [*callbacks(), Speed(), schedule, Speed()]
-        logs = model.fit(
-            mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=0, shuffle=False, callbacks=given
-        ).history
+        logs = fit(model, 4, epochs=2, callbacks=given)
         outcome[kind] = [
             speeds[3] / speeds[2],
             [round(rate, 6) for rate in logs["lr"]],
@@ -245,19 +167,6 @@ def hvd_velocities(optimizer):
     from distrun.keras import keras2
 
     return keras2.velocities(optimizer)
-
-
-@feature("BestModelCheckpoint and OnRankZero")
-def _():
-    x, y = data()
-    model = network()
-    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss())
-    best = hvd.callbacks.BestModelCheckpoint(monitor="loss", filepath=str(FOLDER / f"best.{RANK}.keras"))
-    logged = hvd.callbacks.OnRankZero(keras.callbacks.CSVLogger(str(FOLDER / f"log.{RANK}.csv")))
-    bar = hvd.callbacks.OnRankZero(keras.callbacks.ProgbarLogger())
-    given = [*callbacks(), best, logged, bar]
-    model.fit(mine(x), mine(y), batch_size=ROWS // SIZE, epochs=2, verbose=2, callbacks=given)
-    return [(FOLDER / name).exists() for name in (f"best.{RANK}.keras", f"log.{RANK}.csv")]
 
 
 @feature("collectives on values")
@@ -284,8 +193,7 @@ def _():
 def _():
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3 + RANK)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss())
-    x, y = data(1)
-    return error_of(lambda: model.fit(mine(x), mine(y), verbose=0))
+    return error_of(lambda: fit(model, 1))
 
 
 @feature("refusals")

@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from checking import same_on_all_ranks
 
 import distrun.tensorflow as hvd
 
@@ -89,11 +90,6 @@ def train(folder, last_step, seed):
     return watch
 
 
-def same(arrays):
-    bits = [np.asarray(array).tobytes() for array in arrays]
-    return all(others == bits for others in hvd.allgather_object(bits))
-
-
 def main(_):
     hvd.init()
     folder = os.environ["CHECKPOINT_DIR"]
@@ -101,7 +97,7 @@ def main(_):
     again = train(folder, last_step=40, seed=10 + hvd.rank())
     for run, steps in ((first, 30), (again, 10)):
         assert len(run.seen) == steps
-        assert same([*run.first, *run.last, *(value for seen in run.seen for value in seen.values())])
+        assert same_on_all_ranks([*run.first, *run.last, *(value for seen in run.seen for value in seen.values())])
     assert (first.step, again.step) == (30, 40)
     assert all(np.array_equal(one, other) for one, other in zip(first.last, again.first, strict=True))
     assert first.seen[-1]["loss"] < 0.5 * first.seen[0]["loss"]

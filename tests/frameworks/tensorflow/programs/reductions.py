@@ -82,47 +82,30 @@ class Tenfold:
 
     calls = 0
 
-    @classmethod
-    def compress(cls, tensor):
-        cls.calls += 1
+    def compress(self, tensor):
+        self.calls += 1
         return tf.cast(tensor * 10, tf.float16), tensor.dtype
 
-    @staticmethod
-    def decompress(tensor, ctx):
+    def decompress(self, tensor, ctx):
         assert tensor.dtype == tf.float16
         return tf.cast(tensor, ctx) / 10
 
 
 @in_every_way
 def a_compressor_of_the_users_is_called(way):
-    variable, table = tf.Variable([1.0, 2.0]), tf.Variable(tf.ones((3, 2)))
+    variable, table, tenfold = tf.Variable([1.0, 2.0]), tf.Variable(tf.ones((3, 2))), Tenfold()
 
     @way
     def gradients():
         with tf.GradientTape() as tape:
             loss = (RANK + 1.0) * (tf.reduce_sum(variable) + tf.reduce_sum(tf.gather(table, [RANK])))
-        return hvd.DistributedGradientTape(tape, compression=Tenfold).gradient(loss, [variable, table])
+        return hvd.DistributedGradientTape(tape, compression=tenfold).gradient(loss, [variable, table])
 
-    Tenfold.calls = 0
     dense, sparse = gradients()
-    assert Tenfold.calls == 1  # not of slices
+    assert tenfold.calls == 1  # not of slices
     assert dense.dtype == tf.float32
     assert dense.numpy().tolist() == [MEAN, MEAN]
     assert np.allclose(tf.convert_to_tensor(sparse)[RANK], (RANK + 1) / SIZE)
-
-
-@check
-def compressors_work_by_themselves():
-    for compressor, dtype in (
-        (hvd.Compression.none, tf.float32),
-        (hvd.Compression.fp16, tf.float16),
-        (hvd.Compression.bf16, tf.bfloat16),
-    ):
-        narrow, context = compressor.compress(tf.constant([1.5]))
-        assert narrow.dtype == dtype
-        assert compressor.decompress(narrow, context).dtype == tf.float32
-        assert compressor.compress(tf.constant([1]))[0].dtype == tf.int32
-    assert hvd.Compression.fp16.compress(np.ones(1, np.float64))[0].dtype == np.float16
 
 
 @check

@@ -63,10 +63,12 @@ def the_other_operators_do_what_their_names_say():
 @check
 def average_and_op_are_two_ways_of_saying_the_same():
     tensor = sample((4,), torch.float32)
+    assert equal(hvd.allreduce(tensor), hvd.allreduce(tensor, op=hvd.Average))
     assert equal(hvd.allreduce(tensor, True), hvd.allreduce(tensor, op=hvd.Average))
     assert equal(hvd.allreduce(tensor, False), hvd.allreduce(tensor, op=hvd.Sum))
-    with raises(ValueError, "average=True", "op=sum"):
-        hvd.allreduce(tensor, average=True, op=hvd.Sum)
+    for average in (True, False):
+        with raises(ValueError, f"average={average} and op=sum"):
+            hvd.allreduce(tensor, average=average, op=hvd.Sum)
 
 
 @check

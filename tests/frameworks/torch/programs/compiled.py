@@ -5,6 +5,7 @@ import sys
 
 import torch
 from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
+from one_process import train_on
 
 import distrun.torch as hvd
 
@@ -13,10 +14,7 @@ import distrun.torch as hvd
 def a_compiled_model_gets_the_result_of_one_process():
     alone = network()
     optimizer = torch.optim.SGD(alone.parameters(), 0.1, momentum=0.9)
-    for batch in batches(4):
-        optimizer.zero_grad()
-        loss_of(alone, batch).backward()
-        optimizer.step()
+    train_on(alone, optimizer, *batches(4))
     model = network()
     compiled = torch.compile(model, backend=sys.argv[1] if len(sys.argv) > 1 else "aot_eager")
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(compiled.parameters(), 0.1, momentum=0.9))

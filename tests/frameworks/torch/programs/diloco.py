@@ -39,6 +39,12 @@ def train(optimizer, model, steps, first=0):
         optimizer.step()
 
 
+def made(**options):
+    """A model and its optimizer."""
+    model = model_of()
+    return model, hvd.DiLoCo(inner_of(model), **options)
+
+
 def hosts():
     """The ranks of each host, by the set that DiLoCo trains in."""
     probe = hvd.DiLoCo(inner_of(model_of()))
@@ -138,9 +144,7 @@ def a_step_that_one_host_skips_counts_as_a_step():
 @check
 def what_was_learned_while_a_fragment_travels_is_kept():
     for every, parts, delays in ((6, HALVES, (3, 3)), (24, WHOLE, (10,)), (5, HALVES, (3, 2))):
-        model = model_of()
-        options = {"wire": None, "every": every, "fragments": len(parts)}
-        optimizer = hvd.DiLoCo(inner_of(model), **options)
+        model, optimizer = made(wire=None, every=every, fragments=len(parts))
         train(optimizer, model, 40)
         check_equal(model, simulated(40, every, parts, overlap=True, delays=delays))
         first = optimizer.process_set.ranks[0]
@@ -230,15 +234,13 @@ def warm_up_steps_are_synchronous():
 
 @check
 def a_state_goes_on_with_the_same_bits():
-    model = model_of()
-    optimizer = hvd.DiLoCo(inner_of(model), every=4, fragments=2, wire=None)
+    model, optimizer = made(every=4, fragments=2, wire=None)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
     train(optimizer, model, 9)
     optimizer.merge()
     scheduler.step()
     saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
-    again = model_of()
-    loaded = hvd.DiLoCo(inner_of(again), every=4, fragments=2, wire=None)
+    again, loaded = made(every=4, fragments=2, wire=None)
     loaded_scheduler = torch.optim.lr_scheduler.StepLR(loaded, 3, 0.9)
     for target, state in zip((again, loaded, loaded_scheduler), saved, strict=True):
         target.load_state_dict(state)
@@ -246,7 +248,7 @@ def a_state_goes_on_with_the_same_bits():
         train(each, trained, 7, first=9)
         each.merge()
     assert all(map(torch.equal, model.parameters(), again.parameters()))
-    other = hvd.DiLoCo(inner_of(model_of()), every=8, fragments=3)
+    _, other = made(every=8, fragments=3)
     other.load_state_dict(saved[1])
     assert other.state_dict()["outer_steps"]["step"] == 9
 
@@ -304,8 +306,7 @@ def ranks_with_different_settings_are_refused():
         "warmup": (3, 0),
     }.items():
         options = {"fragments": 2, name: values[RANK == SIZE - 1]}
-        model = model_of()
-        optimizer = hvd.DiLoCo(inner_of(model), **options)
+        model, optimizer = made(**options)
         text = f"rank 0 was given {name}={values[0]}, rank {SIZE - 1} {name}={values[1]}; give all ranks the same"
         with raises(ValueError, text):
             train(optimizer, model, 1)
@@ -323,8 +324,8 @@ def what_cannot_be_is_refused_in_a_sentence():
         "warmup=-1 must be": {"warmup": -1},
     }.items():
         with raises(ValueError, match):
-            hvd.DiLoCo(inner_of(model_of()), **options)
-    optimizer = hvd.DiLoCo(inner_of(model_of()))
+            made(**options)
+    _, optimizer = made()
     with raises(ValueError, "DistributedOptimizer already"):
         hvd.DiLoCo(optimizer)
     with raises(ValueError, "before, not after"):
@@ -335,8 +336,7 @@ def what_cannot_be_is_refused_in_a_sentence():
     with raises(ValueError, "averages real numbers"):
         hvd.DiLoCo(torch.optim.SGD([whole], 0.1), fragments=1)
     other = hvd.DiLoCo(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1), fragments=1)
-    model = model_of()
-    state = hvd.DiLoCo(inner_of(model))
+    model, state = made()
     train(state, model, 1)
     plain = {**torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], 0.1).state_dict()}
     with raises(ValueError, "load it with the model"):

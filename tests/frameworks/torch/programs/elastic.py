@@ -6,6 +6,7 @@ from collections import Counter
 import torch
 from checking import batches, check, loss_of, network, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import trained_alone
 
 import distrun.torch as hvd
 from distrun.elastic.donor import NEW
@@ -18,28 +19,15 @@ DONOR = 1
 STEPS = 3
 
 
-def trained(make, steps):
-    """A model and its optimizer after some steps of this rank alone."""
-    torch.manual_seed(7)
-    model = network()
-    torch.manual_seed(RANK)
-    optimizer = make(model.parameters())
-    for batch in batches(steps):
-
-        def closure(batch=batch):
-            optimizer.zero_grad()
-            loss = loss_of(model, (batch[0] + RANK, batch[1]))
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    return model, optimizer
-
-
 def take_over(state, boundaries):
     """Have the ranks take the state of the one that is furthest, as at the beginning of a generation."""
     state._boundaries = boundaries
-    state.recover(False)
+    meet(state, False)
+
+
+def meet(state, is_aborted):
+    """Have the ranks agree on a state, as all do when some have come or are gone."""
+    state.recover(is_aborted)
     state.elect()
     state.sync()
 
@@ -66,7 +54,7 @@ def all_take_weights_and_the_optimizers_state_from_the_rank_that_is_furthest():
         lambda parameters: torch.optim.Adagrad(parameters, 0.01),
         lambda parameters: torch.optim.LBFGS(parameters, 0.01, max_iter=2),
     ):
-        model, optimizer = trained(make, max(0, steps_of(RANK)))
+        model, optimizer = trained_alone(make, max(0, steps_of(RANK)))
         optimizer.param_groups[0]["lr"] = 0.5 + RANK
         state = hvd.elastic.TorchState(model, optimizer, step=steps_of(RANK), seen=[RANK])
         take_over(state, steps_of(RANK))
@@ -93,7 +81,7 @@ def nothing_is_sent_where_all_are_as_far():
 
 @check
 def a_rank_that_has_stepped_since_its_last_boundary_is_no_donor():
-    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
     state = hvd.elastic.TorchState(model, hvd.DistributedOptimizer(optimizer), step=0)
     state.sync()
     for step in range(2):
@@ -106,17 +94,15 @@ def a_rank_that_has_stepped_since_its_last_boundary_is_no_donor():
             with torch.no_grad():
                 model[0].weight.fill_(9.0)
     assert model[0].weight[0, 0].item() != 9.0 or RANK != DONOR
-    state.recover(True)
-    state.elect()
+    meet(state, True)
     assert all(parameter.grad is None for parameter in model.parameters())
-    state.sync()
     assert model[0].weight[0, 0].item() != 9.0
     assert (state.step, state._boundaries) == (2, 2)
 
 
 @check
 def without_a_clean_rank_all_go_back_to_the_best_commit():
-    model, optimizer = trained(lambda parameters: torch.optim.Adam(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.Adam(parameters, 0.01), 0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, step=0)
     state.sync()
@@ -129,9 +115,7 @@ def without_a_clean_rank_all_go_back_to_the_best_commit():
         if state.step == 2:
             state.commit()
             kept = copy.deepcopy([model.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
-    state.recover(True)
-    state.elect()
-    state.sync()
+    meet(state, True)
     assert state.step == 2
     assert scheduler.state_dict() == kept[2]
     now = [model.state_dict(), optimizer.state_dict()]
@@ -163,9 +147,7 @@ def a_step_that_backward_passes_follow_before_the_boundary_is_undone():
     assert not state._parts["second"]._is_followed  # and costs no copy
     assert state._parts["second"]._before is None
     assert not torch.equal(first[0].weight, kept[0]["0.weight"])
-    state.recover(True)
-    state.elect()
-    state.sync()
+    meet(state, True)
     now = [first.state_dict(), turns[0].state_dict()]
     assert all(map(torch.equal, tensors_of(now), tensors_of(kept)))
     assert state._boundaries == 2
@@ -210,7 +192,7 @@ def buffers_and_extra_state_and_gradient_scalers_travel_too():
 
 @check
 def what_a_scheduler_holds_keeps_its_type():
-    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
     scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1 + RANK])
     state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler)
     take_over(state, steps_of(RANK))
@@ -309,9 +291,7 @@ def handlers_of_horovods_kind_send_rank_0s_value_themselves():
     state.elect()
     assert (state.words.text, state.step) == ("first", 1)
     state.words.text, state.step = f"of rank {RANK}", 2 + RANK
-    state.recover(False)
-    state.elect()
-    state.sync()
+    meet(state, False)
     assert (state.words.text, state.step) == ("of rank 0", 2)
     state.words = Words("another")
     assert state._parts["words"].value is state.words
@@ -321,7 +301,7 @@ def handlers_of_horovods_kind_send_rank_0s_value_themselves():
 
 @check
 def a_part_may_be_exchanged():
-    model, optimizer = trained(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
+    model, optimizer = trained_alone(lambda parameters: torch.optim.SGD(parameters, 0.01), 0)
     state = hvd.elastic.TorchState(model, optimizer)
     state.sync()
     state.optimizer = other = torch.optim.SGD(model.parameters(), 0.1)

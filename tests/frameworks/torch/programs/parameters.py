@@ -5,24 +5,13 @@ import weakref
 
 import torch
 from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
+from one_process import as_one_process, made, plain, train_on, wrapped
 
 import distrun.torch as hvd
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 SGD = torch.optim.SGD
-
-
-def whole(batch):
-    return batch
-
-
-def plain(optimizer, model, **_):
-    return optimizer
-
-
-def wrapped(optimizer, model, **options):
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
 
 
 @check
@@ -38,14 +27,10 @@ def frozen_parameters_stay_out_and_unfrozen_ones_come_in():
                 model.requires_grad_(True)
             if step == 7:
                 model[2].requires_grad_(False)
-            optimizer.zero_grad()
-            loss_of(model, part(batch)).backward()
-            optimizer.step()
+            train_on(model, optimizer, part(batch))
         return parameters(model)
 
-    together = run(wrapped, mine)
-    assert close(together, run(plain, whole))
-    assert same_on_all_ranks(together)
+    as_one_process(run)
 
 
 @check
@@ -56,9 +41,7 @@ def parameters_added_later_are_reduced_too():
         for step, batch in enumerate(batches(5)):
             if step == 2:
                 add(optimizer, model)
-            optimizer.zero_grad()
-            loss_of(model, part(batch)).backward()
-            optimizer.step()
+            train_on(model, optimizer, part(batch))
         return parameters(model)
 
     def properly(optimizer, model):
@@ -69,9 +52,7 @@ def parameters_added_later_are_reduced_too():
         optimizer.param_groups[0]["params"].extend(model[2].parameters())
 
     for add in (properly, behind_our_back):
-        together = run(wrapped, mine, add)
-        assert close(together, run(plain, whole, add))
-        assert same_on_all_ranks(together)
+        as_one_process(run, add)
 
 
 @check
@@ -90,11 +71,8 @@ def sparse_gradients_travel_as_indices_and_values():
             optimizer.step()
         return parameters(model)
 
-    alone = run(plain, whole, True)
     for options in ({}, {"sparse_as_dense": True}, {"groups": 1, "sparse_as_dense": True}):
-        together = run(wrapped, mine, True, **options)
-        assert close(together, alone), options
-        assert same_on_all_ranks(together)
+        as_one_process(run, True, **options)
 
 
 class Halves:
@@ -147,8 +125,7 @@ def a_sparse_parameter_may_be_unused_on_some_ranks():
 
 @check
 def a_discarded_optimizer_leaves_its_parameters_alone():
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    model, optimizer = made()
     loss_of(model, mine(batches(1)[0])).backward()
     gone = weakref.ref(optimizer)
     reducer = weakref.ref(optimizer._reducer)

@@ -7,6 +7,7 @@ import warnings
 import torch
 from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import as_one_process, made, plain, train_on, whole, wrapped
 from torch.utils.checkpoint import checkpoint
 
 import distrun.errors as hvd_errors
@@ -15,18 +16,6 @@ import distrun.torch as hvd
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
 SGD = torch.optim.SGD
-
-
-def whole(batch):
-    return batch
-
-
-def plain(optimizer, model, **_):
-    return optimizer
-
-
-def wrapped(optimizer, model, **options):
-    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
 
 
 @check
@@ -58,16 +47,14 @@ def the_wrapped_optimizer_is_the_same_object_with_its_state_and_schedulers():
                 assert isinstance(optimizer, SGD)
             if step == 4:
                 optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-            optimizer.zero_grad()
-            loss_of(model, part(batch) if step >= 2 else batch).backward()
-            optimizer.step()
+            train_on(model, optimizer, part(batch) if step >= 2 else batch)
             scheduler.step()
         assert len(calls) == 6
         return [*parameters(model), torch.tensor(scheduler.get_last_lr())]
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert close(run(wrapped, mine), run(plain, whole))
+        as_one_process(run)
 
 
 @check
@@ -77,21 +64,18 @@ def schedulers_made_after_wrapping_work_too():
         optimizer = wrap(SGD(model.parameters(), 0.1), model)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=5)
         for batch in batches(4):
-            optimizer.zero_grad()
-            loss_of(model, part(batch)).backward()
-            optimizer.step()
+            train_on(model, optimizer, part(batch))
             scheduler.step()
         return parameters(model)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert close(run(wrapped, mine), run(plain, whole))
+        as_one_process(run)
 
 
 @check
 def a_copy_of_a_wrapped_optimizer_is_a_plain_one():
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    _, optimizer = made()
     for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
         assert type(twin) is SGD
         assert twin.state_dict().keys() == optimizer.state_dict().keys()
@@ -127,8 +111,7 @@ def accumulated_gradients_are_reduced_once_and_a_partial_window_at_step():
 
 @check
 def within_no_sync_gradients_stay_local():
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    model, optimizer = made()
     batch = mine(batches(1)[0])
     reference = network()
     loss_of(reference, batch).backward()
@@ -141,8 +124,7 @@ def within_no_sync_gradients_stay_local():
 
 @check
 def the_number_of_passes_per_step_can_be_changed():
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    model, optimizer = made()
     optimizer.set_backward_passes_per_step(2)
     batch = batches(1)[0]
     loss_of(model, mine(batch)).backward()
@@ -158,18 +140,15 @@ def a_second_backward_is_averaged_again_and_refused_for_sums():
     first, second = batches(2)
     alone = network()
     (loss_of(alone, first) + loss_of(alone, second)).backward()
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    model, optimizer = made()
     loss_of(model, mine(first)).backward()
     loss_of(model, mine(second)).backward()
     assert close(gradients(model), gradients(alone))
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model, op=hvd.Sum)
+    model, optimizer = made(op=hvd.Sum)
     loss_of(model, mine(first)).backward()
     with raises(ValueError, "op=sum", "no_sync", "backward_passes_per_step"):
         loss_of(model, mine(second)).backward()
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model, op=hvd.Sum)
+    model, optimizer = made(op=hvd.Sum)
     for _ in range(3):
         model.zero_grad()  # not the optimizer's
         loss_of(model, mine(first)).backward()
@@ -190,9 +169,8 @@ def both_ways_of_zeroing_gradients_work_and_what_flies_is_never_what_grad_shows(
         return parameters(model)
 
     for set_to_none in (True, False):
-        assert close(run(wrapped, mine, set_to_none), run(plain, whole, set_to_none))
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model, groups=6)
+        as_one_process(run, set_to_none)
+    model, optimizer = made(groups=6)
     early, late = model[4].bias, model[0].weight
     shown = []
     late.register_post_accumulate_grad_hook(
@@ -218,9 +196,7 @@ def what_a_user_does_to_grad_data_stays_with_the_user():
             optimizer.step()
         return parameters(model)
 
-    together = run(wrapped, mine)
-    assert close(together, run(plain, whole))
-    assert same_on_all_ranks(together)
+    as_one_process(run)
 
 
 class Fails(torch.autograd.Function):
@@ -288,9 +264,7 @@ def a_backward_pass_that_fails_on_one_rank_fails_on_all_and_the_next_is_right():
 def activation_checkpointing_of_both_kinds_is_one_pass():
     def run(wrap, part, reentrant):
         model = network()
-        optimizer = wrap(
-            SGD(model.parameters(), 0.1, momentum=0.9), model, **({"groups": 3} if wrap is wrapped else {})
-        )
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model, groups=3)
         for batch in batches(4):
             features, targets = part(batch)
             features = features.clone().requires_grad_()
@@ -304,13 +278,12 @@ def activation_checkpointing_of_both_kinds_is_one_pass():
         return parameters(model)
 
     for reentrant in (True, False):
-        assert close(run(wrapped, mine, reentrant), run(plain, whole, reentrant))
+        as_one_process(run, reentrant)
 
 
 @check
 def a_model_wholly_within_checkpoints_is_reduced_when_backward_returns():
-    model = network()
-    optimizer = wrapped(SGD(model.parameters(), 0.1), model)
+    model, optimizer = made()
     for batch in batches(3):
         features, targets = mine(batch)
         output = checkpoint(model, features.clone().requires_grad_(), use_reentrant=True)
@@ -361,7 +334,7 @@ def gradients_of_gradients_and_gradients_of_inputs_work():
             optimizer.step()
         return parameters(model)
 
-    assert close(run(wrapped, mine), run(plain, whole))
+    as_one_process(run)
 
 
 @check

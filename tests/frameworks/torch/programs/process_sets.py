@@ -3,6 +3,7 @@
 import torch
 from checking import batches, check, close, gradients, loss_of, network, parameters, run_checks
 from expecting import raises
+from one_process import train_on
 
 import distrun.torch as hvd
 
@@ -69,9 +70,7 @@ def each_set_trains_a_model_of_its_own():
             (model, optimizer, slice(OWN.rank(), None, OWN.size())),
             (alone, plain, slice(None)),
         ):
-            stepper.zero_grad()
-            loss_of(each, (batch[0][rows], batch[1][rows])).backward()
-            stepper.step()
+            train_on(each, stepper, (batch[0][rows], batch[1][rows]))
         assert close(gradients(model), gradients(alone))
     assert close(parameters(model), parameters(alone))
 

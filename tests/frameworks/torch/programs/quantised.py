@@ -107,27 +107,6 @@ def only_gradients_of_large_parameters_are_quantised():
 
 
 @check
-def what_int4_takes_from_gradients_comes_later_unless_they_are_not_used():
-    torch.manual_seed(RANK)
-    weights = torch.nn.Parameter(torch.zeros(80, 100))
-    gradient = torch.randn(80, 100)
-    exact = exact_sum(gradient) / SIZE
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD([weights], 1.0), [("weights", weights)], compression=hvd.Compression.int4
-    )
-    for count in range(1, 11):
-        optimizer.zero_grad()
-        (weights * torch.randn(80, 100)).sum().backward()
-        optimizer.zero_grad()  # this pass is not used
-        (weights * gradient).sum().backward()
-        optimizer.step()
-        lost = float((weights.detach() + count * exact).abs().max())
-        assert (lost > 1e-4) == IS_QUANTISED, (count, lost)
-        assert lost <= 4 * 4.5 * ROUNDING["int4"], (count, lost)
-        assert same_on_all_ranks([weights.detach()])
-
-
-@check
 def powersgd_approximates_matrices_and_leaves_the_rest_as_it_is():
     compression = hvd.Compression.powersgd(2)
     for unused in (False, True):

@@ -99,7 +99,9 @@ def nothing_is_lost():
         for _ in range(4):
             descent.step()
             assert set(descent.check()) == {0, 1}  # the third is too small
-        assert max(float(loss["lost"].abs().max()) for loss in descent.check().values()) > 0.01
+        largest = max(float(loss["lost"].abs().max()) for loss in descent.check().values())
+        assert largest > 0.01
+        assert form[0] != hvd.Compression.int4 or largest < 10, (form, largest)  # it does not pile up
 
 
 @check

@@ -5,6 +5,7 @@ import copy
 import torch
 from checking import batches, check, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import train_on, trained_alone
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import distrun.torch as hvd
@@ -12,23 +13,6 @@ from distrun.errors import MismatchError
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
-
-
-def trained(make, steps):
-    """A model and its optimizer after some steps of one process, different on each rank."""
-    torch.manual_seed(RANK)
-    model = network()
-    optimizer = make(model.parameters())
-    for batch in batches(steps):
-
-        def closure(batch=batch):
-            optimizer.zero_grad()
-            loss = loss_of(model, (batch[0] + RANK, batch[1]))
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-    return model, optimizer
 
 
 @check
@@ -76,7 +60,7 @@ def optimizer_state_becomes_the_roots_whatever_the_others_have():
         lambda p: optim.LBFGS(p, max_iter=3),
     ):
         for theirs in (0, 2):
-            model, optimizer = trained(make, 3 if RANK == 0 else theirs)
+            model, optimizer = trained_alone(make, 3 if RANK == 0 else theirs)
             if RANK:
                 optimizer.param_groups[0]["lr"] = 7.0
             optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
@@ -88,10 +72,7 @@ def optimizer_state_becomes_the_roots_whatever_the_others_have():
             assert optimizer.param_groups[0]["lr"] != 7.0
             hvd.broadcast_parameters(model.state_dict(), 0)
             if not isinstance(optimizer, optim.LBFGS):
-                for batch in batches(2):
-                    optimizer.zero_grad()
-                    loss_of(model, mine(batch)).backward()
-                    optimizer.step()
+                train_on(model, optimizer, *map(mine, batches(2)))
                 assert same_on_all_ranks(parameters(model))
 
 
@@ -107,7 +88,7 @@ def same(left, right):
 
 @check
 def a_checkpoint_read_by_rank_0_alone_resumes_everywhere():
-    reference, optimizer = trained(lambda p: torch.optim.Adam(p, 0.01), 3)
+    reference, optimizer = trained_alone(lambda p: torch.optim.Adam(p, 0.01), 3)
     saved = copy.deepcopy((reference.state_dict(), optimizer.state_dict()))
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), 0.5)

@@ -3,10 +3,12 @@
 import sys
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from checking import batches, check, close, gradients, loss_of, mine, network, parameters, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import as_one_process, closure_of, made, plain, train_on, whole, wrapped
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError
@@ -16,21 +18,19 @@ RANK, SIZE = hvd.rank(), hvd.size()
 SGD = torch.optim.SGD
 
 
-def train(
-    make, count=6, rows=12, dtype=torch.float64, wrap=lambda optimizer, model: optimizer, part=lambda batch: batch
-):
+def train(make, dtype=torch.float64, wrap=plain, part=whole):
     """Train the small model; what its parameters are afterwards."""
     model = network(dtype)
     optimizer = wrap(make(model.parameters()), model)
-    for batch in batches(count, rows, dtype):
-        optimizer.zero_grad()
-        loss_of(model, part(batch)).backward()
-        optimizer.step()
+    train_on(model, optimizer, *map(part, batches(6, dtype=dtype)))
     return parameters(model)
 
 
-def distributed(**options):
-    return lambda optimizer, model: hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+def together(make, dtype=torch.float64, **options):
+    """Train it on all ranks together; return its parameters, which are the same on all."""
+    trained = train(make, dtype, partial(wrapped, **options), mine)
+    assert same_on_all_ranks(trained)
+    return trained
 
 
 @check
@@ -47,21 +47,14 @@ def every_optimizer_gets_the_result_of_one_process():
         lambda p: optim.Adagrad(p, 0.05),
         lambda p: optim.NAdam(p, 0.01),
     ):
-        alone = train(make)
-        together = train(make, wrap=distributed(), part=mine)
-        assert close(together, alone), make(network().parameters())
-        assert same_on_all_ranks(together)
-    together = train(lambda p: SGD(p, 0.1, momentum=0.9), wrap=distributed(), part=mine, dtype=torch.float32)
-    assert close(together, train(lambda p: SGD(p, 0.1, momentum=0.9), dtype=torch.float32), 1e-5)
-    assert same_on_all_ranks(together)
+        assert close(together(make), train(make)), make(network().parameters())
 
 
 @check
-def half_precision_models_train():
-    for dtype in (torch.bfloat16, torch.float16):
-        together = train(lambda p: SGD(p, 0.1), wrap=distributed(), part=mine, dtype=dtype)
-        assert same_on_all_ranks(together)
-        assert close(together, train(lambda p: SGD(p, 0.1), dtype=dtype), 0.05)
+def models_of_other_dtypes_train():
+    make = lambda p: SGD(p, 0.1, momentum=0.9)  # noqa: E731
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.05), (torch.float16, 0.05)):
+        assert close(together(make, dtype), train(make, dtype), tolerance), dtype
 
 
 @check
@@ -91,8 +84,7 @@ def operators_other_than_average_reduce_as_they_say():
         (hvd.Min, lambda stack: stack.amin(0)),
         (hvd.Product, lambda stack: stack.prod(0)),
     ):
-        model = network()
-        optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), op=op)
+        model, optimizer = made(op=op)
         loss_of(model, mine(batch)).backward()
         assert close(gradients(model), [combine(torch.stack(each)) for each in zip(*rank_gradients, strict=True)]), op
         del optimizer
@@ -101,7 +93,7 @@ def operators_other_than_average_reduce_as_they_say():
 @check
 def half_precision_on_the_wire_changes_little_and_within_a_host_nothing():
     make = lambda p: torch.optim.SGD(p, 0.1)  # noqa: E731
-    compressed = train(make, wrap=distributed(compression=hvd.Compression.fp16), part=mine)
+    compressed = together(make, compression=hvd.Compression.fp16)
     assert close(compressed, train(make), 1e-6 if hvd.local_size() == SIZE else 1e-2)
 
 
@@ -116,7 +108,7 @@ def groups_and_predivision_change_nothing_but_the_way():
         {"gradient_predivide_factor": 4.0},
         {"gradient_predivide_factor": 0.5, "groups": 2},
     ):
-        assert close(train(make, wrap=distributed(**options), part=mine), alone), options
+        assert close(together(make, **options), alone), options
 
     def lists(optimizer, model):
         group = [model[0].weight, model[2].bias]
@@ -153,10 +145,9 @@ class Float16Wire:
 @check
 def a_compressor_of_the_users_own_is_called_for_every_gradient():
     before = Float16Wire.calls
-    together = train(lambda p: SGD(p, 0.1), wrap=distributed(compression=Float16Wire), part=mine)
+    compressed = together(lambda p: SGD(p, 0.1), compression=Float16Wire)
     assert Float16Wire.calls == before + 6 * 6
-    assert close(together, train(lambda p: SGD(p, 0.1)), 1e-2)
-    assert same_on_all_ranks(together)
+    assert close(compressed, train(lambda p: SGD(p, 0.1)), 1e-2)
 
 
 @check
@@ -176,9 +167,9 @@ def small_buckets_and_memory_layouts_change_nothing():
             optimizer.zero_grad()
         return parameters(model)
 
-    alone = run(lambda optimizer, model: optimizer, slice(None))
-    assert close(run(distributed(), slice(RANK, None, SIZE)), alone)
-    assert close(run(distributed(groups=5), slice(RANK, None, SIZE)), alone)
+    alone = run(plain, slice(None))
+    for options in ({}, {"groups": 5}):
+        assert close(run(partial(wrapped, **options), slice(RANK, None, SIZE)), alone)
 
 
 @check
@@ -199,9 +190,9 @@ def clipping_between_backward_and_step_clips_what_all_ranks_have():
                 optimizer.step()
         return parameters(model)
 
-    alone = run(lambda optimizer, model: optimizer, lambda batch: batch, False)
-    assert close(run(distributed(), mine, False), alone)
-    assert close(run(distributed(), mine, True), alone)
+    alone = run(plain, whole, False)
+    for synchronize in (False, True):
+        assert close(run(wrapped, mine, synchronize), alone)
 
 
 @check
@@ -232,16 +223,7 @@ def closures_see_the_loss_and_gradients_of_all_ranks():
     def run(make, wrap, part):
         model = network()
         optimizer = wrap(make(model.parameters()), model)
-        losses = []
-        for batch in batches(3):
-
-            def closure(batch=batch):
-                optimizer.zero_grad()
-                loss = loss_of(model, part(batch))
-                loss.backward()
-                return loss
-
-            losses.append(optimizer.step(closure))
+        losses = [optimizer.step(closure_of(model, optimizer, part(batch))) for batch in batches(3)]
         return [*parameters(model), torch.stack([loss.detach() for loss in losses])]
 
     for make in (
@@ -249,10 +231,7 @@ def closures_see_the_loss_and_gradients_of_all_ranks():
         lambda p: torch.optim.LBFGS(p, max_iter=6),
         lambda p: torch.optim.LBFGS(p, max_iter=6, line_search_fn="strong_wolfe"),
     ):
-        alone = run(make, lambda optimizer, model: optimizer, lambda batch: batch)
-        together = run(make, distributed(), mine)
-        assert close(together, alone, 1e-5)
-        assert same_on_all_ranks(together)
+        as_one_process(partial(run, make), tolerance=1e-5)
 
 
 @check
@@ -273,9 +252,7 @@ def two_optimizers_of_a_gan_do_not_disturb_each_other():
             first.step()
         return [*parameters(generator), *parameters(judge)]
 
-    together = run(distributed(), mine)
-    assert close(together, run(lambda optimizer, model: optimizer, lambda batch: batch))
-    assert same_on_all_ranks(together)
+    as_one_process(run)
 
 
 @check
@@ -311,8 +288,7 @@ def parameters_unused_on_some_ranks_count_as_zero_and_unused_on_all_keep_none():
 
 @check
 def a_rank_that_uses_no_parameter_at_all_takes_part_in_step():
-    model = network()
-    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1))
+    model, optimizer = made()
     for step, batch in enumerate(batches(3)):
         optimizer.zero_grad()
         if RANK == 0 or step == 1:
@@ -336,8 +312,7 @@ def different_models_are_an_error_on_every_rank_that_names_the_difference():
 
 @check
 def an_error_of_a_bucket_names_the_line_that_called_backward():
-    model = network()
-    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1), op=hvd.Average if RANK else hvd.Sum)
+    model, optimizer = made(op=hvd.Average if RANK else hvd.Sum)
     with raises(MismatchError, "bucket.0", "op", f"training.py:{sys._getframe().f_lineno + 1} in an_error_of_a_bucket"):
         loss_of(model, mine(batches(1)[0])).backward()
     del optimizer
@@ -345,8 +320,7 @@ def an_error_of_a_bucket_names_the_line_that_called_backward():
 
 @check
 def step_after_synchronize_warns_once():
-    model = network()
-    optimizer = hvd.DistributedOptimizer(SGD(model.parameters(), 0.1))
+    model, optimizer = made()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for skips in (True, False, False):
@@ -369,22 +343,22 @@ def arguments_that_cannot_be_are_refused_in_a_sentence():
     optimizer = SGD(model.parameters(), 0.1)
     with raises(ValueError, "not Sequential"):
         wrap(model)
-    with raises(ValueError, "'x' twice"):
-        wrap(optimizer, [("x", p) for p in model.parameters()])
-    with raises(ValueError, "4 of the optimizer's parameters without a name", "parameter 0.2"):
-        wrap(optimizer, model[0].named_parameters())
-    with raises(ValueError, "pairs"):
-        wrap(optimizer, model.parameters())
-    with raises(ValueError, "belongs to op=Average"):
-        wrap(optimizer, op=hvd.Sum, gradient_predivide_factor=2.0)
-    with raises(ValueError, "backward_passes_per_step=0"):
-        wrap(optimizer, backward_passes_per_step=0)
-    with raises(ValueError, "groups=-1"):
-        wrap(optimizer, groups=-1)
-    with raises(ValueError, "at most once"):
-        wrap(optimizer, groups=[[model[0].bias], [model[0].bias]])
-    with raises(ValueError, "is not a reduce op"):
-        wrap(optimizer, op="sum")
+    for words, names in {
+        "'x' twice": [("x", p) for p in model.parameters()],
+        "4 of the optimizer's parameters without a name, the first being parameter 0.2": model[0].named_parameters(),
+        "pairs": model.parameters(),
+    }.items():
+        with raises(ValueError, words):
+            wrap(optimizer, names)
+    for words, options in {
+        "belongs to op=Average": {"op": hvd.Sum, "gradient_predivide_factor": 2.0},
+        "backward_passes_per_step=0": {"backward_passes_per_step": 0},
+        "groups=-1": {"groups": -1},
+        "at most once": {"groups": [[model[0].bias], [model[0].bias]]},
+        "is not a reduce op": {"op": "sum"},
+    }.items():
+        with raises(ValueError, words):
+            wrap(optimizer, **options)
     assert type(optimizer) is SGD
     wrap(optimizer)
     with raises(ValueError, "a DistributedOptimizer already"):

@@ -40,8 +40,13 @@ def network():
     return torch.nn.Sequential(*[torch.nn.Linear(400, 400) for _ in range(5)])  # 3.2 MB of gradients
 
 
-def wrap(model, rate=0.001):
-    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), rate), model.named_parameters())
+def wrap(model):
+    return hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.001), model.named_parameters())
+
+
+def made():
+    model = network()
+    return model, wrap(model)
 
 
 def step(model, optimizer, number, seconds=lambda setting: 1.0):
@@ -67,8 +72,7 @@ def weights(model):
 
 def tuned(seconds, steps=STEPS):
     """Train with tuning; the model, its optimizer and the settings that its steps were made with."""
-    model = network()
-    optimizer = wrap(model)
+    model, optimizer = made()
     seen = []
     for number in range(steps):
         step(model, optimizer, number, seconds)
@@ -79,8 +83,7 @@ def tuned(seconds, steps=STEPS):
 
 def untuned():
     os.environ["DISTRUN_AUTOTUNE"] = "0"
-    model = network()
-    optimizer = wrap(model)
+    model, optimizer = made()
     os.environ["DISTRUN_AUTOTUNE"] = "1"
     for number in range(STEPS):
         step(model, optimizer, number)
@@ -154,8 +157,7 @@ def values_that_the_user_gives_are_kept():
 
 @check
 def two_optimizers_are_tuned_one_after_the_other():
-    models = [network(), network()]
-    optimizers = [wrap(model) for model in models]
+    models, optimizers = zip(made(), made(), strict=True)
     before = len(distrun.autotuned())
     for number in range(120):
         for place, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -198,8 +200,7 @@ def the_wire_dtype_is_chosen_only_between_hosts_and_where_it_is_allowed():
     has_hosts = distrun.local_size() < SIZE
     for allowed in ("", "bfloat16"):
         os.environ["DISTRUN_AUTOTUNE_WIRE_DTYPES"] = allowed
-        model = network()
-        optimizer = wrap(model)
+        model, optimizer = made()
         for number in range(STEPS):
             step(model, optimizer, number, lambda setting: 0.7 if wire() else 1.0)
         assert wire() == (allowed if has_hosts else "")
@@ -212,8 +213,7 @@ def the_wire_dtype_is_chosen_only_between_hosts_and_where_it_is_allowed():
 def a_rank_that_joins_ends_it_with_the_default():  # the last check: nothing is tuned after it
     if SIZE == 1:
         return
-    model = network()
-    optimizer = wrap(model)
+    model, optimizer = made()
     for number in range(9 if RANK == 1 else 23):
         step(model, optimizer, number, fast_first)
     hvd.join()

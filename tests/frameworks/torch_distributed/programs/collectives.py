@@ -5,7 +5,7 @@ import functools
 import torch
 import torch.distributed as dist
 from expecting import raises
-from layouts import WAYS, check, finish, layouts, run_checks, same
+from layouts import WAYS, check, finish, layouts, run_checks, same, same_each
 
 REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -114,12 +114,10 @@ def all_reduce_coalesced(at):
                 dist.all_reduce(tensor, group=at.group)
         if way:
             manager.wait()
-        for tensor, total in zip(own, expected, strict=True):
-            same(tensor, total)
+        same_each(own, expected)
     own = [at.tensors(shape)[at.rank] for shape in shapes]
     dist.all_reduce_coalesced(own, group=at.group)
-    for tensor, total in zip(own, expected, strict=True):
-        same(tensor, total)
+    same_each(own, expected)
 
 
 @check
@@ -137,14 +135,12 @@ def reduce(at):
 @check
 def broadcast(at):
     root, place = at.other_root()
-    for dtype in at.some((*ALL, torch.float8_e4m3fn, torch.uint16)):
-        for shape in at.some(SHAPES):
-            for way in WAYS:
-                tensors = at.tensors(shape, dtype)
-                finish(dist.broadcast(tensors[at.rank], root, at.group, way))
-                expected = at.tensors(shape, dtype)[place]
-                same(tensors[at.rank].view(torch.uint8) if dtype.itemsize == 1 else tensors[at.rank],
-                     expected.view(torch.uint8) if dtype.itemsize == 1 else expected)  # fmt: skip
+    for dtype, shape, way in at.cases((*ALL, torch.float8_e4m3fn, torch.uint16), SHAPES):
+        tensors = at.tensors(shape, dtype)
+        finish(dist.broadcast(tensors[at.rank], root, at.group, way))
+        expected = at.tensors(shape, dtype)[place]
+        same(tensors[at.rank].view(torch.uint8) if dtype.itemsize == 1 else tensors[at.rank],
+             expected.view(torch.uint8) if dtype.itemsize == 1 else expected)  # fmt: skip
     view = torch.zeros(4, 4).t()[1]
     view += at.rank
     dist.broadcast(view, root, at.group)
@@ -157,14 +153,11 @@ def broadcast(at):
 
 @check
 def all_gather(at):
-    for dtype in at.some(ALL):
-        for shape in at.some(SHAPES):
-            for way in WAYS:
-                tensors = at.tensors(shape, dtype)
-                received = [torch.empty_like(tensor) for tensor in tensors]
-                finish(dist.all_gather(received, tensors[at.rank], at.group, way))
-                for one, expected in zip(received, tensors, strict=True):
-                    same(one, expected)
+    for dtype, shape, way in at.cases(ALL, SHAPES):
+        tensors = at.tensors(shape, dtype)
+        received = [torch.empty_like(tensor) for tensor in tensors]
+        finish(dist.all_gather(received, tensors[at.rank], at.group, way))
+        same_each(received, tensors)
 
 
 @check
@@ -172,20 +165,18 @@ def all_gather_of_different_shapes(at):
     tensors = [at.tensors((1 + at.ranks[place] % 3, 2))[place] for place in range(at.size)]
     received = [torch.empty_like(tensor) for tensor in tensors]
     dist.all_gather(received, tensors[at.rank], at.group)
-    for one, expected in zip(received, tensors, strict=True):
-        same(one, expected)
+    same_each(received, tensors)
 
 
 @check
 def all_gather_into_one_tensor(at):
-    for dtype in at.some(ALL):
-        for way in WAYS:
-            tensors = at.tensors((2, 3), dtype)
-            one, stacked = torch.empty(2 * at.size, 3, dtype=dtype), torch.empty(at.size, 2, 3, dtype=dtype)
-            finish(dist.all_gather_into_tensor(one, tensors[at.rank], at.group, way))
-            finish(dist.all_gather_into_tensor(stacked, tensors[at.rank], at.group, way))
-            same(one, torch.cat(tensors))
-            same(stacked, torch.stack(tensors))
+    for dtype, way in at.cases(ALL):
+        tensors = at.tensors((2, 3), dtype)
+        one, stacked = torch.empty(2 * at.size, 3, dtype=dtype), torch.empty(at.size, 2, 3, dtype=dtype)
+        finish(dist.all_gather_into_tensor(one, tensors[at.rank], at.group, way))
+        finish(dist.all_gather_into_tensor(stacked, tensors[at.rank], at.group, way))
+        same(one, torch.cat(tensors))
+        same(stacked, torch.stack(tensors))
     with dist._coalescing_manager(at.group):
         first, second = torch.empty(2 * at.size), torch.empty(3 * at.size)
         dist.all_gather_into_tensor(first, at.tensors((2,))[at.rank], at.group)
@@ -243,24 +234,22 @@ def reduce_scatter_of_one_tensor(at):
 @check
 def gather(at):
     root, place = at.other_root()
-    for dtype in at.some(ALL):
-        for way in WAYS:
-            tensors = at.tensors((2, 2), dtype)
-            received = [torch.empty_like(tensor) for tensor in tensors] if at.rank == place else None
-            finish(dist.gather(tensors[at.rank], received, root, at.group, way))
-            for one, expected in zip(received or [], tensors, strict=False):
-                same(one, expected)
+    for dtype, way in at.cases(ALL):
+        tensors = at.tensors((2, 2), dtype)
+        received = [torch.empty_like(tensor) for tensor in tensors] if at.rank == place else None
+        finish(dist.gather(tensors[at.rank], received, root, at.group, way))
+        for one, expected in zip(received or [], tensors, strict=False):
+            same(one, expected)
 
 
 @check
 def scatter(at):
     root, place = at.other_root()
-    for dtype in at.some(ALL):
-        for way in WAYS:
-            parts = at.tensors((2, 2), dtype)
-            received = torch.empty(2, 2, dtype=dtype)
-            finish(dist.scatter(received, parts if at.rank == place else None, root, at.group, way))
-            same(received, parts[at.rank])
+    for dtype, way in at.cases(ALL):
+        parts = at.tensors((2, 2), dtype)
+        received = torch.empty(2, 2, dtype=dtype)
+        finish(dist.scatter(received, parts if at.rank == place else None, root, at.group, way))
+        same(received, parts[at.rank])
 
 
 @check
@@ -271,18 +260,16 @@ def all_to_all(at):
         sent = [at.tensors((at.rank + other + 1,), seed=other)[at.rank] for other in range(at.size)]
         received = [torch.empty_like(part) for part in parts]
         finish(dist.all_to_all(received, sent, at.group, way))
-        for one, expected in zip(received, parts, strict=True):
-            same(one, expected)
+        same_each(received, parts)
 
 
 @check
 def all_to_all_of_one_tensor(at):
-    for dtype in at.some(ALL):
-        for way in WAYS:
-            wholes = at.tensors((2 * at.size, 3), dtype)
-            output = torch.empty(2 * at.size, 3, dtype=dtype)
-            finish(dist.all_to_all_single(output, wholes[at.rank], group=at.group, async_op=way))
-            same(output, torch.cat([whole[2 * at.rank : 2 * at.rank + 2] for whole in wholes]))
+    for dtype, way in at.cases(ALL):
+        wholes = at.tensors((2 * at.size, 3), dtype)
+        output = torch.empty(2 * at.size, 3, dtype=dtype)
+        finish(dist.all_to_all_single(output, wholes[at.rank], group=at.group, async_op=way))
+        same(output, torch.cat([whole[2 * at.rank : 2 * at.rank + 2] for whole in wholes]))
     rows = at.rank + 1  # rank r sends r + 1 rows to each, the last one none
     sent = [rows] * (at.size - 1) + [0]
     received = [each + 1 for each in range(at.size)] if at.rank < at.size - 1 else [0] * at.size
@@ -343,53 +330,50 @@ def futures_and_works(at):
 
 @check
 def what_has_no_meaning_is_refused(at):
-    with raises(ValueError, "BAND", "float32"):
-        dist.all_reduce(torch.ones(2), Op(Op.BAND), at.group)
-    with raises(ValueError, "reduce_scatter", "does not fit"):
-        dist.reduce_scatter_tensor(torch.ones(1), torch.ones(at.size + 1), group=at.group)
-    with raises(ValueError, "splits [2"):
-        dist.all_to_all_single(torch.ones(at.size), torch.ones(at.size), None, [2] * at.size, at.group)
-    with raises(ValueError, f"splits [{at.size + 1}"):
-        uneven = [at.size + 1, -1, *[0] * at.size][: at.size]
-        dist.all_to_all_single(torch.ones(at.size), torch.ones(at.size), uneven, uneven, at.group)
-    with raises(ValueError, "rank -1 is not in process group", f"0 to {at.size - 1}"):
-        dist.broadcast(torch.ones(1), group=at.group, group_src=-1)
-    with raises(ValueError, f"rank {at.size} is not in process group"):
-        dist.reduce(torch.ones(1), group=at.group, group_dst=at.size)
+    one, ones, group = torch.ones(1), torch.ones(at.size), at.group
+    uneven = [at.size + 1, -1, *[0] * at.size][: at.size]
+    for words, call in {
+        "BAND has no meaning for torch.float32": lambda: dist.all_reduce(torch.ones(2), Op(Op.BAND), group),
+        "does not fit parts of": lambda: dist.reduce_scatter_tensor(one, torch.ones(at.size + 1), group=group),
+        "splits [2": lambda: dist.all_to_all_single(ones, ones, None, [2] * at.size, group),
+        f"splits [{at.size + 1}": lambda: dist.all_to_all_single(ones, ones, uneven, uneven, group),
+        "shape []": lambda: dist.all_to_all_single(*[torch.ones(())] * 2, *[[1] * at.size] * 2, group),
+        "rank -1 is not in process group": lambda: dist.broadcast(one, group=group, group_src=-1),
+        f"from 0 to {at.size - 1}": lambda: dist.broadcast(one, group=group, group_src=-1),
+        f"rank {at.size} is not in process group": lambda: dist.reduce(one, group=group, group_dst=at.size),
+        "to_dense": lambda: dist.all_gather([one] * at.size, one.to_sparse(), group=group),
+        "at least one tensor": lambda: dist.all_reduce_coalesced([], group=group),
+    }.items():
+        with raises(ValueError, words):
+            call()
     for dtype in (torch.int32, torch.float64):
         with raises(ValueError, "of torch.float32 and of ", str(dtype)):
-            dist.all_gather_into_tensor(torch.ones(at.size, dtype=dtype), torch.ones(1), group=at.group)
+            dist.all_gather_into_tensor(ones.to(dtype), one, group=group)
         with raises(ValueError, "of torch.float32", str(dtype)):
-            dist.reduce_scatter_tensor(torch.ones(1, dtype=dtype), torch.ones(at.size), group=at.group)
-    right = [torch.ones(1)] * at.size
-    for wrong in ([*right, torch.ones(1)], right[1:]):
-        with raises(ValueError, f"a list of {len(wrong)} tensors does not fit {at.size} ranks"):
-            dist.all_gather(wrong, torch.ones(1), at.group)
-        with raises(ValueError, f"a list of {len(wrong)} tensors"):
-            dist.reduce_scatter(torch.ones(at.size), wrong, group=at.group)
-        for lists in ((wrong, right), (right, wrong)):
-            with raises(ValueError, f"a list of {len(wrong)} tensors"):
-                dist.all_to_all(*lists, at.group)
-    with raises(ValueError, "splits [1", "shape []"):
-        dist.all_to_all_single(torch.ones(()), torch.ones(()), [1] * at.size, [1] * at.size, at.group)
-    one = torch.zeros(1).expand(4)
-    for call in (
-        lambda: dist.all_reduce(one, group=at.group),
-        lambda: dist.all_reduce(torch.zeros(1).int().expand(4), Op(Op.BAND), at.group),
-        lambda: dist.reduce(one, group=at.group, group_dst=at.rank),
-        lambda: dist.all_gather([one] * at.size, torch.ones(4), at.group),
-        lambda: dist.all_to_all([one] * at.size, [torch.ones(4)] * at.size, at.group),
-        lambda: dist.reduce_scatter(one, [torch.ones(4)] * at.size, group=at.group),
-    ):
+            dist.reduce_scatter_tensor(one.to(dtype), ones, group=group)
+    right = [one] * at.size
+    for wrong in ([*right, one], right[1:]):
+        for call in (
+            lambda: dist.all_gather(wrong, one, group),  # noqa: B023
+            lambda: dist.reduce_scatter(ones, wrong, group=group),  # noqa: B023
+            lambda: dist.all_to_all(wrong, right, group),  # noqa: B023
+            lambda: dist.all_to_all(right, wrong, group),  # noqa: B023
+        ):
+            with raises(ValueError, f"a list of {len(wrong)} tensors does not fit {at.size} ranks"):
+                call()
+    shared = torch.zeros(1).expand(4)
+    calls = [
+        lambda: dist.all_reduce(shared, group=group),
+        lambda: dist.all_reduce(torch.zeros(1).int().expand(4), Op(Op.BAND), group),
+        lambda: dist.reduce(shared, group=group, group_dst=at.rank),
+        lambda: dist.all_gather([shared] * at.size, torch.ones(4), group),
+        lambda: dist.all_to_all([shared] * at.size, [torch.ones(4)] * at.size, group),
+        lambda: dist.reduce_scatter(shared, [torch.ones(4)] * at.size, group=group),
+        lambda: dist.broadcast(shared, group=group, group_src=(at.rank + 1) % at.size),
+    ]
+    for call in calls if at.size > 1 else calls[:-1]:  # what the root broadcasts may be shared
         with raises(ValueError, "shape [4]", "elements that share their memory"):
             call()
-    if at.size > 1:
-        with raises(ValueError, "elements that share their memory"):
-            dist.broadcast(one, group=at.group, group_src=(at.rank + 1) % at.size)
-    with raises(ValueError, "to_dense"):
-        dist.all_gather([torch.zeros(1)] * at.size, torch.ones(1).to_sparse(), group=at.group)
-    with raises(ValueError, "at least one tensor"):
-        dist.all_reduce_coalesced([], group=at.group)
 
 
 dist.init_process_group("distrun")

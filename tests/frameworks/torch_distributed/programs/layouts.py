@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from itertools import product
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,10 @@ class Group:
     def some(self, things: Sequence[T]) -> Sequence[T]:
         """All of them in the world's group, the first one and the last one in others."""
         return things if self.group is None and not IS_COMPACT else [things[0], things[-1]]
+
+    def cases(self, *things: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+        """Every combination of some of each of the things, and of a value of `async_op`."""
+        return product(*map(self.some, things), WAYS)
 
     def other_root(self) -> tuple[int, int]:
         """The last rank of the group: its number in the world and in the group."""
@@ -100,3 +105,9 @@ def same(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 0.0) ->
         assert torch.allclose(found, expected, tolerance), f"{found} instead of {expected}"
     else:
         assert torch.equal(found, expected), f"{found} instead of {expected}"
+
+
+def same_each(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    """Expect `same` of each pair."""
+    for one, other in zip(found, expected, strict=True):
+        same(one, other)

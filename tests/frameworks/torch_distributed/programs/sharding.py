@@ -45,14 +45,11 @@ def fsdp1(strategy=ShardingStrategy.FULL_SHARD, **options):
 
 def hybrid():
     """Each rank has all of the parameters, and the ranks add up their gradients as replicas do."""
-    mesh = dist.init_device_mesh("cpu", (SIZE, 1), mesh_dim_names=("replicate", "shard"))
-    model = mlp()
-    for layer in (*model[::2], model):
-        fully_shard(layer, mesh=mesh)
+    model = sharded(dist.init_device_mesh("cpu", (SIZE, 1), mesh_dim_names=("replicate", "shard")))
     return run(model, adam(model)), [value.full_tensor() for value in model.state_dict().values()]
 
 
-def sharded(mesh=None):
+def sharded(mesh):
     model = mlp()
     for layer in (*model[::2], model):
         fully_shard(layer, mesh=mesh)

@@ -12,6 +12,7 @@ import distrun.data
 parser = argparse.ArgumentParser()
 parser.add_argument("--seconds", type=float, required=True)
 parser.add_argument("--late", type=float, default=0.0, help="seconds that each batch of rank 1 takes longer")
+parser.add_argument("--late-from", type=int, default=0, metavar="STEP", help="when that begins")
 parser.add_argument("--fails", action="store_true", help="rank 1 fails at the end")
 options = parser.parse_args()
 
@@ -20,8 +21,10 @@ end = time.monotonic() + options.seconds
 
 
 def batches():
-    while True:
-        time.sleep(options.late * (distrun.rank() == 1))
+    for step in itertools.count():
+        if step == options.late_from and distrun.rank() == 1:
+            print("slow from now on", flush=True)
+        time.sleep(options.late * (step >= options.late_from and distrun.rank() == 1))
         yield np.ones(1000, np.float32)
 
 

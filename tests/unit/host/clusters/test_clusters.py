@@ -6,7 +6,7 @@ import json
 import pytest
 
 from distrun.errors import UsageError
-from distrun.host.clusters import HostPlace, detect, sagemaker
+from distrun.host.clusters import HostPlace, clouds, detect
 
 BATCH = {
     "AWS_BATCH_JOB_ID": "7b2e1c3a-4f1c-4d0e-9a55-0c7f6d1b2a90#2",
@@ -82,8 +82,8 @@ def test_a_container_of_ones_own_on_sagemaker_finds_the_file(tmp_path):
     file = tmp_path / "resourceconfig.json"
     file.write_text('{"current_host": "algo-1", "hosts": ["algo-2", "algo-1"], "network_interface_name": "eth0"}')
     expected = HostPlace("SageMaker", 0, 2, "algo-1", "digits-1.algo-1")
-    assert sagemaker.read({"TRAINING_JOB_NAME": "digits-1"}, file) == expected
-    assert sagemaker.read({}, file) is None  # the file of another job, baked into an image
+    assert clouds.sagemaker({"TRAINING_JOB_NAME": "digits-1"}, file) == expected
+    assert clouds.sagemaker({}, file) is None  # the file of another job, baked into an image
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from distrun.methods.diloco.arithmetic import nesterov, pieces
+from distrun.methods.diloco.parameters import nesterov
 
 
 @given(st.integers(0, 50), st.integers(1, 60), st.floats(0.1, 2), st.floats(0, 0.99), st.integers(0, 2**32 - 1))
@@ -24,8 +24,3 @@ def test_without_a_velocity_a_step_is_plain():
     anchor = np.array([1.0, 2.0])
     nesterov(anchor, np.array([1.0, -1.0]), None, 0.5, 0.0, 1)
     assert anchor.tolist() == [0.5, 2.5]
-
-
-def test_pieces_make_up_the_whole():
-    assert [(part.start, part.stop) for part in pieces(7, 3)] == [(0, 3), (3, 6), (6, 7)]
-    assert list(pieces(0, 3)) == []

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from distrun.methods.diloco.schedule import MOST_DELAY, Schedule
+from distrun.methods.diloco.fragments import MOST_DELAY, Schedule
 
 
 def test_fragments_take_turns_at_equal_distances():

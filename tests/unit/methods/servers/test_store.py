@@ -74,15 +74,15 @@ def test_a_gradient_is_applied_when_it_arrives(fd):
     np.testing.assert_allclose(
         store.rows(0, np.array([4, 0])), [[34, 35, 36] - 0.1 * first.tables[0].values[1], [22, 23, 24]], rtol=1e-6
     )
-    assert (store.version, store.clocks) == (1, [0, 1])
+    assert (store.block.version, store.block.clocks) == (1, [0, 1])
 
 
 def test_what_was_pushed_before_is_not_applied_again(fd):
     store = started(fd, layout_of())
     store.push(0, 0, push(1))
-    before = store.arrays.copy()
+    before = store.block.arrays.copy()
     store.push(0, 0, push(1))
-    np.testing.assert_array_equal(store.arrays, before)
+    np.testing.assert_array_equal(store.block.arrays, before)
 
 
 def test_a_parameter_without_gradient_stays_as_it_is(fd):
@@ -90,7 +90,7 @@ def test_a_parameter_without_gradient_stays_as_it_is(fd):
     store.push(0, 0, push(1, rows=(), present=(False, True)))
     np.testing.assert_array_equal(store.dense[:15], np.arange(15))
     assert (store.dense[15:] != np.arange(15, 22)).all()
-    assert store.steps.tolist() == [0, 1, 0]
+    assert store.block.steps.tolist() == [0, 1, 0]
 
 
 def test_synchronous_gradients_are_averaged(fd):
@@ -105,7 +105,7 @@ def test_synchronous_gradients_are_averaged(fd):
     expected[:2] -= 0.05 * one.tables[0].values
     expected[1:] -= 0.05 * other.tables[0].values
     np.testing.assert_allclose(store.rows(0, np.array([1, 4, 5])), expected, rtol=1e-5)
-    assert store.clocks == [1, 1]
+    assert store.block.clocks == [1, 1]
 
 
 def test_a_synchronous_step_is_complete_when_the_others_leave(fd):
@@ -114,7 +114,7 @@ def test_a_synchronous_step_is_complete_when_the_others_leave(fd):
     store.push(0, 0, one)
     store.leave(1)
     np.testing.assert_allclose(store.dense, np.arange(22) - 0.1 * one.dense, rtol=1e-6)
-    assert store.clocks == [1, LEFT]
+    assert store.block.clocks == [1, LEFT]
 
 
 def test_a_worker_waits_until_the_slowest_has_come_so_far(fd):
@@ -132,7 +132,7 @@ def test_rows_that_there_are_not_are_refused_and_nothing_is_changed(fd):
         store.push(0, 0, push(1, rows=(2, 6)))
     with pytest.raises(MismatchError, match="a row of e"):
         store.rows(0, np.array([-1]))
-    assert store.version == 0
+    assert store.block.version == 0
 
 
 class Died(BaseException):
@@ -164,7 +164,7 @@ def test_a_server_that_dies_anywhere_in_an_update_loses_nothing_and_applies_noth
         """Run the history on servers, the first of which dies at a write. Return whether it did, and the end."""
         fd = os.memfd_create("test")
         store = started(fd, layout)
-        store._block._words = words = Words(store._block._words, writes)
+        store.block._words = words = Words(store.block._words, writes)
         has_died = False
         pending = list(history)
         answered = []
@@ -177,10 +177,10 @@ def test_a_server_that_dies_anywhere_in_an_update_loses_nothing_and_applies_noth
                 has_died = True
                 store = opened(fd, layout)
                 # Who has no answer pushes again: in a synchronous step those are all that have come.
-                last = [item for item in answered if synchronous and store.clocks[item[0]] <= item[1]]
+                last = [item for item in answered if synchronous and store.block.clocks[item[0]] <= item[1]]
                 for item in last:
                     store.push(item[0], item[1], push(item[2]))
-        end = store.arrays.copy(), store.clocks, store.version, store.steps.tolist()
+        end = store.block.arrays.copy(), store.block.clocks, store.block.version, store.block.steps.tolist()
         os.close(fd)
         return has_died or words.left == 0, end
 
@@ -198,7 +198,7 @@ def test_a_server_that_dies_anywhere_in_an_update_loses_nothing_and_applies_noth
 def test_an_update_that_a_dead_server_has_begun_is_completed_before_another(fd):
     layout = layout_of()
     store = started(fd, layout)
-    store._block._words = Words(store._block._words, 20)
+    store.block._words = Words(store.block._words, 20)
     with pytest.raises(Died):
         store.push(0, 0, push(1))
     store = opened(fd, layout)
@@ -245,8 +245,9 @@ def test_a_copy_goes_on_as_the_original_does(fd, other_fd, synchronous):
     for worker in range(2):
         for each in (store, copy):
             each.push(worker, 1, push(10 + worker, rows=()))
-    np.testing.assert_array_equal(copy.arrays, store.arrays)
-    assert (copy.version, copy.clocks, copy.steps.tolist()) == (store.version, store.clocks, store.steps.tolist())
+    one, other = store.block, copy.block
+    np.testing.assert_array_equal(other.arrays, one.arrays)
+    assert (other.version, other.clocks, other.steps.tolist()) == (one.version, one.clocks, one.steps.tolist())
 
 
 def test_nothing_is_copied_before_the_parameters_have_values(fd):
@@ -257,12 +258,12 @@ def test_workers_tell_a_copy_of_the_steps_that_it_lacks(fd, other_fd):
     copy = restored(other_fd, started(fd, layout_of()))
     copy.rejoin(0, 5)
     copy.rejoin(0, 3)
-    assert copy.clocks == [5, 0]
+    assert copy.block.clocks == [5, 0]
     copy.push(0, 4, push(1))  # its answer was lost, but it had been applied
-    assert copy.version == 0
+    assert copy.block.version == 0
     copy.leave(1)
     copy.rejoin(1, 5)
-    assert copy.clocks == [5, LEFT]
+    assert copy.block.clocks == [5, LEFT]
 
 
 def test_a_step_that_one_worker_knows_to_be_complete_is_not_waited_for_again(fd, other_fd):
@@ -270,18 +271,18 @@ def test_a_step_that_one_worker_knows_to_be_complete_is_not_waited_for_again(fd,
     copy = restored(other_fd, started(fd, layout_of(synchronous=True)))
     copy.rejoin(1, 6)
     copy.push(1, 6, push(1))
-    assert copy.clocks == [6, 6]
+    assert copy.block.clocks == [6, 6]
     copy.rejoin(0, 7)
     copy.await_clock(7)  # worker 1 has its answer, and the gradients of step 6 are not mixed with those of step 7
     one, other = push(2), push(3)
     copy.push(0, 7, one)
     copy.push(1, 7, other)
     np.testing.assert_allclose(copy.dense, np.arange(22) - 0.05 * (one.dense + other.dense), rtol=1e-5)
-    assert copy.clocks == [8, 8]
+    assert copy.block.clocks == [8, 8]
 
 
 def test_a_share_that_was_lost_before_its_first_copy_is_not_begun_anew(other_fd):
     stores = Stores(other_fd, 2, 1)
     with pytest.raises(MismatchError, match="server 1 was lost before there was a copy of its part"):
         stores.open(0, layout_of(), again=True)
-    assert stores.open(0, layout_of()).version == 0
+    assert stores.open(0, layout_of()).block.version == 0

@@ -14,9 +14,7 @@ def test_sigterm_comes_once_and_sigkill_again_and_again_after_the_grace():
     assert ending.due_signal(102.0) == SIGKILL
     assert ending.due_signal(102.01) is None
     assert ending.due_signal(102.06) == SIGKILL
-
-
-def test_without_grace_there_is_no_sigterm():
+    # Without grace there is no SIGTERM.
     assert Termination(0.0, now=100.0).due_signal(100.0) == SIGKILL
 
 

@@ -45,40 +45,24 @@ def ended(rank, code=0, lost_peer=False, **how):
     return RankExited(rank, RankExit(code, **how), lost_peer)
 
 
-# name: (steps of (time, event, actions expected), exit status, rank of the failure)
+# name: (steps of (time, event, actions expected) until the agent leaves, exit status, rank of the failure)
 HISTORIES = {
-    "all ranks end well": ([(1, ended(0), []), (2, ended(1), [FinishAgents(GRACE)]), (2, BYE, [])], 0, None),
+    "all ranks end well": ([(1, ended(0), []), (2, ended(1), [FinishAgents(GRACE)])], 0, None),
     "ranks that end before they join: others learn of the first": (
-        [
-            (1, ended(1, has_departed=True), [TellDeparture(1)]),
-            (2, ended(0, has_departed=True), [FinishAgents(GRACE)]),
-            (2, BYE, []),
-        ],
+        [(1, ended(1, has_departed=True), [TellDeparture(1)]), (2, ended(0, has_departed=True), [FinishAgents(GRACE)])],
         0,
         None,
     ),
-    "a rank fails and its peer obeys": (
-        [(1, ended(1, 42), [TERM]), (2, ended(0, -15), [FinishAgents(4.0)]), (2, BYE, [])],
-        42,
-        1,
-    ),
+    "a rank fails and its peer obeys": ([(1, ended(1, 42), [TERM]), (2, ended(0, -15), [FinishAgents(4.0)])], 42, 1),
     "a rank is killed and its peer is stubborn": (
-        [(1, ended(0, -9), [TERM]), (6, TICK, [KILL]), (6, ended(1, -9), [FinishAgents(0.0)]), (6, BYE, [])],
+        [(1, ended(0, -9), [TERM]), (6, TICK, [KILL]), (6, ended(1, -9), [FinishAgents(0.0)])],
         137,
         0,
     ),
-    "a later failure is not reported": (
-        [(1, ended(0, 3), [TERM]), (1, ended(1, 4), [FinishAgents(GRACE)]), (1, BYE, [])],
-        3,
-        0,
-    ),
-    "the last rank fails": (
-        [(1, ended(0), []), (2, ended(1, 5), [FinishAgents(GRACE)]), (2, BYE, [])],
-        5,
-        1,
-    ),
+    "a later failure is not reported": ([(1, ended(0, 3), [TERM]), (1, ended(1, 4), [FinishAgents(GRACE)])], 3, 0),
+    "the last rank fails": ([(1, ended(0), []), (2, ended(1, 5), [FinishAgents(GRACE)])], 5, 1),
     "a rank that lost its peer waits for the root cause": (
-        [(1, ended(0, 1, True), []), (1.5, ended(1, 9), [FinishAgents(GRACE)]), (2, BYE, [])],
+        [(1, ended(0, 1, True), []), (1.5, ended(1, 9), [FinishAgents(GRACE)])],
         9,
         1,
     ),
@@ -87,18 +71,17 @@ HISTORIES = {
             (1, ended(0, 1, True), []),
             (1 + ROOT_CAUSE_TIMEOUT, TICK, [TERM]),
             (3, ended(1, -15), [FinishAgents(GRACE - 1)]),
-            (3, BYE, []),
         ],
         1,
         0,
     ),
     "of ranks that lost a peer alone the first is reported": (
-        [(1, ended(1, 1, True), []), (1.1, ended(0, 1, True), [FinishAgents(GRACE)]), (2, BYE, [])],
+        [(1, ended(1, 1, True), []), (1.1, ended(0, 1, True), [FinishAgents(GRACE)])],
         1,
         1,
     ),
     "a rank that lost its peer and a peer that ended well": (
-        [(1, ended(1, 1, True), []), (1.1, ended(0), [FinishAgents(GRACE)]), (2, BYE, [])],
+        [(1, ended(1, 1, True), []), (1.1, ended(0), [FinishAgents(GRACE)])],
         1,
         1,
     ),
@@ -107,7 +90,6 @@ HISTORIES = {
             (1, SignalReceived(signal.SIGINT), [INT]),
             (1.1, ended(0, 1), []),
             (1.2, ended(1, -2), [FinishAgents(pytest.approx(4.8))]),
-            (1.3, BYE, []),
         ],
         130,
         None,
@@ -120,7 +102,6 @@ HISTORIES = {
             (3, SignalReceived(signal.SIGTERM), [KILL]),
             (3, ended(0, -9), []),
             (3, ended(1, -9), [FinishAgents(0.0)]),
-            (3, BYE, []),
         ],
         143,
         None,
@@ -131,18 +112,12 @@ HISTORIES = {
             (1, SignalReceived(signal.SIGTERM, "there"), []),
             (2, ended(0, -15), []),
             (2, ended(1, -15), [FinishAgents(4.0)]),
-            (2, BYE, []),
         ],
         143,
         None,
     ),
     "SIGTERM, and ranks that end well": (
-        [
-            (1, SignalReceived(signal.SIGTERM), [TERM]),
-            (1, ended(0), []),
-            (1, ended(1), [FinishAgents(GRACE)]),
-            (1, BYE, []),
-        ],
+        [(1, SignalReceived(signal.SIGTERM), [TERM]), (1, ended(0), []), (1, ended(1), [FinishAgents(GRACE)])],
         143,
         None,
     ),
@@ -152,18 +127,12 @@ HISTORIES = {
             (2, SignalReceived(signal.SIGINT), [KILL]),
             (2, ended(0, -9), []),
             (2, ended(1, -9), [FinishAgents(0.0)]),
-            (2, BYE, []),
         ],
         130,
         None,
     ),
     "Ctrl-C while a failure is dealt with kills, and the failure stays the reported one": (
-        [
-            (1, ended(0, 42), [TERM]),
-            (2, SignalReceived(signal.SIGINT), [KILL]),
-            (2, ended(1, -9), [FinishAgents(0.0)]),
-            (2, BYE, []),
-        ],
+        [(1, ended(0, 42), [TERM]), (2, SignalReceived(signal.SIGINT), [KILL]), (2, ended(1, -9), [FinishAgents(0.0)])],
         42,
         0,
     ),
@@ -172,7 +141,6 @@ HISTORIES = {
             (1, ended(0), []),
             (1, ended(1), [FinishAgents(GRACE)]),
             (2, SignalReceived(signal.SIGINT), [FinishAgents(0.0)]),
-            (2, BYE, []),
         ],
         0,
         None,
@@ -182,32 +150,22 @@ HISTORIES = {
             (1, SignalReceived(signal.SIGUSR1), [SignalRanks(signal.SIGUSR1)]),
             (2, ended(0), []),
             (2, ended(1), [FinishAgents(GRACE)]),
-            (2, BYE, []),
         ],
         0,
         None,
     ),
     "nobody reads the output any more": (
-        [
-            (1, OutputClosed(), [TERM]),
-            (1, ended(0, -15), []),
-            (1, ended(1, -15), [FinishAgents(GRACE)]),
-            (1, BYE, []),
-        ],
+        [(1, OutputClosed(), [TERM]), (1, ended(0, -15), []), (1, ended(1, -15), [FinishAgents(GRACE)])],
         141,
         None,
     ),
     "the printer dies": (
-        [(1, Printed(), [TERM]), (1, ended(0, -15), []), (1, ended(1, -15), [FinishAgents(GRACE)]), (1, BYE, [])],
+        [(1, Printed(), [TERM]), (1, ended(0, -15), []), (1, ended(1, -15), [FinishAgents(GRACE)])],
         1,
         None,
     ),
     "a command that cannot be run": (
-        [
-            (1, RankNotStarted(0, 127, "gone"), [TERM]),
-            (1, RankNotStarted(1, 127, "gone"), [FinishAgents(GRACE)]),
-            (1, BYE, []),
-        ],
+        [(1, RankNotStarted(0, 127, "gone"), [TERM]), (1, RankNotStarted(1, 127, "gone"), [FinishAgents(GRACE)])],
         127,
         0,
     ),
@@ -241,6 +199,8 @@ def test_a_history_leads_to_the_expected_actions_and_end(name):
     for now, event, expected in [*STARTED, *steps]:
         actions = policy.tick(now) if event is TICK else policy.handle(event, now)
         assert actions == expected, (now, event)
+    if policy.state is State.FINISHING:
+        assert policy.handle(BYE, now) == []
     assert policy.state is State.OVER
     assert policy.status == status
     assert (policy.failure.rank if policy.failure else None) == failure_report

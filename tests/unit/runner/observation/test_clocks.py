@@ -3,47 +3,38 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.runner.observation.clocks import DRIFT, Clock, Clocks
+from distrun.runner.observation.clocks import DRIFT, Clocks
 from distrun.tracing import layout
 from distrun.tracing.reader import Event
+from distrun.tracing.timeline.clock_bounds import Bounds
 
 MS = 1_000_000
 SECOND = 1000 * MS
 NAMES = ["", "allreduce 'a'"]
 
 
-def asked(clock, at, ahead, there, back):
-    """Ask at a time; the way there and back takes so long each."""
-    clock.note(at, at + there + ahead, at + there + back)
-
-
-def test_an_answer_bounds_on_both_sides():
-    clock = Clock()
-    asked(clock, SECOND, 5 * SECOND, 2 * MS, 4 * MS)
-    assert clock.bounds == (5 * SECOND - 4 * MS, 5 * SECOND + 2 * MS)
+def asked(at, ahead, there, back, bounds=None):
+    """Return the bounds after asking at a time; the way there and back takes so long each."""
+    return (bounds or Bounds()).tightened(ahead - back, ahead + there, at + there + back, DRIFT)
 
 
 def test_fast_ways_there_and_back_need_not_be_of_the_same_answer():
-    clock = Clock()
-    asked(clock, SECOND, 7, 50 * MS, MS // 10)
-    asked(clock, SECOND + 1, 7, MS // 10, 30 * MS)
-    low, high = clock.bounds
+    slow_there = asked(SECOND, 7, 50 * MS, MS // 10)
+    assert slow_there[:2] == (7 - MS // 10, 7 + 50 * MS)
+    low, high, _ = asked(SECOND + 1, 7, MS // 10, 30 * MS, slow_there)
     assert low <= 7 <= high
     assert high - low < 0.21 * MS
 
 
 def test_old_answers_count_for_less():
-    clock = Clock()
-    asked(clock, 0, 0, MS // 10, MS // 10)
-    asked(clock, 100 * SECOND, 0, 10 * MS, 10 * MS)
-    assert clock.bounds[1] == pytest.approx(0.1 * MS + DRIFT * 100 * SECOND, rel=1e-3)
+    old = asked(0, 0, MS // 10, MS // 10)
+    found = asked(100 * SECOND, 0, 10 * MS, 10 * MS, old)
+    assert found.most == pytest.approx(0.1 * MS + DRIFT * 100 * SECOND, rel=1e-3)
 
 
 def test_a_clock_that_stood_still_is_measured_anew():
-    clock = Clock()
-    asked(clock, 0, 0, MS, MS)
-    asked(clock, SECOND, -60 * SECOND, MS, MS)
-    assert clock.bounds == (-60 * SECOND - MS, -60 * SECOND + MS)
+    found = asked(SECOND, -60 * SECOND, MS, MS, asked(0, 0, MS, MS))
+    assert found[:2] == (-60 * SECOND - MS, -60 * SECOND + MS)
 
 
 WAY = st.integers(50_000, 50 * MS)
@@ -55,14 +46,13 @@ WAY = st.integers(50_000, 50 * MS)
     st.integers(-(10**15), 10**15),
 )
 def test_the_truth_is_within_the_bounds(questions, drift, begin):
-    clock, now = Clock(), 0
+    bounds, now = None, 0
     for pause, there, back in questions:
         now += pause
-        asked(clock, now, begin + int(drift * (now + there)), there, back)
+        bounds = asked(now, begin + int(drift * (now + there)), there, back, bounds)
         now += there + back
-        low, high = clock.bounds
         rounding = len(questions) + 1
-        assert low - rounding <= begin + int(drift * now) <= high + rounding
+        assert bounds.least - rounding <= begin + int(drift * now) <= bounds.most + rounding
 
 
 def done(submitted, end, number):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from histories.training import MS, NAMES, START, History, event, play, played
@@ -23,6 +23,12 @@ def noise(seed: int, share: float = 0.1) -> Callable[[int, int], float]:
         return 40.0 * rng.gauss(1.0, share) + (500.0 if rng.random() < 0.001 else 0.0)
 
     return forward_ms
+
+
+def use(model: Model, host: str, at: int, ranks: Sequence[int] = (), **network: list[float]) -> None:
+    """Tell a model what a host with some ranks uses."""
+    used = {str(rank): {"cpu": 1.0, "memory": 1} for rank in ranks}
+    model.sample(host, {"time": at, "cpu": 5, "memory": 6, "network": network, "ranks": used})
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
@@ -99,10 +105,8 @@ def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more():
     history = History(2)
     model = play(history, 5, Model())
     at = history.now
-    used = {"cpu": 1.0, "memory": 1}
-    for half, ranks in enumerate([{"0": used}, {}]):
-        sample = {"time": at + half * 500 * MS, "cpu": 5, "memory": 6, "network": {}, "ranks": ranks}
-        model.sample("h1", sample)
+    for half, ranks in enumerate([[0], []]):
+        use(model, "h1", at + half * 500 * MS, ranks)
         model.events(Source(0, 0, "h1"), [event(WAITING, at + 10 * MS, name=1)] if half == 0 else [], NAMES)
     for half in range(1, 21):
         model.events(Source(1, 1, "h2"), [event(FORWARD, at + half * 500 * MS)], NAMES)
@@ -116,14 +120,13 @@ def test_a_rank_whose_process_has_ended_waits_for_nobody_any_more():
 
 def test_the_ranks_of_a_host_that_tells_nothing_any_more_are_gone_until_it_does():
     model = play(History(2), 5, Model())
-    sample = {"time": model.now, "cpu": 5, "memory": 6, "network": {}, "ranks": {"1": {"cpu": 1.0, "memory": 1}}}
-    model.sample("h2", sample)
+    use(model, "h2", model.now, [1])
     model.tick(model.now + 4_500 * MS)
     assert not model.ranks[1].account.is_gone
     model.tick(model.now + 1_000 * MS)
     assert [number for number, rank in model.ranks.items() if rank.account.is_gone] == [1]
     assert model.hosts["h2"].is_silent(model.now)
-    model.sample("h2", {**sample, "time": model.now})
+    use(model, "h2", model.now, [1])
     assert not model.ranks[1].account.is_gone
 
 
@@ -137,17 +140,15 @@ def test_many_operations_are_looked_at_now_and_then():
 
 def test_rates_of_the_network_are_those_of_the_busiest_interface():
     model = Model()
-    for second in (0, 1, 2):
-        network = {"lo": [9e9 * second, 9e9 * second], "eth0": [1000 * second, 50 * second], "docker0": [second, 0]}
-        model.sample("h1", {"time": START + second * 1000 * MS, "cpu": 5, "memory": 6, "network": network, "ranks": {}})
+    for n in (0, 1, 2):
+        use(model, "h1", START + n * 1000 * MS, lo=[9e9 * n, 9e9 * n], eth0=[1000 * n, 50 * n], docker0=[n, 0])
     assert (model.hosts["h1"].received, model.hosts["h1"].sent) == (1000, 50)
 
 
 def test_what_travels_in_bursts_has_a_rate_over_ten_seconds():
     model = Model()
     for second in range(31):
-        network = {"eth0": [10_000 * (second // 10), 0]}
-        model.sample("h1", {"time": START + second * 1000 * MS, "cpu": 5, "memory": 6, "network": network, "ranks": {}})
+        use(model, "h1", START + second * 1000 * MS, eth0=[10_000 * (second // 10), 0])
         if second >= 10:
             assert model.hosts["h1"].received_lately == 1000
     assert model.hosts["h1"].received == 10_000

@@ -37,16 +37,17 @@ class Paper:
         self.written.set()
 
 
-def printed(*outputs, style=STYLE, out=None, err=None, failure_report=None, files=None):
-    """Print all of it; returns what is on stdout and stderr, and the bytes acknowledged."""
+def printed(*outputs, style=STYLE, out=None, err=None, failure_report=None, files=None, posted=None):
+    """Print all of it; returns what is on stdout and stderr, and the bytes acknowledged. `posted` gets the events."""
     out, err, events, acknowledged = out or Paper(), err or Paper(), queue.SimpleQueue(), []
+    posted = [] if posted is None else posted
     printer = Printer(out, err, style, files, events.put)
     printer.start()
     for rank, stream, data in outputs:
         printer.output(rank, stream, data, acknowledged.append)
     printer.close(failure_report)
-    while not isinstance(events.get(timeout=DEADLINE), Printed):
-        pass
+    while Printed() not in posted:
+        posted.append(events.get(timeout=DEADLINE))
     return out.data, err.data, sum(acknowledged)
 
 
@@ -128,16 +129,10 @@ def test_a_blocked_terminal_blocks_neither_output_nor_acknowledges_it():
 
 
 def test_a_reader_that_is_gone_is_reported_once_and_the_rest_acknowledged():
-    out, events, acknowledged = Paper(), queue.SimpleQueue(), []
+    out, posted = Paper(), []
     out.closed = True
-    printer = Printer(out, Paper(), Style(), None, events.put)
-    printer.start()
-    for _ in range(3):
-        printer.output(0, "stdout", b"x\n", acknowledged.append)
-    printer.close()
-    assert isinstance(events.get(timeout=DEADLINE), OutputClosed)
-    assert isinstance(events.get(timeout=DEADLINE), Printed)
-    assert sum(acknowledged) == 6
+    assert printed(*[(0, "stdout", b"x\n")] * 3, out=out, posted=posted) == (b"", b"", 6)
+    assert posted == [OutputClosed(), Printed()]
 
 
 def test_files_hold_every_byte_whatever_is_shown(tmp_path):

@@ -59,8 +59,8 @@ def test_by_node_each_host_gets_a_rank_in_turn(hosts, np, counts):
 
 
 def test_hosts_take_turns_until_their_slots_are_full():
-    assert host_of_each_rank([1, 3, 2], by_node=True) == [0, 1, 2, 1, 2, 1]
-    assert host_of_each_rank([1, 3, 2]) == [0, 1, 1, 1, 2, 2]
+    assert list(host_of_each_rank([1, 3, 2], by_node=True)) == [0, 1, 2, 1, 2, 1]
+    assert list(host_of_each_rank([1, 3, 2])) == [0, 1, 1, 1, 2, 2]
 
 
 def test_oversubscribed_hosts_share_what_is_too_many():

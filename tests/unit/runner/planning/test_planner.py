@@ -124,28 +124,30 @@ def test_the_environment_is_the_launchers_then_ours_then_the_users():
     assert "OMPI_COMM_WORLD_RANK" not in environ
 
 
-def test_settings_and_open_mpi_names_are_set_on_request():
-    (agent,) = plan(
-        np=2, openmpi_env=True, stall_warning=0.5, stall_timeout=30.0, start_timeout=5.0, keepalive=0.0
-    ).agents
-    assert agent.ranks[1].environ["OMPI_COMM_WORLD_RANK"] == "1"
-    assert agent.environ["DISTRUN_STALL_WARNING"] == "0.5"
-    assert agent.environ["DISTRUN_STALL_TIMEOUT"] == "30"
-    assert agent.environ["DISTRUN_START_TIMEOUT"] == "5"
-    assert agent.environ["DISTRUN_KEEPALIVE"] == "0"
+def test_open_mpis_names_are_set_on_request():
+    assert plan(np=2, openmpi_env=True).agents[0].ranks[1].environ["OMPI_COMM_WORLD_RANK"] == "1"
 
 
-def test_ranks_are_told_that_torch_is_to_use_distrun_only_if_it_is():
-    assert plan(np=2, torch_backend=True).agents[0].environ["DISTRUN_TORCH_BACKEND"] == "1"
-    assert "DISTRUN_TORCH_BACKEND" not in plan(np=2).agents[0].environ
-
-
-def test_tuning_reaches_the_ranks():
-    assert plan(np=2, scalars=True).agents[0].environ["DISTRUN_SCALARS"] == "10"
-    environ = plan(np=2, autotune=True, autotune_log="f", autotune_wire_dtypes=("bfloat16",)).agents[0].environ
-    own = {name: value for name, value in environ.items() if name.startswith("DISTRUN_AUTOTUNE")}
-    assert own == {"DISTRUN_AUTOTUNE": "1", "DISTRUN_AUTOTUNE_LOG": "f", "DISTRUN_AUTOTUNE_WIRE_DTYPES": "bfloat16"}
-    assert not [name for name in plan(np=2).agents[0].environ if name.startswith("DISTRUN_AUTOTUNE")]
+@pytest.mark.parametrize(
+    ("request_", "settings"),
+    [
+        ({}, {}),
+        ({"torch_backend": True}, {"TORCH_BACKEND": "1"}),
+        ({"scalars": True}, {"SCALARS": "10"}),
+        (
+            {"autotune": True, "autotune_log": "f", "autotune_wire_dtypes": ("bfloat16",)},
+            {"AUTOTUNE": "1", "AUTOTUNE_LOG": "f", "AUTOTUNE_WIRE_DTYPES": "bfloat16"},
+        ),
+        (
+            {"stall_warning": 0.5, "stall_timeout": 30.0, "start_timeout": 5.0, "keepalive": 0.0},
+            {"STALL_WARNING": "0.5", "STALL_TIMEOUT": "30", "START_TIMEOUT": "5", "KEEPALIVE": "0"},
+        ),
+    ],
+)
+def test_settings_that_are_asked_for_reach_the_ranks_and_no_others(request_, settings):
+    environ = plan(np=2, **request_).agents[0].environ
+    own = {name.removeprefix("DISTRUN_"): value for name, value in environ.items() if name.startswith("DISTRUN_")}
+    assert own == settings
 
 
 def test_in_horovods_mode_ranks_find_its_package_and_its_variables():

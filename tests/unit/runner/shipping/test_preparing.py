@@ -108,10 +108,11 @@ class Sender:
         raise HostError(problem)
 
 
-def bring(cache, packed, launcher=None, comparison=is_intact):
-    """Have a package brought to a cache, and return its place."""
+def bring(cache, packed=None, launcher=None, comparison=is_intact):
+    """Have a package brought to a cache, as it is here unless `packed` is given, and return its place."""
+    launcher = launcher or Sender(packed or package.archive("cloudpickle"))
     wanted = package.package_digest("cloudpickle")
-    return Path(second_stage._brought(launcher or Sender(packed), str(cache), "cloudpickle", wanted, comparison))
+    return Path(second_stage._brought(launcher, str(cache), "cloudpickle", wanted, comparison))
 
 
 def test_what_was_added_to_a_package_on_its_way_is_not_unpacked(own_cache):
@@ -143,37 +144,34 @@ def become_file(place):
 
 @pytest.mark.parametrize("damage", [lose_all, change_file, become_file])
 def test_a_package_that_was_damaged_in_the_cache_is_sent_anew(own_cache, damage):
-    packed = package.archive("cloudpickle")
-    damage(bring(own_cache, packed))
-    launcher = Sender(packed)
-    place = bring(own_cache, packed, launcher)
+    damage(bring(own_cache))
+    launcher = Sender(package.archive("cloudpickle"))
+    place = bring(own_cache, launcher=launcher)
     assert is_intact(str(place / "cloudpickle"), place.name)
     assert launcher.asked == 1
-    bring(own_cache, packed, launcher)
+    bring(own_cache, launcher=launcher)
     assert launcher.asked == 1
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_what_another_launch_brings_meanwhile_stays(own_cache, is_damaged):
-    packed = package.archive("cloudpickle")
     if is_damaged:
-        change_file(bring(own_cache, packed))
+        change_file(bring(own_cache))
     brought = []
 
     def looked(folder, wanted):
         found = is_intact(folder, wanted)
         if not brought:
             brought.append(None)
-            brought[0] = bring(own_cache, packed).stat().st_ino
+            brought[0] = bring(own_cache).stat().st_ino
         return found
 
-    assert bring(own_cache, packed, comparison=looked).stat().st_ino == brought[0]
+    assert bring(own_cache, comparison=looked).stat().st_ino == brought[0]
 
 
 def test_a_package_that_another_launch_would_delete_after_it_was_found_stays(own_cache):
-    packed = package.archive("cloudpickle")
     place = own_cache / "packages" / package.package_digest("cloudpickle")
-    with zipfile.ZipFile(io.BytesIO(packed)) as file:
+    with zipfile.ZipFile(io.BytesIO(package.archive("cloudpickle"))) as file:
         file.extractall(place)  # nobody holds it
 
     def looked(folder, wanted):
@@ -181,12 +179,11 @@ def test_a_package_that_another_launch_would_delete_after_it_was_found_stays(own
         discard_unused(str(place))
         return found
 
-    assert is_intact(str(bring(own_cache, packed, comparison=looked) / "cloudpickle"), place.name)
+    assert is_intact(str(bring(own_cache, comparison=looked) / "cloudpickle"), place.name)
 
 
 def test_a_damaged_package_that_cannot_be_deleted_is_not_used(own_cache, monkeypatch):
-    packed = package.archive("cloudpickle")
-    place = bring(own_cache, packed)
+    place = bring(own_cache)
     change_file(place)
     real = os.rename
 
@@ -197,18 +194,17 @@ def test_a_damaged_package_that_cannot_be_deleted_is_not_used(own_cache, monkeyp
 
     monkeypatch.setattr("os.rename", refused)
     with pytest.raises(HostError, match=f"{place}: try again, or delete that there first"):
-        bring(own_cache, packed)
+        bring(own_cache)
 
 
 def test_a_package_of_a_job_that_runs_stays(own_cache):
-    packed = package.archive("cloudpickle")
-    place = bring(own_cache, packed)
+    place = bring(own_cache)
     place.rename(place.with_name("old"))  # of another version, and this process has it still
     for number in range(12):
         place.with_name(f"over{number}").mkdir()
         os.utime(place.with_name(f"over{number}"), (number, number))
     os.utime(place.with_name("old"), (0, 0))
-    bring(own_cache, packed)
+    bring(own_cache)
     over = [f"over{number}" for number in range(5, 12)]
     assert sorted(os.listdir(place.parent)) == sorted([place.name, "old", *over])
 

@@ -67,8 +67,9 @@ def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_piece
             np.testing.assert_allclose(result.astype(np.float64), 65504, rtol=0.002 if algorithm == AUTO else 0.005)
 
 
-@pytest.mark.parametrize("algorithm", STEPWISE)
+@pytest.mark.parametrize("algorithm", [AUTO, *STEPWISE])
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @examples(gate=8, full=50)
 @given(
     counts=st.sampled_from(LAYOUTS),
@@ -78,9 +79,9 @@ def test_averages_of_large_numbers_in_half_precision_do_not_overflow(small_piece
     form=st.sampled_from(["new", "in place", "shared in place"]),
     is_late=st.booleans(),
 )
-def test_half_precision_on_the_wire(small_pieces, algorithm, wire, counts, count, seed, op, form, is_late):
+def test_half_precision_on_the_wire(small_pieces, algorithm, wire, dtype, counts, count, seed, op, form, is_late):
     arrays, result = check_allreduce(
-        counts, "float32", op, count, seed, "small", form=form, is_late=is_late, wire=Wire(wire), algorithm=algorithm
+        counts, dtype, op, count, seed, "small", form=form, is_late=is_late, wire=Wire(wire), algorithm=algorithm
     )
     exact = sum(arrays) / (len(arrays) if op == Average else 1)
     rounding = 2.0**-8 if wire == "bfloat16" else 2.0**-11

@@ -88,21 +88,21 @@ def test_a_set_of_one_rank_needs_nobody(groups, log):
     assert not any("release" in line for line in log)
 
 
-def test_a_set_is_released_when_all_ranks_have_finished_with_it(groups, log):
-    groups.add(4, (1, 3), "add")
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [
+        ((1, 3), ["before the removal of 4", "barrier of 4: remove", "close 2", "release (1, 3)"]),
+        ((0, 3), ["barrier of 4: remove", "release (0, 3)"]),
+    ],
+    ids=["of this rank", "of others"],
+)
+def test_a_set_is_released_when_all_ranks_have_finished_with_it(groups, log, ranks, expected):
+    groups.add(4, ranks, "add")
     groups.before_removal.append(lambda number: log.append(f"before the removal of {number}"))
     log.clear()
     groups.remove(4, "remove")
-    assert log == ["before the removal of 4", "barrier of 4: remove", "close 2", "release (1, 3)"]
+    assert log == expected
     assert (list(groups.backends), list(groups.ranks)) == ([0], [0])
-
-
-def test_a_set_of_others_is_removed_here_too(groups, log):
-    groups.add(4, (0, 3), "add")
-    groups.before_removal.append(lambda number: log.append(f"before the removal of {number}"))
-    log.clear()
-    groups.remove(4, "remove")
-    assert log == ["barrier of 4: remove", "release (0, 3)"]
 
 
 def test_ranks_that_cannot_be_connected_end_the_job(groups, factory):

@@ -67,23 +67,6 @@ def test_averages_of_integers_are_exact(small_pieces, counts, dtype):
         assert all((result == exact).all() for result in on_ranks(counts, partial(work, count=count), is_late=False))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
-@given(
-    counts=st.sampled_from(SHAPES),
-    count=st.integers(1, 3000),
-    seed=st.integers(0, 99),
-    op=st.sampled_from([Sum, Average]),
-    form=st.sampled_from(["new", "in place", "shared in place"]),
-)
-def test_half_precision_on_the_wire_has_the_same_bits_everywhere(
-    small_pieces, dtype, wire, counts, count, seed, op, form
-):
-    arrays, result = check_allreduce(counts, dtype, op, count, seed, "small", form=form, wire=Wire(wire))
-    exact = sum(arrays) / (len(arrays) if op == Average else 1)
-    np.testing.assert_allclose(result, exact, rtol=2.0**-6 if wire == "bfloat16" else 2.0**-9)
-
-
 def normal(dtype: str, count: int, seed: int, rank: int, kind: str) -> np.ndarray[Any, Any]:
     """One rank's gradients: of very different sizes, some of them zero."""
     generator = np.random.default_rng([seed, rank])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distrun.contract.elastic.messages import TRIAL
+from distrun.contract.elastic.variables import TRIAL
 from distrun.errors import UsageError
 from distrun.runtime.collectives import trial
 

@@ -73,7 +73,7 @@ def test_ranks_that_wait_for_each_other_are_reported_together_with_the_remedy(re
     [(60.0, 0.0, 60.0), (60.0, 20.0, 10.0), (5.0, 20.0, 5.0), (0.0, 20.0, 10.0), (0.0, 0.0, NEVER)],
 )
 def test_there_is_a_report_before_anything_is_given_up(warning, timeout, expected):
-    assert warning_time(Timeouts(warning, timeout)) == expected
+    assert warning_time(Timeouts(warning, timeout)) == Follower(warning, timeout).watch.next_look(0.0) == expected
 
 
 # The coordinator ------------------------------------------------------------------------------------------------------
@@ -257,11 +257,6 @@ def test_hearing_from_the_coordinator_begins_the_wait_anew():
     assert one.reminders == []
     one.sleep_until(118.9, 119.1)
     assert len(one.reminders) == 1
-
-
-def test_without_timeouts_it_sleeps_for_ever():
-    one = Follower(warning=0.0, timeout=0.0)
-    assert one.watch.next_look(0.0) == NEVER
 
 
 def test_the_last_reminder_comes_just_after_the_timeout_so_that_the_coordinator_can_give_up():

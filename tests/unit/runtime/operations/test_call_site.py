@@ -54,25 +54,27 @@ def call_in_a_thread(*files: str) -> str:
     return sites[0]
 
 
-def test_it_is_the_innermost_line_that_is_not_ours():
-    assert call_from("/home/me/train.py", f"{PACKAGE}/torch/optimizer.py") == "train.py:2 in function0"
-
-
 def test_directly_from_here_it_is_this_line():
     site, line = call_site(), sys._getframe().f_lineno
     assert site == f"test_call_site.py:{line} in test_directly_from_here_it_is_this_line"
 
 
-def test_a_package_whose_name_begins_with_ours_is_not_ours():
-    assert call_from(f"{PACKAGE}_recipes/train.py") == "train.py:2 in function0"
-
-
 @pytest.mark.parametrize(
-    "library",
-    [f"{INSTALLED}/trainer/loop.py", f"{STANDARD}/contextlib.py", "<frozen runpy>", "/src/pytorch/a.py of torch.nn"],
+    "files",
+    [
+        ("/home/me/train.py", f"{PACKAGE}/torch/optimizer.py"),
+        (f"{PACKAGE}_recipes/train.py",),  # a package whose name begins with ours is not ours
+        *(
+            ("/home/me/train.py", library, library)
+            for library in (
+                *(f"{INSTALLED}/trainer/loop.py", f"{STANDARD}/contextlib.py"),
+                *("<frozen runpy>", "/src/pytorch/a.py of torch.nn"),
+            )
+        ),
+    ],
 )
-def test_lines_of_libraries_are_passed_over(library):
-    assert call_from("/home/me/train.py", library, library) == "train.py:2 in function0"
+def test_it_is_the_innermost_line_that_is_neither_ours_nor_a_librarys(files):
+    assert call_from(*files) == "train.py:2 in function0"
 
 
 def test_where_all_is_installed_it_is_the_innermost_line_that_is_of_no_framework():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process.calls import at_once
-from in_process.connected_ranks import MEMBERS, three_networks
+from in_process.connected_ranks import MEMBERS
 from in_process.hosts_of_threads import reductions_for_threads as reductions_for_threads
 
 from distrun.errors import BootstrapError
+from distrun.host.connections import listener
 from distrun.host.connections.listener import Listener, listen, listen_at
 from distrun.runtime.backends.rail import Rail, first_partners
 from distrun.runtime.operations.dtypes import ELEMENT_TYPES
@@ -54,11 +56,11 @@ class Job:
         self._barrier = threading.Barrier(3)
 
     def _connections(self, rank: int, timeout: float) -> DataConnections:
-        listener = Listener([listen("127.0.0.1")], KEY)
-        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listener, is_encrypted=False)
+        listening = Listener([listen("127.0.0.1")], KEY)
+        rendezvous: Any = SimpleNamespace(members=MEMBERS, key=KEY, listener=listening, is_encrypted=False)
         layout, local_group = HostLayout.of("abc", rank), self.local_groups[rank]
         made = DataConnections(rendezvous, layout, self.networks[rank], local_group, timeout)
-        listener.close()
+        listening.close()
         return made
 
     def tell(self, rank: int, port: int) -> list[int]:
@@ -85,11 +87,6 @@ class Job:
         return [sorted(connections._streams) for connections in self.connections]
 
 
-@pytest.fixture
-def networks() -> Iterator[list[Network]]:
-    yield from three_networks()
-
-
 def swap(links: dict[int, Any], ranks: Sequence[int]) -> None:
     """Every rank of a set sends its number to every other."""
 
@@ -107,8 +104,8 @@ def swap(links: dict[int, Any], ranks: Sequence[int]) -> None:
     at_once(work, ranks)
 
 
-def test_sets_share_the_connections_of_those_before_them(networks):
-    job = Job(networks)
+def test_sets_share_the_connections_of_those_before_them(three):
+    job = Job(three)
     first = job.add(0, 2)
     assert job.streams() == [[2], [], [0]]
     before = job.connections[0]._streams[2]
@@ -122,9 +119,9 @@ def test_sets_share_the_connections_of_those_before_them(networks):
 
 @pytest.mark.usefixtures("reductions_for_threads")
 @pytest.mark.parametrize("algorithm", ["ring", "halving-doubling", "direct"])
-def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(networks, monkeypatch, algorithm):
+def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(three, monkeypatch, algorithm):
     monkeypatch.setattr(data_connections, "MANY_HOSTS", 2)
-    job = Job(networks)
+    job = Job(three)
     layouts = [HostLayout.of("abc", rank) for rank in range(3)]
 
     def work(rank: int) -> np.ndarray[Any, Any]:
@@ -145,8 +142,27 @@ def test_many_hosts_connect_with_those_that_they_need_when_they_need_them(networ
     assert job.streams() == [[1, 2], [0, 2], [0, 1]]  # so few hosts exchange broadcasts directly
 
 
-def test_nobody_listens_where_all_connections_are_there(networks):
-    job = Job(networks)
+def test_strangers_at_the_port_of_a_rank_delay_nobody(three, monkeypatch):
+    monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 1000.0)  # waiting for one would take too long
+    job, strangers = Job(three), []
+    tell = job.tell
+
+    def tell_after_strangers(rank: int, port: int) -> list[int]:
+        for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000) if port else ():
+            strangers.append(socket.create_connection(("127.0.0.1", port)))
+            strangers[-1].setblocking(False)
+            strangers[-1].send(words)
+        return tell(rank, port)
+
+    monkeypatch.setattr(job, "tell", tell_after_strangers)
+    swap(job.add(0, 1, 2), (0, 1, 2))
+    assert len(strangers) == 6  # at the ports of two
+    for each in strangers:
+        each.close()
+
+
+def test_nobody_listens_where_all_connections_are_there(three):
+    job = Job(three)
     job.add(0, 1)
     job._ports = [-1] * 3
     job.add(0, 1)
@@ -161,38 +177,36 @@ def test_a_rank_listens_at_all_its_addresses_with_one_port():
         each.close()
 
 
-def test_an_address_that_is_not_ours_any_more_is_a_sentence(networks):
-    job = Job(networks)
+def test_an_address_that_is_not_ours_any_more_is_a_sentence(three):
+    job = Job(three)
     job.connections[0]._addresses = ["192.0.2.1"]
     with pytest.raises(BootstrapError, match=r"^rank 0 cannot listen at 192\.0\.2\.1 for ranks of other hosts: "):
         job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port])
 
 
-def test_who_waits_for_a_connection_hears_that_the_job_has_failed(networks):
-    job = Job(networks)
-    job.local_groups[0].lost = "rank 2 was killed"
-    with pytest.raises(BootstrapError, match=r"^the ranks of the hosts cannot connect with each other: rank 2 was k"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])
-
-
-def test_who_dials_hears_that_the_job_has_failed(networks, monkeypatch):
+@pytest.mark.parametrize(("rank", "peer"), [(0, 1), (2, 0)], ids=["accepts", "dials"])
+@pytest.mark.parametrize("fate", ["lost", "stop_reason"])
+def test_who_waits_for_a_connection_hears_that_the_job_has_failed(three, monkeypatch, rank, peer, fate):
     monkeypatch.setattr(data_connections, "DIAL_INTERVAL", 0.01)
-    job = Job(networks)
-    job.local_groups[2].stop_reason = "distrun.shutdown() was called"
-    with pytest.raises(BootstrapError, match=r"cannot connect with each other: distrun\.shutdown\(\) was called$"):
-        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])
+    job = Job(three)
+    setattr(job.local_groups[rank], fate, "rank 1 was killed")
+    with pytest.raises(
+        BootstrapError, match=r"^the ranks of the hosts cannot connect with each other: rank 1 was kill"
+    ):
+        job.connections[rank].make(job.local_groups[rank], {peer: peer}, (), lambda port: [port or 1, 0, 0])
 
 
-def test_a_peer_that_does_not_come_is_named(networks):
-    job = Job(networks, timeout=0.05)
-    with pytest.raises(BootstrapError, match=r"^rank 0 waited in vain for a connection from rank 1 .*a firewall may"):
-        job.connections[0].make(job.local_groups[0], {1: 1}, (), lambda port: [port, 0, 0])
-
-
-def test_a_peer_that_cannot_be_reached_is_named(networks):
-    job = Job(networks, timeout=0.05)
-    with pytest.raises(BootstrapError, match=r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "):
-        job.connections[2].make(job.local_groups[2], {0: 0}, (), lambda port: [1, 0, 0])
+@pytest.mark.parametrize(
+    ("rank", "peer", "sentence"),
+    [
+        (0, 1, r"^rank 0 waited in vain for a connection from rank 1 .*a firewall may"),
+        (2, 0, r"^rank 2 on host host2 .* cannot reach rank 0 on host host0: "),
+    ],
+)
+def test_a_peer_that_does_not_come_or_cannot_be_reached_is_named(three, rank, peer, sentence):
+    job = Job(three, timeout=0.05)
+    with pytest.raises(BootstrapError, match=sentence):
+        job.connections[rank].make(job.local_groups[rank], {peer: peer}, (), lambda port: [port or 1, 0, 0])
 
 
 def test_rails_take_the_networks_in_turn_that_both_hosts_have():

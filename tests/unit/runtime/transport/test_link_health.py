@@ -1,7 +1,7 @@
 """The health of the connections between ranks of different hosts."""
 
 import pytest
-from in_process.connected_ranks import MEMBERS, pair_of_sockets, three_networks, turn_until
+from in_process.connected_ranks import MEMBERS, pair_of_sockets, turn_until
 
 from distrun.host.connections.tcp_condition import TcpCondition
 from distrun.host.connections.tcp_info import SentPackets, TcpInfo
@@ -13,12 +13,6 @@ SOUND = TcpCondition(TcpInfo(0, 0, 0.5), SentPackets(20, 0), 0, 0)
 QUIET = TcpCondition(TcpInfo(0, 0, 60.0), SentPackets(20, 0), 0, 0)
 LOSING = TcpCondition(TcpInfo(0, 0, 0.5), SentPackets(20, 4), 0, 0)
 UNREAD = TcpCondition(TcpInfo(0, 0, 0.5, backoff=3), SentPackets(20, 0), 0, 9000)
-
-
-@pytest.fixture
-def three():
-    """Ranks 0, 1 and 2 of three hosts, connected as after the rendezvous."""
-    yield from three_networks()
 
 
 def test_sound_connections_are_no_trouble_and_are_answered(three):

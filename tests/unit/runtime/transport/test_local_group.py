@@ -243,22 +243,17 @@ def test_what_is_published_between_the_first_looks_and_the_announcement_is_seen_
     assert group.slept == []
 
 
-def test_a_wait_ends_at_its_time(group):
-    assert not group.wait(never, what, until=group.now + 3.0)
-    assert group.slept == [3.0]
-
-
-def test_nobody_is_nudged_where_cores_are_spare(group):
-    assert not group.wait(never, what, until=group.now + 3.0)
-    assert [group.segments[index].words[WANTED] for index in group.others] == [0, 0]
-
-
-def test_peers_that_may_be_busy_are_nudged_once_after_a_millisecond(group):
-    group.spare_cores = 0
+@pytest.mark.parametrize(
+    ("spare_cores", "after"),
+    [(1, None), (0, NUDGE_AFTER), (-2, 3 * NUDGE_AFTER)],
+    ids=["cores are spare", "a core each", "three to a core"],
+)
+def test_peers_that_may_be_busy_are_nudged_once_the_later_the_more_ranks_share_a_core(group, spare_cores, after):
+    group.spare_cores = spare_cores
     group.history += [lambda: None]
     assert not group.wait(never, what, until=group.now + 3.0)
-    assert group.slept == [NUDGE_AFTER, NUDGE_AFTER, pytest.approx(3.0 - NUDGE_AFTER)]
-    assert [group.segments[index].words[WANTED] for index in group.others] == [1, 1]
+    assert group.slept == ([3.0, 3.0] if after is None else pytest.approx([after, after, 3.0 - after]))
+    assert [group.segments[index].words[WANTED] for index in group.others] == [after is not None] * 2
 
 
 def test_a_nudge_lasts_until_something_is_done(group):
@@ -304,13 +299,6 @@ def test_a_peer_that_has_left_may_have_had_the_decision_that_is_under_way_to_us(
     assert group.slept == [REASON_TIMEOUT]
 
 
-def test_a_peer_that_has_left_before_the_decision_ends_the_wait_after_a_moment(group):
-    group.leave(2)
-    with pytest.raises(JobAbortedError, match=r"rank 2 .* has left: its script ended"):
-        group.wait(never, what, is_undecided=True)
-    assert sum(group.slept) == pytest.approx(REASON_TIMEOUT)
-
-
 def test_a_stop_at_any_moment_of_a_wait_is_not_waited_for(make_group, monkeypatch):
     """The process is stopped before the n-th reading of the real time, whatever is read there and wherever."""
     for place in range(2, 30):
@@ -338,25 +326,22 @@ def test_a_stop_in_a_sleep_after_which_the_wait_is_over_is_known(group, monkeypa
     assert waking_clock.now() == 101.0
 
 
-def test_a_peer_that_has_left_and_ended_still_counts_as_one_that_has_left(group):
-    group.leave(2)
-    group.history += [lambda: group.note_end(2)]
-    with pytest.raises(JobAbortedError, match=r"rank 2 .* has left: its script ended"):
+@pytest.mark.parametrize(
+    ("index", "state", "ends", "slept", "said"),
+    [
+        (2, LEFT, False, REASON_TIMEOUT, "has left: its reason"),
+        (2, LEFT, True, None, "has left: its reason"),  # it still counts as one that has left
+        (0, LEFT, False, 0.0, "has left: its reason"),  # who decides nothing any more
+        (2, FAILED, False, 0.0, "failed: its reason"),
+    ],
+    ids=["left", "left and ended", "the coordinator", "failed"],
+)
+def test_a_peer_that_is_gone_before_the_decision_ends_the_wait(group, index, state, ends, slept, said):
+    group.leave(index, "its reason", state)
+    group.history += [lambda: group.note_end(index)] if ends else []
+    with pytest.raises(JobAbortedError, match=rf"rank {index} .* {said}"):
         group.wait(never, what, is_undecided=True)
-
-
-def test_a_coordinator_that_has_left_decides_nothing_any_more(group):
-    group.leave(0)
-    with pytest.raises(JobAbortedError, match=r"rank 0 .* has left"):
-        group.wait(never, what, is_undecided=True)
-    assert group.slept == []
-
-
-def test_a_peer_that_has_failed_ends_the_wait_at_once(group):
-    group.leave(2, "ValueError", FAILED)
-    with pytest.raises(JobAbortedError, match=r"rank 2 .* failed: ValueError"):
-        group.wait(never, what, is_undecided=True)
-    assert group.slept == []
+    assert slept is None or sum(group.slept) == pytest.approx(slept)
 
 
 # Telling --------------------------------------------------------------------------------------------------------------
@@ -392,10 +377,3 @@ def test_a_forked_child_touches_nothing_of_its_parents_and_ends_the_wait_it_was_
     os.close(fd)
     group.announce(FAILED, "the child has failed")
     assert shared[STATE] == RUNNING
-
-
-def test_the_more_ranks_share_a_core_the_later_they_are_nudged(group):
-    group.spare_cores = -2  # three ranks, one core
-    group.history += [lambda: None]
-    assert not group.wait(never, what, until=group.now + 3.0)
-    assert group.slept[0] == pytest.approx(3 * NUDGE_AFTER)

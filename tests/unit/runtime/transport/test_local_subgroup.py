@@ -141,11 +141,6 @@ def test_freed_pages_are_given_back_to_the_system():
     os.close(fd)
 
 
-def leave(group: LocalGroup, index: int, state: int) -> None:
-    group.segments[index].reason = "it has its reasons"
-    group.segments[index].words[STATE] = state
-
-
 def waiting(host: list[LocalGroup]) -> LocalSubgroup:
     """Rank 2's view of the subgroup of ranks 2 and 5; what it waits for does not come."""
     group = LocalSubgroups(host[0]).add((2, 5))
@@ -153,32 +148,39 @@ def waiting(host: list[LocalGroup]) -> LocalSubgroup:
     return group
 
 
-def test_the_leaving_of_a_rank_of_the_subgroup_ends_a_wait(host):
-    leave(host[0], RANKS.index(5), LEFT)
-    with pytest.raises(JobAbortedError, match=r"^x, which .* waits for rank 5 .*: rank 5 .* has left: it has its rea"):
+@pytest.mark.parametrize(
+    ("rank", "fate", "sentence"),
+    [
+        (5, LEFT, r"^x, which .* waits for rank 5 .*: rank 5 .* has left: it has its reasons"),
+        (8, FAILED, r"rank 8 .* failed: it has its reasons"),
+        (8, None, r"rank 8 .* was killed by SIGKILL"),
+    ],
+    ids=["one of its ranks leaves", "any rank fails", "any rank dies"],
+)
+def test_a_wait_ends_when(host, monkeypatch, rank, fate, sentence):
+    monkeypatch.setattr(
+        "distrun.runtime.transport.shared_memory.peer_process.ending", lambda pidfd: "was killed by SIGKILL"
+    )
+    lose(host[0], rank, fate)
+    with pytest.raises(JobAbortedError, match=sentence):
         waiting(host).exchange([], "x")
 
 
 def test_the_leaving_of_another_rank_is_nothing_to_it(host):
     group = waiting(host)
-    leave(host[0], RANKS.index(8), LEFT)
-    host[0].note_end(RANKS.index(8))
+    lose(host[0], 8, LEFT)
+    lose(host[0], 8, None)
     assert not group.wait(lambda: False, lambda: "x", until=0.0)
 
 
-def test_the_failure_of_any_rank_ends_a_wait(host):
-    leave(host[0], RANKS.index(8), FAILED)
-    with pytest.raises(JobAbortedError, match=r"rank 8 .* failed: it has its reasons"):
-        waiting(host).exchange([], "x")
-
-
-def test_a_rank_that_ends_without_leaving_ends_a_wait(host, monkeypatch):
-    monkeypatch.setattr(
-        "distrun.runtime.transport.shared_memory.peer_process.ending", lambda pidfd: "was killed by SIGKILL"
-    )
-    host[0].note_end(RANKS.index(8))
-    with pytest.raises(JobAbortedError, match=r"rank 8 .* was killed by SIGKILL"):
-        waiting(host).exchange([], "x")
+def lose(group: LocalGroup, rank: int, fate: int | None) -> None:
+    """Let a rank leave, fail or, if `fate` is None, end."""
+    index = RANKS.index(rank)
+    if fate is None:
+        group.note_end(index)
+    else:
+        group.segments[index].reason = "it has its reasons"
+        group.segments[index].words[STATE] = fate
 
 
 def test_only_its_ranks_are_nudged(host):

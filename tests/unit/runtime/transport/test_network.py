@@ -6,18 +6,19 @@ import struct
 import time
 
 import numpy as np
-import pytest
-from in_process.connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, three_networks, turn_until
+from in_process.connected_ranks import DEADLINE, MEMBERS, pair_of_sockets, turn_until
 
 from distrun.runtime.transport import connections, network
 from distrun.runtime.transport.network import Network
 from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 
 
-@pytest.fixture
-def three():
-    """Ranks 0, 1 and 2 of three hosts, connected as after the rendezvous."""
-    yield from three_networks()
+def await_readable(fd: int) -> select.poll:
+    """Wait until a descriptor is readable; return what polls it."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    assert poll.poll(DEADLINE * 1000), "nobody is told"
+    return poll
 
 
 def test_messages_come_with_their_senders(three):
@@ -36,9 +37,7 @@ def test_an_alarm_is_heard_once_and_any_number_of_them_never_blocks(three):
     assert not one.hear_alarms()
     for _ in range(100_000):
         zero.alarm(1)
-    poll = select.poll()
-    poll.register(one.alarm_fd, select.POLLIN)
-    assert poll.poll(DEADLINE * 1000)
+    poll = await_readable(one.alarm_fd)
     assert one.hear_alarms()
     until = time.monotonic() + DEADLINE
     while poll.poll(0):
@@ -51,9 +50,7 @@ def test_an_alarm_is_heard_once_and_any_number_of_them_never_blocks(three):
 def test_the_end_of_an_alarm_is_heard_once(three):
     zero, one, _ = three
     zero.close()
-    poll = select.poll()
-    poll.register(one.alarm_fd, select.POLLIN)
-    assert poll.poll(DEADLINE * 1000)
+    poll = await_readable(one.alarm_fd)
     assert one.hear_alarms()
     assert not poll.poll(0)
     one.alarm(0)  # nobody hears it
@@ -67,9 +64,7 @@ def test_a_rank_that_leaves_is_known_everywhere_and_is_no_trouble(three):
     text = "rank 1 (process 101 on host host1) has left: its script ended with ValueError: 17"
     assert zero.departure == two.departure == text
     assert zero.failure is zero.trouble() is two.failure is two.trouble() is None
-    poll = select.poll()
-    poll.register(zero.alarm_fd, select.POLLIN)
-    assert poll.poll(DEADLINE * 1000), "an engine that sleeps is not told"
+    await_readable(zero.alarm_fd)  # an engine that sleeps is told
 
 
 def test_a_rank_that_is_gone_without_a_word_is_a_failure(three):
@@ -87,9 +82,7 @@ def test_an_alarm_that_breaks_says_why_the_rank_is_gone():
     try:
         alarm_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         alarm_end.close()  # by a reset
-        poll = select.poll()
-        poll.register(zero.alarm_fd, select.POLLIN)
-        assert poll.poll(DEADLINE * 1000)
+        await_readable(zero.alarm_fd)
         assert zero.hear_alarms()
         turn_until(lambda: zero.failure, zero)
         assert zero.failure.endswith("is gone: its connection broke (Connection reset by peer)")
@@ -153,6 +146,6 @@ def test_a_stream_that_ends_while_nothing_is_under_way_is_no_suspicion(three):
     mine, theirs = pair_of_sockets()
     two.stream(1, mine)
     theirs.close()
-    assert select.select([two.fd], [], [], DEADLINE)[0]
+    await_readable(two.fd)
     two.progress()
     assert two.next_look == float("inf")

@@ -1,5 +1,7 @@
 """A report of a stall says what the network between the ranks has to do with it."""
 
+import pytest
+
 from distrun.runtime.transport.network_causes import NetworkCauses
 
 
@@ -24,27 +26,25 @@ class ControlPlane:
         self.complaints += 1
 
 
-def causes(troubles=None, answering=()):
-    return NetworkCauses(ControlPlane(troubles or {}, answering), "<{}>".format)
-
-
-def test_troubles_are_told_and_sound_connections_are_not_then():
-    assert causes({2: "it is bad"}, [3]).among({2, 3}, {3}) == ["it is bad"]
-
-
-def test_sound_connections_with_all_that_have_answered_are_told():
-    assert causes({}, [2, 3]).among({2, 3}, {2, 3}) == [
-        "the connections with ranks 2, 3 are sound: the network between is not the cause"
-    ]
-
-
-def test_a_rank_that_does_not_answer_though_its_host_does_is_stopped_or_busy():
-    (said,) = causes({}, [2]).among({2}, set())
-    assert said.startswith("the host of <2> answers, so the network is hardly the cause")
-
-
-def test_nothing_is_said_of_ranks_on_this_host():
-    assert causes().among({1}, set()) == []
+@pytest.mark.parametrize(
+    ("troubles", "answering", "missing", "answered", "said"),
+    [
+        ({2: "it is bad"}, [3], {2, 3}, {3}, ["it is bad"]),
+        (
+            {},
+            [2, 3],
+            {2, 3},
+            {2, 3},
+            ["the connections with ranks 2, 3 are sound: the network between is not the cause"],
+        ),
+        ({}, [2], {2}, set(), ["the host of <2> answers, so the network is hardly the cause"]),
+        ({}, [], {1}, set(), []),
+    ],
+    ids=["trouble", "sound", "stopped or busy", "on this host"],
+)
+def test_among_the_missing_ranks(troubles, answering, missing, answered, said):
+    found = NetworkCauses(ControlPlane(troubles, answering), "<{}>".format).among(missing, answered)
+    assert [text.partition(": its process")[0] for text in found] == said
 
 
 def test_a_rank_tells_what_is_wrong_with_its_connections_and_complains():

@@ -8,9 +8,8 @@ import types
 import pytest
 from histories.training import MS, START, event
 
-from distrun.runtime.world.scalars.instances import Instances
-from distrun.runtime.world.scalars.mlflow import ActiveRun
 from distrun.runtime.world.scalars.shares import Shares
+from distrun.runtime.world.scalars.sinks import ActiveRun, Instances
 from distrun.tracing.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, OTHER, STEP, WAITED, WAITING
 
 

@@ -32,15 +32,11 @@ def test_gpus_without_a_driver_are_a_problem(root):
     assert gpus.gather(root, missing, None).problem == "2 NVIDIA device(s), and no driver is loaded"
 
 
-def test_a_broken_driver_tells_nothing_about_peers():
-    assert gpus.peers(lambda: Driver(2, broken=True)) is None
-    assert gpus.peers(missing) is None
+def test_a_broken_driver_tells_nothing_about_peers_and_cuda():
+    for load in (lambda: Driver(2, broken=True), missing):
+        assert gpus.peers(load) is None
+        assert gpus.cuda_version(load) == 0
     assert gpus.peers(lambda: Driver(0)) == []
-
-
-def test_a_broken_driver_does_not_tell_its_cuda():
-    assert gpus.cuda_version(lambda: Driver(2, broken=True)) == 0
-    assert gpus.cuda_version(missing) == 0
 
 
 def test_what_nvidia_smi_prints_is_understood():

@@ -21,7 +21,7 @@ def test_a_trial_takes_other_ports_than_the_one_before_it_and_those_beside_it():
     for number in range(6):  # trials take turns on two slots
         trial = Trial(number, {})
         trial.begin((Member(0, number, "a", number % 2),), 0.0)
-        (member,) = planner.trial(trial, ["true"])
-        found[number] = LaunchContract.from_environ(member.plan.environ).master_port
+        (plan,) = planner.trial(trial, ["true"])
+        found[number] = LaunchContract.from_environ(plan.environ).master_port
     assert len(set(list(found.values())[:4])) == 4
     assert all(found[number] == found[number - 4] for number in (4, 5))

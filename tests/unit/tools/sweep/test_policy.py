@@ -14,9 +14,8 @@ from distrun.runner.decisions.elastic.actions import ConnectHosts, EndProcesses,
 from distrun.runner.protocol.exits import RankExit
 from distrun.tools.sweep.policy import actions
 from distrun.tools.sweep.policy.halving import Halving
-from distrun.tools.sweep.policy.limits import Limits
-from distrun.tools.sweep.policy.placement import place
-from distrun.tools.sweep.policy.policy import Phase, Policy
+from distrun.tools.sweep.policy.hosts import place
+from distrun.tools.sweep.policy.policy import Limits, Phase, Policy
 from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.search.listed import Listed
 
@@ -63,6 +62,13 @@ class Driven:
         return [trial for trial in self.policy.trials.values() if trial.state is State.RUNNING]
 
 
+def ready(slots, *arguments, **options):
+    """Return a sweep whose hosts are all ready."""
+    sweep = Driven(slots, *arguments, **options)
+    sweep.ready(*slots)
+    return sweep
+
+
 def of_kind(found, kind):
     return [action for action in found if isinstance(action, kind)]
 
@@ -73,11 +79,7 @@ def test_trials_fill_the_slots_and_each_end_begins_the_next_until_all_is_over():
     assert len(of_kind(sweep.ready("a"), actions.StartTrial)) == 2  # b is not waited for
     assert len(of_kind(sweep.ready("b"), actions.StartTrial)) == 1
     done = sweep.end(sweep.running[0])
-    assert [type(action) for action in done] == [
-        actions.ReleaseProcesses,
-        actions.TrialEnded,
-        actions.StartTrial,
-    ]
+    assert [type(action) for action in done] == [actions.ReleaseProcesses, actions.TrialEnded, actions.StartTrial]
     sweep.end(sweep.running[0])
     for _ in range(2):
         assert not of_kind(sweep.end(sweep.running[0]), FinishAgents)
@@ -86,7 +88,7 @@ def test_trials_fill_the_slots_and_each_end_begins_the_next_until_all_is_over():
     assert sweep.policy.phase is Phase.FINISHING
     sweep(events.AgentGone("b", 0))
     assert (sweep.policy.phase, sweep.policy.status) == (Phase.OVER, 0)
-    assert [result.number for result in sweep.told] == [0, 1, 2, 3, 4]
+    assert [trial.number for trial in sweep.told] == [0, 1, 2, 3, 4]
 
 
 def test_ranks_of_a_trial_are_on_the_host_that_it_fills_best_and_else_on_several():
@@ -108,8 +110,7 @@ def test_no_slot_is_taken_that_is_not_free(free, ranks):
 
 
 def test_a_rank_that_fails_ends_the_others_of_its_trial_and_no_other_trial():
-    sweep = Driven({"a": 4}, trials=2, ranks=2)
-    sweep.ready("a")
+    sweep = ready({"a": 4}, trials=2, ranks=2)
     first, second = sweep.running
     (ended,) = sweep(events.RankExited(first.members[1].process, RankExit(3)))
     assert ended == EndProcesses(frozenset({first.members[0].process}), 5.0)
@@ -117,19 +118,17 @@ def test_a_rank_that_fails_ends_the_others_of_its_trial_and_no_other_trial():
     assert (first.state, first.failure.rank, first.failure.status) == (State.FAILED, first.members[1].process, 3)
     assert of_kind(done, actions.TrialEnded)
     assert second.state is State.RUNNING
-    assert sweep.told[0].value is None
+    assert sweep.told == [first]
 
 
 def test_the_failure_of_a_rank_that_merely_lost_a_peer_waits_for_the_cause():
-    sweep = Driven({"a": 2}, trials=1, ranks=2)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=1, ranks=2)
     (trial,) = sweep.running
     assert sweep(events.RankExited(trial.members[0].process, RankExit(1), lost_peer=True)) == []
     sweep(events.RankExited(trial.members[1].process, RankExit(-9)), after=1)
     assert trial.failure.rank == trial.members[1].process
     # If there is none, the other rank is ended after a while.
-    sweep = Driven({"a": 2}, trials=1, ranks=2)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=1, ranks=2)
     (trial,) = sweep.running
     sweep(events.RankExited(trial.members[0].process, RankExit(1), lost_peer=True))
     assert sweep.policy.deadline == 2
@@ -137,8 +136,7 @@ def test_the_failure_of_a_rank_that_merely_lost_a_peer_waits_for_the_cause():
 
 
 def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
-    sweep = Driven({"a": 4}, trials=2, ranks=2, prune=True)
-    sweep.ready("a")
+    sweep = ready({"a": 4}, trials=2, ranks=2, prune=True)
     good, bad = sweep.running
     everybody = tuple(member.process for member in bad.members)
     assert sweep.report(good, 1, 1.0)[0].verdict == Verdict(1, True)
@@ -147,13 +145,12 @@ def test_trials_that_do_badly_are_told_so_on_all_ranks_and_count_as_pruned():
     # Rank 1, which may not call report, has the grace.
     assert sweep.tick(5.0) == [EndProcesses(frozenset(everybody[1:]), 5.0)]
     sweep(events.RankExited(everybody[1], RankExit(-15)))
-    assert bad.state is State.PRUNED
-    assert (sweep.told[0].value, sweep.told[0].is_pruned) == (2.0, True)
+    assert (bad.state, bad.value) == (State.PRUNED, 2.0)
+    assert sweep.told == [bad]
 
 
 def test_what_a_pruned_trial_reports_afterwards_does_not_count():
-    sweep = Driven({"a": 1}, trials=1, prune=True)
-    sweep.ready("a")
+    sweep = ready({"a": 1}, trials=1, prune=True)
     (trial,) = sweep.running
     sweep.report(trial, 1, float("inf"))
     assert of_kind(sweep.report(trial, 2, 0.5), actions.Tell) == [actions.Tell((0,), Verdict(2, False))]
@@ -162,8 +159,7 @@ def test_what_a_pruned_trial_reports_afterwards_does_not_count():
 
 
 def test_other_ranks_wait_for_no_verdict_when_rank_0_is_done():
-    sweep = Driven({"a": 2}, trials=1, ranks=2, prune=True)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=1, ranks=2, prune=True)
     (trial,) = sweep.running
     (told,) = sweep(events.RankExited(trial.members[0].process, RankExit(0)))
     assert told.verdict.goes_on
@@ -171,8 +167,7 @@ def test_other_ranks_wait_for_no_verdict_when_rank_0_is_done():
 
 
 def test_a_value_that_is_printed_counts_if_none_is_reported():
-    sweep = Driven({"a": 2}, trials=2)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=2)
     printed, both = sweep.running
     sweep.report(printed, 0, 3.0)
     sweep.report(both, 1, 4.0)
@@ -182,8 +177,7 @@ def test_a_value_that_is_printed_counts_if_none_is_reported():
 
 
 def test_a_trial_without_a_value_has_failed_where_values_are_searched_for():
-    sweep = Driven({"a": 1}, trials=1, needs_values=True)
-    sweep.ready("a")
+    sweep = ready({"a": 1}, trials=1, needs_values=True)
     (trial,) = sweep.running
     sweep.end(trial)
     assert trial.state is State.FAILED
@@ -192,8 +186,7 @@ def test_a_trial_without_a_value_has_failed_where_values_are_searched_for():
 
 
 def test_the_trials_of_a_lost_host_are_tried_again_elsewhere_and_it_comes_back():
-    sweep = Driven({"a": 1, "b": 2}, trials=2, ranks=1)
-    sweep.ready("a", "b")
+    sweep = ready({"a": 1, "b": 2}, trials=2, ranks=1)
     lost, other = sweep.running
     assert (lost.hosts, other.hosts) == (["a"], ["b"])
     done = sweep(events.AgentLost("a", "it burns"))
@@ -206,8 +199,7 @@ def test_the_trials_of_a_lost_host_are_tried_again_elsewhere_and_it_comes_back()
 
 
 def test_ranks_on_other_hosts_of_a_trial_whose_host_is_lost_are_ended_before_it_is_tried_again():
-    sweep = Driven({"a": 1, "b": 1, "c": 1}, trials=1, ranks=2)
-    sweep.ready("a", "b", "c")
+    sweep = ready({"a": 1, "b": 1, "c": 1}, trials=1, ranks=2)
     (trial,) = sweep.running
     gone, left = trial.members
     done = sweep(events.AgentLost(gone.host, "it burns"))
@@ -218,8 +210,7 @@ def test_ranks_on_other_hosts_of_a_trial_whose_host_is_lost_are_ended_before_it_
 
 
 def test_a_trial_that_loses_its_host_again_and_again_fails():
-    sweep = Driven({"a": 1}, trials=1)
-    sweep.ready("a")
+    sweep = ready({"a": 1}, trials=1)
     for _ in range(3):
         sweep(events.AgentLost("a", "it burns"))
         sweep.tick(10)
@@ -234,8 +225,7 @@ def test_a_sweep_without_hosts_gives_up():
     refused(events.HostRefused("b", "no login"))
     assert (refused.policy.phase, refused.policy.status) == (Phase.OVER, 2)
     assert "b: no login" in refused.policy.failure
-    lost = Driven({"a": 1}, trials=1, start_timeout=60)
-    lost.ready("a")
+    lost = ready({"a": 1}, trials=1, start_timeout=60)
     lost(events.AgentLost("a", "it burns"))
     lost.tick(1.0)
     lost(events.HostRefused("a", "no route"))
@@ -251,8 +241,7 @@ def test_a_resumed_sweep_of_which_no_host_can_be_used_gives_up_at_once():
 
 
 def test_a_host_on_which_a_trial_came_to_its_end_is_tried_again_as_soon_as_at_first():
-    sweep = Driven({"a": 1, "b": 1}, trials=9)
-    sweep.ready("a", "b")
+    sweep = ready({"a": 1, "b": 1}, trials=9)
 
     def lose():
         said = of_kind(sweep(events.AgentLost("a", "it burns")), Say)[0].text
@@ -267,8 +256,7 @@ def test_a_host_on_which_a_trial_came_to_its_end_is_tried_again_as_soon_as_at_fi
 
 
 def test_it_is_said_once_that_trials_that_report_nothing_cannot_be_pruned():
-    sweep = Driven({"a": 1}, trials=4, prune=True)
-    sweep.ready("a")
+    sweep = ready({"a": 1}, trials=4, prune=True)
     sweep.report(sweep.running[0], 1, 1.0)
     assert of_kind(sweep.end(sweep.running[0]), Say) == []
     sweep.report(sweep.running[0], 0, 1.0)  # it is printed
@@ -279,20 +267,19 @@ def test_it_is_said_once_that_trials_that_report_nothing_cannot_be_pruned():
 
 @pytest.mark.parametrize(("most", "ends_after"), [(None, 3), (0, 1), (4, 5)])
 def test_failures_end_a_sweep_when_there_are_too_many(most, ends_after):
-    sweep = Driven({"a": 1}, trials=10, max_failures=most)
-    sweep.ready("a")
+    sweep = ready({"a": 1}, trials=10, max_failures=most)
     count = 0
     while sweep.policy.phase is Phase.RUNNING:
         sweep.end(sweep.running[0], 1)
         count += 1
     assert count == ends_after
     assert sweep.policy.status == 1
+    assert ("the first 3 trials have all failed alike" in sweep.policy.failure) == (most is None)
 
 
 @pytest.mark.parametrize(("ended", "status"), [(0, 1), (1, 0)])
 def test_a_time_that_is_over_before_any_trial_has_ended_is_a_failure(ended, status):
-    sweep = Driven({"a": 2}, trials=3)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=3)
     for trial in sweep.running[:ended]:
         sweep.end(trial)
     sweep(events.TimeUp(1.0))
@@ -301,16 +288,14 @@ def test_a_time_that_is_over_before_any_trial_has_ended_is_a_failure(ended, stat
 
 def test_a_success_or_another_failure_shows_that_the_command_is_not_simply_wrong():
     for codes in ([0, 1, 1, 1, 1], [1, 2, 1, 1, 1]):
-        sweep = Driven({"a": 1}, trials=10)
-        sweep.ready("a")
+        sweep = ready({"a": 1}, trials=10)
         for code in codes:
             sweep.end(sweep.running[0], code)
         assert sweep.policy.phase is Phase.RUNNING
 
 
 def test_ctrl_c_ends_all_and_a_second_one_at_once():
-    sweep = Driven({"a": 1}, trials=10)
-    sweep.ready("a")
+    sweep = ready({"a": 1}, trials=10)
     assert sweep(events.SignalReceived(signal.SIGINT)) == [FinishAgents(5.0)]
     assert sweep(events.SignalReceived(signal.SIGINT)) == [FinishAgents(0.0)]
     (trial,) = sweep.running
@@ -321,8 +306,7 @@ def test_ctrl_c_ends_all_and_a_second_one_at_once():
 
 
 def test_spares_come_when_the_first_trial_has_imported_and_become_ranks():
-    sweep = Driven({"a": 2}, trials=4, spares=1)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=4, spares=1)
     assert sweep.policy.deadline == 3
     sweep.report(sweep.running[0], 1, 1.0)
     (started,) = sweep.tick(0)
@@ -339,8 +323,7 @@ def test_spares_come_when_the_first_trial_has_imported_and_become_ranks():
 
 def with_spares(ranks):
     """Return a sweep whose second trial has just begun in spares, and that trial; more spares wait."""
-    sweep = Driven({"a": ranks}, trials=9, ranks=ranks, spares=ranks)
-    sweep.ready("a")
+    sweep = ready({"a": ranks}, trials=9, ranks=ranks, spares=ranks)
     sweep.tick(3.0)
     (begun,) = of_kind(sweep.end(sweep.running[0]), actions.StartTrial)
     assert all(member.was_spare for member in begun.trial.members)
@@ -387,8 +370,7 @@ def test_a_spare_that_ends_with_the_sweep_is_not_said_to_have_died():
 
 
 def test_spares_are_dismissed_when_no_trial_is_to_come():
-    sweep = Driven({"a": 2}, trials=3, spares=1)
-    sweep.ready("a")
+    sweep = ready({"a": 2}, trials=3, spares=1)
     spares = sweep.tick(3.0)[0].hosts
     sweep.end(sweep.running[0])  # trial 2 takes it
     (more,) = sweep.tick(0.0)
@@ -398,9 +380,7 @@ def test_spares_are_dismissed_when_no_trial_is_to_come():
 
 
 def test_a_host_that_is_back_before_a_trial_has_ended_that_it_was_lost_with_has_its_slots_once():
-    sweep = Driven({"a": 1, "b": 1, "c": 1}, trials=9, ranks=2)
-    for host in "abc":
-        sweep.ready(host)
+    sweep = ready({"a": 1, "b": 1, "c": 1}, trials=9, ranks=2)
     (first,) = sweep.running
     back, *_ = first.hosts
     sweep(events.AgentLost(back, "gone"))
@@ -436,11 +416,8 @@ def test_whatever_happens_slots_are_never_shared_and_every_sweep_ends(data):
                 trial = data.draw(st.sampled_from(running))
                 sweep.end(trial, data.draw(st.sampled_from([0, 0, 1, -9])))
             case "spare had died":
-                sweep(
-                    events.RankExited(
-                        data.draw(st.sampled_from(unconfirmed)), RankExit(data.draw(st.sampled_from([0, -9])))
-                    )
-                )
+                process, code = data.draw(st.sampled_from(unconfirmed)), data.draw(st.sampled_from([0, -9]))
+                sweep(events.RankExited(process, RankExit(code)))
             case "ready":
                 up.add(host := coming.pop())
                 sweep.ready(host)

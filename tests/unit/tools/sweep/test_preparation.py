@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 import pytest
 
@@ -92,13 +94,17 @@ def test_a_script_whose_name_has_a_place_in_it_is_not_missed(prepared):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--output", "out", "--metric", ""), "--metric '' is no name: give the word in front of the number"),
-        (("--output", "out", "--metric", " "), "--metric ' ' is no name"),
+        (("--metric", ""), "--metric '' is no name: give the word in front of the number"),
+        (("--metric", " "), "--metric ' ' is no name"),
+        (("--trials", "5"), "--trials 5 has no effect"),
+        (("--seed", "5"), "--seed 5 is that of a search, and has no effect without one"),
+        (("--prune-after", "5"), "--prune-after 5 has no effect without --prune"),
+        (("--prune-factor", "5"), "--prune-factor 5 has no effect without --prune"),
         (("--output", "a" * 300), "cannot be written: File name too long"),
         (("--resume", "a" * 300), r"is no sweep that can be resumed \(File name too long\)"),
     ],
 )
-def test_names_that_are_none_are_refused(prepared, words, said):
+def test_names_that_are_none_and_options_without_effect_are_refused(prepared, words, said):
     with pytest.raises(UsageError, match=said):
         prepared("--grid", *words, "true", "x=1|2")
 
@@ -131,21 +137,14 @@ def test_a_sweep_has_defaults(prepared):
     assert plan.halving.judge(0, 1, 9.0)
 
 
+def test_without_optuna_a_search_is_refused_with_the_remedy_and_a_grid_is_not(prepared, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UsageError, match=r"pip install 'distrun\[sweep\]'"):
+        prepared("true", "x=1..2")
+    assert prepared("--grid", "true", "x=1..2").source.total == 2
+
+
 def test_the_time_of_a_sweep_is_a_number():
     for text in ("nan", "inf", "0", "-1"):
         with pytest.raises(click.BadParameter, match="seconds"):
             sweep.make_context("sweep", ["--timeout", text, "true"])
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        ("--trials", "--trials 5 has no effect"),
-        ("--seed", "--seed 5 is that of a search, and has no effect without one"),
-        ("--prune-after", "--prune-after 5 has no effect without --prune"),
-        ("--prune-factor", "--prune-factor 5 has no effect without --prune"),
-    ],
-)
-def test_options_without_effect_are_refused(prepared, option, said):
-    with pytest.raises(UsageError, match=said):
-        prepared("--output", "out", "--grid", option, "5", "true", "x=1|2")

@@ -15,11 +15,10 @@ import pytest
 from distrun.errors import UsageError
 from distrun.tools.sweep.output import Metric
 from distrun.tools.sweep.policy.trials import Member, State, Trial
-from distrun.tools.sweep.results.best import write_best
-from distrun.tools.sweep.results.ending import Ending
+from distrun.tools.sweep.results.ending import write_results
 from distrun.tools.sweep.results.ranking import best, groups, ranked
 from distrun.tools.sweep.results.record import Header, Record, read
-from distrun.tools.sweep.results.sentences import ended
+from distrun.tools.sweep.results.sentences import ended, summary
 from distrun.tools.sweep.results.study import write_study
 from distrun.tools.sweep.results.table import PlainTable, lines
 from distrun.tools.sweep.space.command_line import parse_words
@@ -38,6 +37,7 @@ TRIALS = [
     trial(3, None, State.FAILED, x="<b>"),
     trial(4, 2.0, x="b"),
 ]
+HEADER = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
 
 
 def test_the_best_is_first_and_what_diverged_or_failed_is_last():
@@ -53,6 +53,10 @@ def test_trials_that_differ_in_the_seed_are_one_group():
     first, second = groups(trials, minimizes=False)
     assert (first.values, first.mean, first.deviation) == ({"lr": "0.2"}, 4.0, 1.0)
     assert second.mean == 1.0
+    assert summary(trials, False, "it is there")[1:] == [
+        "4 ± 1 over 3 seeds (lr=0.2)",
+        "1 ± 1 over 3 seeds (lr=0.1)",
+    ]
 
 
 def test_a_record_is_read_as_it_was_written_and_survives_a_torn_line(tmp_path):
@@ -92,7 +96,7 @@ def full_disk(size):
 
 
 def test_lines_for_which_there_was_no_room_are_written_when_there_is(tmp_path):
-    record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
+    record = Record(tmp_path, HEADER)
     with full_disk(100):
         record.ended(TRIALS[0], ["t.py"])
         assert record.problem == "File too large"
@@ -106,10 +110,10 @@ def test_lines_for_which_there_was_no_room_are_written_when_there_is(tmp_path):
 def test_steps_that_are_no_numbers_are_strings_in_json(tmp_path):
     odd = trial(0, 1.0, x="a")
     odd.reports = [(math.inf, 2.0), (math.nan, 1.0)]
-    record = Record(tmp_path, Header(["t.py"], [], {"x": "a|b"}, "grid", True))
+    record = Record(tmp_path, HEADER)
     record.ended(odd, ["t.py"])
     record.close()
-    write_best(tmp_path, odd, ["t.py"], 1, True)
+    write_results(tmp_path, parse_words(["t.py", "x=a|b"]), 1, True, [odd])
     for name in ("trials.jsonl", "best.json"):
         assert json.loads((tmp_path / name).read_text(), parse_constant=pytest.fail)["step"] == "nan"
     (found,) = read(str(tmp_path)).trials
@@ -118,28 +122,25 @@ def test_steps_that_are_no_numbers_are_strings_in_json(tmp_path):
 
 
 def test_a_sweep_that_is_resumed_on_a_full_disk_can_be_resumed_later(tmp_path):
-    header = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
-    Record(tmp_path, header).close()
+    Record(tmp_path, HEADER).close()
     with full_disk(10), pytest.raises(UsageError, match="cannot be written: File too large"):
-        Record(tmp_path, header)
-    assert read(str(tmp_path)).header == header
-    Record(tmp_path, header).close()
+        Record(tmp_path, HEADER)
+    assert read(str(tmp_path)).header == HEADER
+    Record(tmp_path, HEADER).close()
 
 
 def test_one_sweep_at_a_time_writes_a_record(tmp_path):
-    header = Header(["t.py"], [], {"x": "a|b"}, "grid", True)
-    record = Record(tmp_path, header)
+    record = Record(tmp_path, HEADER)
     with pytest.raises(UsageError, match="is in use: another distrun sweep writes its results there; wait until"):
         Record(tmp_path, Header(["other.py"], [], {}, "grid", False))
-    assert read(str(tmp_path)).header == header
+    assert read(str(tmp_path)).header == HEADER
     record.close()
-    Record(tmp_path, header).close()
+    Record(tmp_path, HEADER).close()
 
 
 def test_the_best_is_told_even_if_no_file_can_be_written(tmp_path):
-    ending = Ending(tmp_path, parse_words(["t.py", "x=a|b"], "python"), 2, True)
     with full_disk(10):
-        said = ending.write(TRIALS)
+        said = write_results(tmp_path, parse_words(["t.py", "x=a|b"], "python"), 2, True, TRIALS)
     assert said == [
         f"3 complete, 1 pruned, 1 failed; the results cannot be written to {tmp_path}: File too large",
         "the best is trial 4 with 2 at step 2: x=b",
@@ -199,14 +200,16 @@ def test_the_end_says_how_to_see_the_study_or_why_there_is_none(tmp_path, monkey
     pytest.importorskip("optuna")
     folder = tmp_path / "my sweep"
     folder.mkdir()
-    ending = Ending(folder, parse_words(["t.py", "x=1e15..1.0000000001e15/0.1"]), 1, True)
-    said = "1 complete; all of it is in"
-    assert ending.write([trial(0, 1.0, x=1e15)])[0] == (
-        f"{said} {folder}, and optuna-dashboard '{folder}/study.db' shows it"
-    )
-    assert "but no study.db: The value 1000000000000000.1" in ending.write([trial(0, 1.0, x=1e15 + 0.1)])[0]
+    template = parse_words(["t.py", "x=1e15..1.0000000001e15/0.1"])
+
+    def end(x):
+        said = write_results(folder, template, 1, True, [trial(0, 1.0, x=x)])
+        return said[0].removeprefix(f"1 complete; all of it is in {folder}")
+
+    assert end(1e15) == f", and optuna-dashboard '{folder}/study.db' shows it"
+    assert end(1e15 + 0.1).startswith(", but no study.db: The value 1000000000000000.1")
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert ending.write([trial(0, 1.0, x=1e15)])[0] == f"{said} {folder}"
+    assert end(1e15) == ""
 
 
 def test_the_mean_of_values_whose_sum_is_infinite_is_finite():

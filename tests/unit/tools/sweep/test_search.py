@@ -7,9 +7,9 @@ import math
 import pytest
 
 from distrun.tools.sweep.policy.halving import Halving
+from distrun.tools.sweep.policy.trials import State, Trial
 from distrun.tools.sweep.search.listed import grid
 from distrun.tools.sweep.search.optuna_search import OptunaSearch
-from distrun.tools.sweep.search.source import Result
 from distrun.tools.sweep.space.ranges import Choices, Floats, Integers
 
 pytest.importorskip("optuna")
@@ -24,8 +24,12 @@ def loss(values, epoch):
     return distance + (1 + distance) / epoch - 1 / EPOCHS
 
 
+def ended(number, values, *reports, state=State.COMPLETE):
+    return Trial(number, values, state, reports=list(reports))
+
+
 def run(source, halving):
-    """Run all trials one after the other; return their results and the number of epochs."""
+    """Run all trials one after the other; return them and the number of epochs."""
     results, epochs = [], 0
     while (values := source.ask(len(results))) is not None:
         reports = []
@@ -36,13 +40,13 @@ def run(source, halving):
             is_pruned = halving is not None and not halving.judge(len(results), epoch, reports[-1][1])
             if is_pruned:
                 break
-        results.append(Result(len(results), values, reports[-1][1], is_pruned, reports))
+        results.append(ended(len(results), values, *reports, state=State.PRUNED if is_pruned else State.COMPLETE))
         source.tell(results[-1])
     return results, epochs
 
 
 def best(results):
-    return min((result for result in results if not result.is_pruned), key=lambda result: result.value)
+    return min((trial for trial in results if trial.state is State.COMPLETE), key=lambda trial: trial.value)
 
 
 def test_a_search_with_pruning_finds_a_known_best_in_fewer_epochs_than_a_grid():
@@ -70,28 +74,26 @@ def test_a_search_that_is_resumed_knows_what_was_tried_and_tries_again_what_was_
 
 
 def test_trials_that_fail_or_diverge_do_not_disturb_a_search():
-    source = OptunaSearch({"steps": Integers(0, 10, 3), "x": Floats(0, 1, 0.3)}, 4, False)
+    space = {"steps": Integers(0, 10, 3), "x": Floats(0, 1, 0.3)}
+    source = OptunaSearch(space, 4, False)
     values = [source.ask(number) for number in range(4)]
     assert all(value["steps"] in (0, 3, 6, 9) for value in values)
-    source.tell(Result(0, values[0], None))
-    source.tell(Result(1, values[1], math.nan, reports=[(1, 0.5), (2, math.nan)]))
-    source.tell(Result(2, values[2], 0.7, is_pruned=True, reports=[(1, 0.7)]))
-    source.tell(Result(3, values[3], 0.9))
-    again = OptunaSearch(
-        {"steps": Integers(0, 10, 3), "x": Floats(0, 1, 0.3)},
-        5,
-        False,
-        finished=[
-            Result(1, values[1], math.nan, reports=[(1, 0.5), (2, math.nan)]),
-            Result(2, values[2], 0.7, is_pruned=True, reports=[(1, 0.7)]),
-        ],
-    )
-    assert again.ask(4) is not None
+    told = [
+        ended(0, values[0], (1, 0.1), state=State.FAILED),
+        ended(1, values[1], (1, 0.5), (2, math.nan)),
+        ended(2, values[2], (1, 0.7), state=State.PRUNED),
+        ended(3, values[3], (1, 0.9)),
+    ]
+    for trial in told:
+        source.tell(trial)
+    assert [trial.state.name for trial in source._study.trials] == ["FAIL", "PRUNED", "PRUNED", "COMPLETE"]
+    assert OptunaSearch(space, 5, False, finished=told[1:3]).ask(4) is not None
 
 
 def test_of_very_many_reports_some_are_kept_and_the_last():
     source = OptunaSearch(SPACE, 1, True)
-    source.tell(Result(0, source.ask(0), 0.5, True, [(step, 1 / step) for step in range(1, 100_001)]))
+    reports = [(step, 1 / step) for step in range(1, 100_001)]
+    source.tell(ended(0, source.ask(0), *reports, state=State.PRUNED))
     (trial,) = source._study.trials
     assert len(trial.intermediate_values) < 1100
     assert trial.last_step == 99_999

@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 
 import torch
-from checking import batches, check, loss_of, mine, network, run_checks, same_on_all_ranks
+from checking import batches, check, mine, network, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import closure_of
 
 import distrun.torch as hvd
 from distrun.checkpoint import CheckpointManager
@@ -39,14 +40,7 @@ class Run:
 
     def train(self, data):
         for batch in data:
-
-            def closure(batch=batch):
-                self.optimizer.zero_grad()
-                loss = loss_of(self.model, mine(batch))
-                loss.backward()
-                return loss
-
-            self.optimizer.step(closure)
+            self.optimizer.step(closure_of(self.model, self.optimizer, mine(batch)))
             self.schedule.step()
         return self
 

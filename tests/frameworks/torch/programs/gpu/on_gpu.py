@@ -1,4 +1,4 @@
-"""Runs programs of the folder above with all their tensors on the GPU: `on_gpu.py training losses:FOLDER`.
+"""Runs programs of the folder above with all their tensors on the GPU: `on_gpu.py training residuals:FOLDER`.
 
 That is the simulated one or, if the first argument is `real`, this rank's own. Behind a colon is a program's argument.
 """

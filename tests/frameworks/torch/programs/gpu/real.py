@@ -14,6 +14,7 @@ from checking import (
     same_on_all_ranks as same,
 )
 from expecting import raises
+from one_process import plain, whole
 from torch.utils.checkpoint import checkpoint
 
 import distrun.torch as hvd
@@ -37,12 +38,9 @@ def train(model, wrap, part, loss=loss_of, count=5):
     return parameters(model)
 
 
-def alone(optimizer):
-    return optimizer
-
-
-def whole(batch):
-    return batch
+def equal(together, expected):
+    assert close(together, expected)
+    assert same(together)
 
 
 @check
@@ -69,11 +67,10 @@ def models_on_cpu_and_gpu_train():
     def loss(model, batch):
         return loss_of(model, (batch[0].cpu(), batch[1].cpu()))
 
-    expected = train(Mixed(), alone, whole, loss)
+    expected = train(Mixed(), plain, whole, loss)
     for options in ({}, {"groups": 2}):
         together = train(Mixed(), lambda o: hvd.DistributedOptimizer(o, **options), mine, loss)  # noqa: B023
-        assert close(together, expected)
-        assert same(together)
+        equal(together, expected)
 
 
 @check
@@ -86,12 +83,11 @@ def checkpoints_of_both_kinds_are_one_pass():
 
         return compute
 
-    expected = train(network().to(OWN), alone, whole)
+    expected = train(network().to(OWN), plain, whole)
     for reentrant in (True, False):
         model = network().to(OWN)
         together = train(model, lambda o: hvd.DistributedOptimizer(o, groups=3), mine, loss(reentrant))
-        assert close(together, expected)
-        assert same(together)
+        equal(together, expected)
         assert same(gradients(model))
 
 
@@ -107,10 +103,9 @@ def layers_on_side_streams_train():
         torch.cuda.current_stream().wait_stream(side)
         return torch.nn.functional.mse_loss(model[4](hidden), batch[1])
 
-    expected = train(network().to(OWN), alone, whole)
+    expected = train(network().to(OWN), plain, whole)
     together = train(network().to(OWN), lambda o: hvd.DistributedOptimizer(o, groups=2), mine, loss)
-    assert close(together, expected)
-    assert same(together)
+    equal(together, expected)
 
 
 def warm_up(step):
@@ -124,76 +119,47 @@ def warm_up(step):
 
 
 @check
-def whole_steps_are_captured():
-    def run(wrap, part, captures):
+def graphs_of_whole_steps_and_of_backward_alone_are_captured():
+    def run(wrap, part, captures, is_whole=True):
         model = network().to(OWN)
         optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9))
         static = [tensor.clone() for tensor in on_gpu(part(batches(1)[0]))]
 
-        def step():
+        def captured():
             optimizer.zero_grad(set_to_none=True)
             loss_of(model, static).backward()
-            optimizer.step()
+            if is_whole:
+                optimizer.step()
 
-        warm_up(step)
+        warm_up(captured)
         if captures:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                step()
+                captured()
         for batch in batches(4):
             for tensor, value in zip(static, on_gpu(part(batch)), strict=True):
                 tensor.copy_(value)
-            graph.replay() if captures else step()
+            graph.replay() if captures else captured()
+            if not is_whole:
+                optimizer.step()
         torch.cuda.synchronize()
         return parameters(model)
 
-    expected = run(alone, whole, captures=False)
-    together = run(hvd.DistributedOptimizer, mine, captures=True)
-    assert close(together, expected)
-    assert same(together)
-
-
-@check
-def a_graph_may_end_behind_backward():
-    def run(wrap, part, captures):
-        model = network().to(OWN)
-        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9))
-        static = [tensor.clone() for tensor in on_gpu(part(batches(1)[0]))]
-
-        def backward():
-            optimizer.zero_grad(set_to_none=True)
-            loss_of(model, static).backward()
-
-        warm_up(backward)
-        if captures:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                backward()
-        for batch in batches(4):
-            for tensor, value in zip(static, on_gpu(part(batch)), strict=True):
-                tensor.copy_(value)
-            graph.replay() if captures else backward()
-            optimizer.step()
-        torch.cuda.synchronize()
-        return parameters(model)
-
-    expected = run(alone, whole, captures=False)
-    together = run(hvd.DistributedOptimizer, mine, captures=True)
-    assert close(together, expected)
-    assert same(together)
-    sums = run(lambda o: hvd.DistributedOptimizer(o, op=hvd.Sum), mine, captures=True)
-    assert close(sums, run(lambda o: hvd.DistributedOptimizer(o, op=hvd.Sum), mine, captures=False))
+    for is_whole in (True, False):
+        together = run(hvd.DistributedOptimizer, mine, True, is_whole)
+        equal(together, run(plain, whole, False, is_whole))
+    sums = [run(lambda o: hvd.DistributedOptimizer(o, op=hvd.Sum), mine, captures, False) for captures in (True, False)]
+    assert close(*sums)
 
 
 @check
 def graphed_callables_train():
     model = network().to(OWN)
-    expected = train(network().to(OWN), alone, whole)
+    expected = train(network().to(OWN), plain, whole)
     sample = on_gpu(mine(batches(1)[0]))[0].requires_grad_()
     model = torch.cuda.make_graphed_callables(model, (sample,))
     together = train(model, hvd.DistributedOptimizer, mine)
-    assert close(together, expected)
-    assert same(together)
+    equal(together, expected)
 
 
 @check
@@ -211,8 +177,7 @@ def gradients_in_channels_last_go_to_a_fused_optimizer():
         return parameters(model)
 
     together = run(hvd.DistributedOptimizer, slice(RANK, None, SIZE))
-    assert close(together, run(alone, slice(None)))
-    assert same(together)
+    equal(together, run(plain, slice(None)))
 
 
 @check

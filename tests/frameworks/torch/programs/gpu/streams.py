@@ -6,8 +6,9 @@ float64 tensors play CPU tensors, all others CUDA tensors.
 import playing
 import simulator
 import torch
-from checking import batches, check, close, gradients, mine, parameters, run_checks, same_on_all_ranks
+from checking import batches, check, close, gradients, parameters, run_checks, same_on_all_ranks
 from expecting import raises
+from one_process import as_one_process
 
 import distrun.torch as hvd
 from distrun.errors import MismatchError
@@ -37,20 +38,17 @@ class Mixed(torch.nn.Module):
 
 @check
 def models_on_cpu_and_gpu_train():
-    def run(wrap, part):
+    def run(wrap, part, **options):
         model = Mixed()
-        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model)
+        optimizer = wrap(SGD(model.parameters(), 0.1, momentum=0.9), model, **options)
         for batch in batches(4):
             optimizer.zero_grad()
             model(part(batch)[0]).square().mean().backward()
             optimizer.step()
         return parameters(model)
 
-    alone = run(lambda optimizer, _: optimizer, lambda batch: batch)
     for options in ({}, {"groups": 2}):
-        together = run(lambda optimizer, model: hvd.DistributedOptimizer(optimizer, **options), mine)  # noqa: B023
-        assert close(together, alone, 1e-5)
-        assert same_on_all_ranks(together)
+        as_one_process(run, tolerance=1e-5, **options)
     hvd.broadcast_parameters(Mixed().state_dict(), 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from distrun.runner.decisions.elastic.barring import WINDOW, Barring
@@ -16,21 +17,18 @@ RETRY_FIRST, RETRY_LONGEST = RETRY
 # --- ranks
 
 
-def test_a_survivor_keeps_its_rank_and_a_newcomer_gets_that_of_the_dead():
-    assert in_rank_order({10: 0, 12: 2, 13: 3}, [14]) == [10, 14, 12, 13]
-
-
-def test_the_lowest_survivor_becomes_rank_0():
-    assert in_rank_order({12: 2, 11: 1, 13: 3}, [14]) == [11, 14, 12, 13]
-
-
-def test_who_has_too_high_a_rank_fills_a_gap():
-    assert in_rank_order({10: 0, 12: 2, 15: 5}, []) == [10, 15, 12]
-
-
-def test_where_nobody_survived_newcomers_have_their_order():
-    assert in_rank_order({}, [7, 5]) == [7, 5]
-    assert in_rank_order({}, []) == []
+@pytest.mark.parametrize(
+    ("survivors", "newcomers", "order"),
+    [
+        ({10: 0, 12: 2, 13: 3}, [14], [10, 14, 12, 13]),  # survivors keep their ranks, and newcomers fill gaps
+        ({12: 2, 11: 1, 13: 3}, [14], [11, 14, 12, 13]),  # the lowest survivor becomes rank 0
+        ({10: 0, 12: 2, 15: 5}, [], [10, 15, 12]),  # who has too high a rank fills a gap
+        ({}, [7, 5], [7, 5]),
+        ({}, [], []),
+    ],
+)
+def test_who_gets_which_rank(survivors, newcomers, order):
+    assert in_rank_order(survivors, newcomers) == order
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(0, 20))

@@ -50,6 +50,14 @@ def lost(host, **how):
     return AgentLost(host, f"the agent on {host} was killed by SIGKILL", 137, **how)
 
 
+def ready_on(host, *given, **options):
+    """Return a job on one host that has just become ready, so that its first generation begins."""
+    job = History(host, *given, **options)
+    job.at(0)
+    job.hear(HostReady(host[0]))
+    return job
+
+
 def started(actions):
     """Return the newcomers that the only action starts."""
     (action,) = actions
@@ -116,9 +124,7 @@ def test_a_host_that_does_not_answer_in_time_is_named_with_the_step_that_it_has_
 
 
 def test_too_few_slots_end_the_job():
-    job = History("a2", 3)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a2", 3)
     assert job.policy.failure.what == "the hosts have 2 slots, fewer than the 3 ranks of --min-np"
 
 
@@ -155,9 +161,7 @@ def test_a_job_whose_hosts_are_not_found_begins_with_what_it_has_or_ends():
 
 
 def test_a_command_that_cannot_be_started_ends_the_job_at_once():
-    job = History("a2", 2)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a2", 2)
     assert job.hear(RankNotStarted(0, 127, "no such file")) == [TERM]
     assert job.policy.status == 127
 
@@ -172,9 +176,7 @@ def test_a_newcomer_that_cannot_be_started_is_a_failure_of_its_slot():
 
 
 def test_ranks_that_do_not_start_in_time_are_replaced():
-    job = History("a2", 2)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a2", 2)
     job.hear(RankStarted(1, 100))
     assert job.policy.deadline == START_TIMEOUT
     actions = job.at(START_TIMEOUT)
@@ -355,9 +357,7 @@ def test_without_restarts_the_first_failure_ends_the_job():
 
 
 def test_a_script_that_fails_before_any_rank_has_joined_is_not_tried_for_ever():
-    job = History("a2", 2)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a2", 2)
     for attempt in range(3):
         job.now = 10 * attempt
         for process in job.processes:
@@ -372,9 +372,7 @@ def test_a_script_that_fails_before_any_rank_has_joined_is_not_tried_for_ever():
 
 
 def test_who_asks_for_so_many_restarts_gets_them():
-    job = History("a1", 1, max_restarts=4, gives_up_early=False)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a1", 1, max_restarts=4, gives_up_early=False)
     for number in range(1, 6):
         job.now = 10 * number
         actions = job.exit(job.processes[0], 1)
@@ -384,9 +382,7 @@ def test_who_asks_for_so_many_restarts_gets_them():
 
 
 def test_a_rank_that_is_killed_from_outside_does_not_make_a_generation_futile():
-    job = History("a1", 1)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a1", 1)
     for number in range(1, 5):
         job.now = 10 * number
         job.kill(job.processes[0])
@@ -395,9 +391,7 @@ def test_a_rank_that_is_killed_from_outside_does_not_make_a_generation_futile():
 
 
 def test_a_script_that_never_joins_may_fail_later():
-    job = History("a1", 1)
-    job.at(0)
-    job.hear(HostReady("a"))
+    job = ready_on("a1", 1)
     for attempt in range(5):
         job.now = (attempt + 1) * (FUTILE_TIME + 1)
         job.exit(job.processes[0], 1)
@@ -924,9 +918,7 @@ def test_members_that_have_met_one_that_has_ended_well_do_not_learn_it():
 
 def started_anew(generation):
     """Return a job whose generation of three ranks has begun and not met."""
-    job = History("a3", 3)
-    job.at(0.0)
-    job.hear(HostReady("a"))
+    job = ready_on("a3", 3)
     while job.generation.number < generation:
         for process in job.processes:
             job.kill(process)

@@ -19,7 +19,7 @@ from distrun.runner.hosts.joining.endpoint import JoinEndpoint
 from distrun.runner.hosts.joining.listener import JoinListener
 from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.hosts.nodes import rendezvous as module
-from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions, rendezvous
+from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions, job_key, rendezvous
 from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.handshake import HostInfo
 
@@ -35,7 +35,7 @@ class Launcher(threading.Thread):
         super().__init__(daemon=True)
         self.said = SimpleQueue()
         self.heard = SimpleQueue()
-        self.error = self.found = None
+        self.error = None
         info = HostInfo(__version__, platform.python_version(), 1)
         endpoint = JoinEndpoint((HERE, port), job.encode(), timeout, is_encrypted=False, key_name="--rdzv-id")
         self._options = RendezvousOptions(endpoint, nodes, nodes, is_host=is_host)
@@ -44,7 +44,8 @@ class Launcher(threading.Thread):
 
     def run(self):
         try:
-            self.found = rendezvous(self._options, self._member, self.said.put)
+            self.assembly, self.peers = rendezvous(self._options, self._member, self.said.put)
+            self.key = job_key(self._options.endpoint, self.assembly)
         except Exception as error:
             self.error = error
 
@@ -54,7 +55,7 @@ class Launcher(threading.Thread):
         assert not self.is_alive()
         if self.error is not None:
             raise self.error
-        return self.found
+        return self
 
 
 @pytest.fixture
@@ -63,15 +64,15 @@ def port():
 
 
 @pytest.fixture
-def met(port):
-    """Two launchers that have met and listen to each other: the host of the rendezvous comes first."""
-    launchers = [Launcher(port, name=name) for name in ("a", "b")]
+def met(request, port):
+    """Launchers that have met and listen to each other: the host of the rendezvous comes first."""
+    names = getattr(request, "param", "ab")
+    launchers = [Launcher(port, len(names), name) for name in names]
     launchers.sort(key=lambda launcher: launcher.end().assembly.here)
     for launcher in launchers:
-        launcher.found.peers.start(launcher.heard.put)
+        launcher.peers.start(launcher.heard.put)
     yield launchers
-    for launcher in launchers:
-        launcher.found.peers.close()
+    close(launchers)
 
 
 @pytest.fixture
@@ -176,48 +177,41 @@ def test_a_node_that_comes_when_the_job_has_begun_is_turned_away(met, port):
         Launcher(port, name="late", is_host=False).end()
 
 
-def test_what_happens_on_a_node_becomes_known_on_the_others(port):
-    launchers = [Launcher(port, 3, name) for name in ("a", "b", "c")]
-    launchers.sort(key=lambda launcher: launcher.end().assembly.here)
-    for launcher in launchers:
-        launcher.found.peers.start(launcher.heard.put)
+@pytest.mark.parametrize("met", ["abc"], indirect=True)
+def test_what_happens_on_a_node_becomes_known_on_the_others(met):
     exited = events.RankExited(3, RankExit(7))
-    launchers[1].found.peers.notify(exited, b"last lines")
-    for launcher in (launchers[0], launchers[2]):
+    met[1].peers.notify(exited, b"last lines")
+    for launcher in (met[0], met[2]):
         heard = launcher.heard.get(timeout=DEADLINE)
-        assert (heard.host, heard.event, heard.stderr_tail) == (launchers[1].found.peers.here, exited, b"last lines")
-    close(launchers)
-    assert launchers[1].heard.empty() or launchers[1].heard.get().event != exited
+        assert (heard.host, heard.event, heard.stderr_tail) == (met[1].peers.here, exited, b"last lines")
+    close(met)
+    assert met[1].heard.empty() or met[1].heard.get().event != exited
 
 
 def test_a_launcher_that_vanishes_is_noticed(met):
     first, second = met
-    second.found.peers.close()
+    second.peers.close()
     lost = first.heard.get(timeout=DEADLINE).event
-    name = second.found.peers.here
+    name = second.peers.here
     assert lost == events.AgentLost(name, f"the launcher on {name} is gone")
 
 
 def test_a_launcher_that_leaves_when_all_is_over_is_not_missed(met):
     first, second = met
-    gone = events.AgentGone(second.found.peers.here, 0)
-    second.found.peers.notify(gone)
-    second.found.peers.close()
+    gone = events.AgentGone(second.peers.here, 0)
+    second.peers.notify(gone)
+    second.peers.close()
     assert first.heard.get(timeout=DEADLINE).event == gone
-    first.found.peers.close()
+    first.peers.close()
     assert first.heard.empty()
 
 
-def test_the_end_of_the_host_of_the_rendezvous_is_the_end_of_all_others(port):
-    launchers = [Launcher(port, 3, name) for name in ("a", "b", "c")]
-    launchers.sort(key=lambda launcher: launcher.end().assembly.here)
-    for launcher in launchers:
-        launcher.found.peers.start(launcher.heard.put)
-    names = [launcher.found.peers.here for launcher in launchers]
-    launchers[0].found.peers.close()
-    lost = [launchers[2].heard.get(timeout=DEADLINE).event for _ in range(2)]
+@pytest.mark.parametrize("met", ["abc"], indirect=True)
+def test_the_end_of_the_host_of_the_rendezvous_is_the_end_of_all_others(met):
+    names = [launcher.peers.here for launcher in met]
+    met[0].peers.close()
+    lost = [met[2].heard.get(timeout=DEADLINE).event for _ in range(2)]
     assert lost == [events.AgentLost(name, f"the launcher on {names[0]} is gone") for name in names[:2]]
-    close(launchers[1:])
 
 
 def test_a_stranger_who_connects_and_says_nothing_delays_nobody(port):

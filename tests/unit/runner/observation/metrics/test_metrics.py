@@ -16,10 +16,8 @@ from histories.training import History, play
 
 from distrun.errors import UsageError
 from distrun.runner.observation.metrics import server as metrics_server
-from distrun.runner.observation.metrics.address import parse_address
-from distrun.runner.observation.metrics.consumer import Metrics
-from distrun.runner.observation.metrics.server import Server
-from distrun.runner.observation.metrics.text import Page
+from distrun.runner.observation.metrics.consumer import Metrics, metric
+from distrun.runner.observation.metrics.server import Server, parse_address
 from distrun.runner.planning.plan import LaunchPlan
 
 SAMPLE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)')
@@ -45,11 +43,9 @@ def test_anything_else_is_refused(text):
 
 
 def test_labels_are_escaped():
-    page = Page()
-    page.add("distrun_x", "gauge", "A thing", iter([({"host": 'a"b\\c\nd'}, 1.5)]))
-    assert page.render() == (
-        b'# HELP distrun_x A thing\n# TYPE distrun_x gauge\ndistrun_x{host="a\\"b\\\\c\\nd"} 1.5\n'
-    )
+    lines = metric("distrun_x", "gauge", "A thing", [({"host": 'a"b\\c\nd'}, 1.5)])
+    assert lines == ["# HELP distrun_x A thing", "# TYPE distrun_x gauge", 'distrun_x{host="a\\"b\\\\c\\nd"} 1.5']
+    assert metric("distrun_x", "gauge", "A thing", []) == []
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from distrun.runner.observation.prediction.model import (
     host_bytes,
     largest_saving,
     operation,
+    slowest,
     step,
     work_of,
 )
-from distrun.runner.observation.prediction.order_statistics import slowest
 from distrun.runner.observation.prediction.profile import Gradients, JobProfile, MeasuredLink, StepSeconds
 from distrun.runtime.backends.algorithms import choice
 

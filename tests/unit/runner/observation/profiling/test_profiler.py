@@ -13,16 +13,9 @@ from distrun.runner.observation.profiling.profiler import MOST_ENTRIES, MOST_STE
 from distrun.tracing.layout import BACKWARD, DONE, FORWARD, GENERATION, HELD, OPTIMIZER, OTHER, STEP, WAITED
 
 
-class Listening(Profiler):
-    """A profiler that takes the time, too."""
-
-    def tick(self, now: int) -> None:
-        """Nothing follows from it."""
-
-
-def told(history: History, seconds: float, profiler: Listening | None = None) -> Listening:
+def told(history: History, seconds: float, profiler: Profiler | None = None) -> Profiler:
     """Return a profiler that has seen `seconds` of a history."""
-    return play(history, seconds, profiler or Listening(history.size))
+    return play(history, seconds, profiler or Profiler(history.size))
 
 
 def profile_of(profiler: Profiler) -> JobProfile:
@@ -108,7 +101,7 @@ def test_steps_that_vary_are_the_jitter():
 
 
 def test_gradients_in_half_precision_between_hosts():
-    profile = profile_of(told(History(2), 2, Listening(2, "bfloat16")))
+    profile = profile_of(told(History(2), 2, Profiler(2, "bfloat16")))
     assert [(batch.bytes, batch.wire_bytes) for batch in profile.gradients] == [(4096, 2048)] * 2
     assert profile.wire == "bfloat16"
 
@@ -170,7 +163,7 @@ def test_many_ranks_leave_fewer_steps(monkeypatch):
 
 
 def test_the_last_world_of_an_elastic_job_counts():
-    profiler = Listening(None)
+    profiler = Profiler(None)
     told(History(4), 5, profiler)
     history = History(2, forward_ms=lambda rank, step: 80.0)
     history.begun = [[event(GENERATION, START, number=2)] for _ in range(2)]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from histories.training import MS, START, History, event, play
 
-from distrun.runner.observation.consumer import Source
+from distrun.runner.observation.consumer import JobEnd, Source
 from distrun.runner.observation.model.seconds import RankSecond, Second
 from distrun.runner.observation.report.collector import Collector
 from distrun.tracing.layout import FORWARD, REMARK, STEP
@@ -18,7 +18,7 @@ PLANNED = {0: "h1", 1: "h1", 2: "h2", 3: "h2"}
 def gathered(history: History, seconds: float, stops: Mapping[str, tuple[float, float]] | None = None) -> Collector:
     """Return what is collected of `seconds` of a history."""
     collector = play(history, seconds, Collector(START), stops=stops)
-    collector.close(0)
+    collector.close(JobEnd(0))
     return collector
 
 
@@ -106,7 +106,7 @@ def test_usage_of_hosts_is_an_average_and_memory_the_most():
 
 def test_a_day_takes_no_more_memory_than_minutes():
     collector = Collector(0)
-    collector._model.add(0, 0, "h1")
+    collector._model.rank(0, 0, "h1")
     for second in range(24 * 3600):
         part = RankSecond({FORWARD: 0.5}, {}, 0.5, 0.0, 2, 64, 1.0)
         collector._take_second(Second(second * 1_000_000_000, {0: part}))

@@ -41,20 +41,15 @@ def test_an_owner_is_rung_once_and_only_while_the_bell_is_armed(bell):
     assert not rung(bell)
 
 
-def test_an_armed_bell_rings(bell):
+def test_an_armed_bell_rings_and_force_rings_any_until_all_rings_are_drained(bell):
     bell.arm()
     bell.ring()
     assert rung(bell)
-
-
-def test_force_rings_in_any_case(bell):
-    bell.force()
-    assert rung(bell)
-
-
-def test_draining_takes_all_rings_and_minds_none(bell):
+    bell.drain()
+    bell.disarm()
     for _ in range(3):
         bell.force()
+    assert rung(bell)
     bell.drain()
     assert not rung(bell)
     bell.drain()

@@ -1,7 +1,8 @@
 """The keys of a rendezvous, which ranks of another one do not know."""
 
 from distrun.runtime.transport.rendezvous.protocol import RendezvousEndpoint
-from distrun.runtime.world.bootstrap.rendezvous_round import RendezvousRound, endpoint_of_round
+from distrun.runtime.world.bootstrap.across_hosts import endpoint_of_round
+from distrun.runtime.world.bootstrap.facts import RendezvousRound
 
 
 def test_keys_hold_for_one_rendezvous():

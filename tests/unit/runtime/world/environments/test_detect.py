@@ -9,7 +9,7 @@ from distrun.contract.launch import LaunchContract
 from distrun.contract.topology import Topology
 from distrun.errors import UsageError
 from distrun.runtime.world.environments import detect
-from distrun.runtime.world.environments.base import even_cross
+from distrun.runtime.world.environments.base import even_topology
 from distrun.runtime.world.environments.hydra import _ancestors
 from distrun.runtime.world.environments.slurm import ranks_per_host
 
@@ -250,6 +250,11 @@ def test_slurm_tells_exactly_who_shares_my_local_rank_on_uneven_hosts(rank, loca
 @pytest.mark.parametrize(("text", "counts"), [("4", [4]), ("2(x2),1", [2, 2, 1]), ("1,3(x2)", [1, 3, 3])])
 def test_slurms_task_counts_are_expanded_per_host(text, counts):
     assert ranks_per_host(text) == counts
+
+
+def even_cross(*place):
+    topology = even_topology(*place)
+    return topology.cross_rank, topology.cross_size
 
 
 def test_ranks_in_blocks_and_round_robin_are_placed_on_their_hosts():

@@ -36,7 +36,7 @@ def test_what_diverges_ends_at_once():
 
 def test_a_trial_that_is_forgotten_is_compared_with_nobody():
     halving = Halving(minimizes=True, first=1)
-    halving.remember(0, [1.0])
+    assert halving.judge(0, 1, 1.0)
     assert not halving.judge(1, 1, 2.0)
     halving.forget(0)
     halving.forget(1)
