@@ -152,6 +152,13 @@ def launches(pieces: Sequence[Piece], variant: Variant, factor: float = 1.0) -> 
     return planned
 
 
+def rewrite_sources(planned: Sequence[tuple[NDArray[Any], int]], sources: Sequence[int]) -> None:
+    """Replace the sources of the first pieces in planned launches. `launches` must have left out none of them."""
+    for start, (table, _) in zip(range(0, len(sources), PIECES), planned, strict=False):
+        here = sources[start : start + PIECES]
+        table["source"][0, : len(here)] = here
+
+
 def read_code() -> str:
     """Return the kernel's source."""
     return Path(__file__).with_name("packing.cu").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,19 @@ from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.operations.request import CPU, CUDA
 from distrun.runtime.world import world
 
-__all__ = ["CPU", "CUDA", "StreamPoint", "TorchArena", "arena", "as_array", "bind", "check", "is_capturing", "kind"]
+__all__ = [
+    "CPU",
+    "CUDA",
+    "StreamPoint",
+    "TorchArena",
+    "arena",
+    "as_array",
+    "bind",
+    "check",
+    "is_capturing",
+    "is_on_gpu",
+    "kind",
+]
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # in a tenth of the time, for every gradient
 
@@ -28,6 +41,11 @@ def bind(index: int) -> None:
 def kind(tensor: Tensor) -> str:
     """Return the kind of a tensor's device, as in a request: CPU, CUDA, or another that cannot travel."""
     return tensor.device.type
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    """Whether a tensor is on a GPU. False for what is no tensor."""
+    return getattr(tensor, "is_cuda", False)
 
 
 as_array = Tensor.numpy
@@ -126,6 +144,9 @@ class StreamPoint:
             self._arena.wait_for(self._event)
 
 
+_arena_of = lru_cache(TorchArena)
+
+
 def arena() -> TorchArena:
     """Return the arena of this rank's GPU."""
-    return TorchArena(world.device().index)
+    return _arena_of(world.device().index)

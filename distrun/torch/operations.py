@@ -98,8 +98,15 @@ def _new_with_rows(handle: Handle) -> list[tuple[Tensor, list[int]]]:
     return [(tensor, received_rows(handle, index)) for index, tensor in enumerate(_new_rows(handle))]
 
 
-def _given(handle: Handle) -> list[Tensor]:
+def given(handle: Handle) -> list[Tensor]:
+    """Return the caller's tensors, which have the results."""
     return list(handle.given)
+
+
+def first_given(handle: Handle) -> Tensor:
+    """Return the caller's only tensor, which has the result."""
+    tensor: Tensor = handle.given[0]
+    return tensor
 
 
 def _in_place(handle: Handle) -> list[Tensor]:
@@ -134,7 +141,7 @@ def allreduce_in_place(tensors: Sequence[Tensor], call: Call, arrays: Arrays | N
     if arrays is None:
         storage.check_written(tensors)
     request, flats = _taken(tensors, call, arrays)
-    return prepare(request, flats, flats, _in_place if arrays is None else _given, tensors)
+    return prepare(request, flats, flats, _in_place if arrays is None else given, tensors)
 
 
 def move_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
@@ -162,7 +169,7 @@ def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
         is_root = world.rank() == call.root  # the root's tensor is only read
         if not is_root:
             storage.check_written([tensor])
-        return prepare(request, (), (storage.flat(tensor),), _given if is_root else _in_place, [tensor])
+        return prepare(request, (), (storage.flat(tensor),), given if is_root else _in_place, [tensor])
     output = storage.copy_of(tensor) if world.rank() == call.root else storage.room_for([storage.flat(tensor)])
     return prepare(request, (), (output,), _new, [tensor])
 

@@ -15,7 +15,7 @@ from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.handle import AnyHandle, Handle
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
-from distrun.torch import autograd, operations, tensors as storage
+from distrun.torch import autograd, cuda, on_gpu, operations, tensors as storage
 from distrun.torch.operations import grouped, run, single, submit
 
 __all__ = [
@@ -41,21 +41,29 @@ _World = global_process_set
 
 def _allreduce(tensor: Tensor, terms: Terms) -> Handle:
     """Return the handle of an allreduce into a new tensor."""
-    array = storage.array_of(tensor)
+    array = None if cuda.is_on_gpu(tensor) else storage.array_of(tensor)
     handle = None if array is None else plain.copied(array, terms, operations.new_tensor)
     return handle or single(tensor, reduction_call("allreduce", *terms), operations.allreduce)
 
 
 def _allreduce_in_place(tensor: Tensor, terms: Terms) -> Handle:
-    array = storage.array_of(tensor)
-    handle = None if array is None else plain.in_place(array, terms, tensor)
+    handle: Handle | None
+    if cuda.is_on_gpu(tensor):
+        handle = on_gpu.in_place((tensor,), terms, operations.first_given)
+    else:
+        array = storage.array_of(tensor)
+        handle = None if array is None else plain.in_place(array, terms, tensor)
     return handle or single(tensor, reduction_call("allreduce", *terms), operations.allreduce_in_place)
 
 
 def _grouped_in_place(tensors: Sequence[Tensor], terms: Terms, start: Callable[[Handle], Handle]) -> AnyHandle:
     tensors = group_of(tensors)
-    arrays = storage.arrays_of(tensors)
-    handle = None if arrays is None else plain.group_in_place(arrays, terms, tensors)
+    handle: Handle | None
+    if cuda.is_on_gpu(tensors[0]):
+        handle = on_gpu.in_place(tensors, terms, operations.given)
+    else:
+        arrays = storage.arrays_of(tensors)
+        handle = None if arrays is None else plain.group_in_place(arrays, terms, tensors)
     if handle is not None:
         return start(handle)
     return grouped(tensors, reduction_call("allreduce", *terms), operations.allreduce_in_place, start)

@@ -38,6 +38,13 @@ class DeviceBuffer:
         return DeviceBuffer(self.pointer + start * self.dtype.itemsize, stop - start, self.dtype, self.owner)
 
 
+class RepeatedBuffers(tuple[DeviceBuffer, ...]):
+    """The buffers of an operation that repeats, in place. They own no memory: the operation's handle keeps it alive."""
+
+    plan: Any = None
+    """What the backend keeps for the next time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Borrowed:
     """An owner whose memory is not from the arena, so it may be reused without regard to the arena's streams."""

@@ -95,7 +95,7 @@ class Driver:
         return event
 
     def wait(self, stream: int, event: Event) -> None:
-        """Make work that is queued on `stream` later start after `event`. The host does not wait, and is inside `use`."""
+        """Make work that is queued on `stream` later start after `event`. The caller, inside `use`, does not wait."""
         self._runtime.streamWaitEvent(stream, event.ptr)
 
     def is_done(self, event: Event) -> bool:

@@ -8,8 +8,9 @@ for its call depends on its place in memory, so each rank decides it for itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from distrun.errors import CollectiveError
 from distrun.runtime.gpu.buffers import DeviceBuffer
@@ -21,11 +22,18 @@ from distrun.tensor_fusion.device_packing import KERNEL, THREADS, Piece, Variant
 _SLOT = 16  # bytes: slots begin at multiples of this, as 16-byte loads and stores require
 
 
-@dataclass(frozen=True)
-class StreamArgument:
+class StreamArgument(NamedTuple):
     """A stream, as an argument of cupy's kernels."""
 
     ptr: int
+
+
+class Copies(NamedTuple):
+    """Copies that are planned, to be queued as often as wanted."""
+
+    kernel: Any
+    launches: list[tuple[NDArray[Any], int]]
+    what: str
 
 
 class Packer:
@@ -50,16 +58,34 @@ class Packer:
             UsageError: the kernel cannot convert or scale these types.
             CollectiveError: the kernel could not be compiled or launched.
         """
+        copies = self.plan(pieces, source, target, factor)
+        if copies is not None:
+            self.queue(copies, stream)
+
+    def plan(self, pieces: Sequence[Piece], source: str, target: str, factor: float) -> Copies | None:
+        """Return the copies that `copy` queues, or None if nothing is to be copied.
+
+        Raises:
+            UsageError: the kernel cannot convert or scale these types.
+        """
         variant = choose_variant(source, target, factor)
-        stream_argument = StreamArgument(stream)
-        for table, blocks in launches(pieces, variant, factor):
-            try:
-                self._kernel(variant)((blocks,), (THREADS,), (table,), stream=stream_argument)
-            except Exception as error:
-                raise CollectiveError(
-                    f"the GPU could not copy {len(pieces)} arrays of {source} as {target}: {type(error).__name__}: "
-                    f"{error}"
-                ) from error
+        planned = launches(pieces, variant, factor)
+        return (
+            Copies(self._kernel(variant), planned, f"{len(pieces)} arrays of {source} as {target}") if planned else None
+        )
+
+    def queue(self, copies: Copies, stream: int) -> None:
+        """Queue copies. The caller is inside `driver.use()`.
+
+        Raises:
+            CollectiveError: the kernel could not be compiled or launched.
+        """
+        kernel, planned, what = copies
+        try:
+            for table, blocks in planned:
+                kernel((blocks,), (THREADS,), (table,), stream=StreamArgument(stream))
+        except Exception as error:
+            raise CollectiveError(f"the GPU could not copy {what}: {type(error).__name__}: {error}") from error
 
     def _kernel(self, variant: Variant) -> Any:
         kernel = self._kernels.get((variant.source, variant.target))
@@ -140,28 +166,36 @@ class FusionSlots:
 class PackingPlan:
     """The steps of an allreduce, pack, reduce and unpack, made before the address of the fusion memory is known."""
 
-    def __init__(self, reduction: NcclReduction) -> None:
+    def __init__(self, reduction: NcclReduction, is_alone: bool) -> None:
+        """`is_alone`: whether one rank reduces alone."""
         self.slots = FusionSlots()
-        self.calls: list[tuple[Location, Location, int]] = []
+        self.packs: Copies | None = None
+        """The copies before the calls."""
+        self.calls: list[tuple[int, int, int]] = []
         """The calls of NCCL: source, target, and the count in NCCL's elements."""
-        self._reduction = reduction
+        self.unpacks: Copies | None = None
+        """The copies, or scalings in place, after the calls."""
+        self._base = -1
+        self._is_alone = is_alone
+        self.reduction = reduction
+        self._calls: list[tuple[Location, Location, int]] = []
         self._packs: list[tuple[list[Span], Location]] = []
         self._unpacks: list[tuple[Location, list[Span]]] = []
 
     def add_fused(self, sources: list[Span], targets: list[Span], size: int) -> None:
         """Add a tensor that is packed. `add_fused_call` reduces it together with the others."""
-        slot = self.slots.add(size * self._reduction.units * ITEMSIZES[self._reduction.wire])
+        slot = self.slots.add(size * self.reduction.units * ITEMSIZES[self.reduction.wire])
         self._packs.append((sources, slot))
         self._unpacks.append((slot, targets))
 
     def add_fused_call(self) -> None:
         """Add the call that reduces everything packed so far. The padding between slots is reduced as well, but not
         used."""
-        self.calls.append((Location(0, True), Location(0, True), self.slots.nbytes // ITEMSIZES[self._reduction.wire]))
+        self._calls.append((Location(0, True), Location(0, True), self.slots.nbytes // ITEMSIZES[self.reduction.wire]))
 
     def add_alone(self, sources: list[Span], targets: list[Span], size: int) -> None:
         """Add a tensor with its own call. It is reduced in place if it is one span and needs no conversion."""
-        reduction = self._reduction
+        reduction = self.reduction
         count = size * reduction.units
         if reduction.is_cast or len(targets) > 1:
             target = self.slots.add(count * ITEMSIZES[reduction.wire])
@@ -169,29 +203,39 @@ class PackingPlan:
             target = Location(targets[0].pointer)
         if reduction.is_cast or len(sources) > 1 or reduction.prescale != 1.0:
             self._packs.append((sources, target))
-            self.calls.append((target, target, count))
+            self._calls.append((target, target, count))
         else:
-            self.calls.append((Location(sources[0].pointer), target, count))
+            self._calls.append((Location(sources[0].pointer), target, count))
         self._unpacks.append((target, targets))
 
-    def packs(self, base: int) -> list[Piece]:
-        """Return the copies before the calls, given the address `base` of the fusion memory."""
+    def bind(self, base: int, packer: Packer) -> None:
+        """Set `packs`, `calls` and `unpacks` for the address `base` of the fusion memory."""
+        if base == self._base:
+            return
+        reduction = self.reduction
+        self.packs = packer.plan(self._packed(base), reduction.dtype, reduction.wire, reduction.prescale)
+        calls = [(source.pointer(base), target.pointer(base), count) for source, target, count in self._calls]
+        # One rank's result is its input, so in place there is nothing to do.
+        self.calls = [call for call in calls if not (self._is_alone and call[0] == call[1])]
+        self.unpacks = packer.plan(self._unpacked(base), reduction.wire, reduction.dtype, reduction.postscale)
+        self._base = base
+
+    def _packed(self, base: int) -> list[Piece]:
         return [
             Piece(pointer, packed, count)
             for sources, location in self._packs
-            for pointer, packed, count in self._pieces(sources, location.pointer(base), self._reduction.wire)
+            for pointer, packed, count in self._pieces(sources, location.pointer(base), self.reduction.wire)
         ]
 
-    def unpacks(self, base: int) -> list[Piece]:
-        """Return the copies, or scalings in place, after the calls, given the address `base` of the fusion memory."""
+    def _unpacked(self, base: int) -> list[Piece]:
         return [
             Piece(packed, pointer, count)
             for location, targets in self._unpacks
-            for pointer, packed, count in self._pieces(targets, location.pointer(base), self._reduction.wire)
+            for pointer, packed, count in self._pieces(targets, location.pointer(base), self.reduction.wire)
         ]
 
     def _pieces(self, scattered: list[Span], packed: int, packed_type: str) -> Iterator[tuple[int, int, int]]:
         for pointer, size in scattered:
-            count = size * self._reduction.units
+            count = size * self.reduction.units
             yield pointer, packed, count
             packed += count * ITEMSIZES[packed_type]

@@ -56,8 +56,8 @@ class StagedBackend:
         request = handles[0].request
         if self._driver.is_capturing(self.stream):
             raise UsageError(
-                f"{describe(handles)} of {request.dtype} goes through the host's memory, and a CUDA graph cannot contain that: keep "
-                "it out of the graph, or let NCCL do it"
+                f"{describe(handles)} of {request.dtype} goes through the host's memory, and a CUDA graph cannot "
+                "contain that: keep it out of the graph, or let NCCL do it"
             )
         in_place = request.kind in ("allreduce", "broadcast")
         arrays = self._fetch(handles)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from distrun.runtime.gpu.driver import Driver
 from distrun.torch.cuda import TorchArena
@@ -16,9 +15,11 @@ class Arrivals:
         self._arena = arena
         self._streams: set[int] = set()
 
-    def note(self) -> None:
-        """Note that a gradient is complete for work that is queued on the current stream later."""
-        self._streams.add(self._arena.current_stream())
+    def note(self) -> int:
+        """Note that a gradient is complete for work that is queued on the current stream later; return the stream."""
+        stream = self._arena.current_stream()
+        self._streams.add(stream)
+        return stream
 
     def add(self, stream: int) -> None:
         """Note that the bucket depends on work that was queued on `stream`."""
@@ -28,16 +29,20 @@ class Arrivals:
         """Forget the streams, since the gradients will not be used."""
         self._streams.clear()
 
-    @contextmanager
-    def joined(self, driver: Driver, stream: int) -> Iterator[None]:
-        """Let work that is queued on `stream` within this context read the gradients, and let them be freed afterwards:
-        the streams that they come from, which own their memory, wait for that work."""
+    def join(self, driver: Driver, stream: int) -> set[int]:
+        """Let work that is queued on `stream` later read the gradients; return the other streams that they come from.
+
+        The caller is inside `driver.use()`, here and in `release`.
+        """
         others = self._streams - {stream}
         for other in others:
             driver.wait(stream, driver.record(other))
-        yield
-        if others:
-            read = driver.record(stream)
-            for other in others:
-                driver.wait(other, read)
         self._streams.clear()
+        return others
+
+    def release(self, driver: Driver, stream: int, others: Iterable[int]) -> None:
+        """Let the gradients be freed after the work that is now queued on `stream`: the streams that own their memory
+        wait for it."""
+        read = driver.record(stream)
+        for other in others:
+            driver.wait(other, read)

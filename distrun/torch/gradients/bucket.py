@@ -31,8 +31,15 @@ Start = Callable[[Handle], Handle]
 """Starts an operation: `operations.submit`, or `operations.run` if the caller waits next."""
 
 
+NOT_COUNTED = -1, -1
+"""The value of `counts_in` for no graph task on no stream."""
+
+
 class Bucket(ABC):
     """Some parameters whose gradients travel together."""
+
+    counts_in: tuple[int, int]
+    """The graph task and the stream in which a gradient that is not the last need only be struck off `waiting_for`."""
 
     def __init__(
         self,
@@ -55,6 +62,7 @@ class Bucket(ABC):
         self.sparse_dims = dict(sparse_dims)
         self.waiting_for = set(places)
         self.is_sent = False
+        self.counts_in = NOT_COUNTED
 
     def take(self, place: int) -> None:  # noqa: B027 - most kinds do it all in `send`
         """Note that the gradient of the parameter at `place` is complete, for work that this thread queues on the GPU
@@ -106,6 +114,7 @@ class Bucket(ABC):
 
     def reset(self) -> None:
         """Prepare for the next backward pass."""
+        self.counts_in = NOT_COUNTED  # first: see `parameters.count_down`
         self.waiting_for = set(self.places)
         self.is_sent = False
 

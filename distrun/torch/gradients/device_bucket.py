@@ -8,6 +8,8 @@ read only if a parameter had no gradient on this rank.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, eq, is_
 from types import MappingProxyType
 
 import torch
@@ -15,11 +17,13 @@ from torch import Tensor
 
 from distrun.errors import MismatchError, UsageError
 from distrun.runtime.collectives.call import Call
-from distrun.runtime.gpu.buffers import GRADIENT_BUCKETS, DeviceBuffer, note_held
+from distrun.runtime.gpu.buffers import GRADIENT_BUCKETS, DeviceBuffer, RepeatedBuffers, note_held
+from distrun.runtime.gpu.packing import Copies, Packer
 from distrun.runtime.operations.request import describe_field
 from distrun.runtime.world import world
-from distrun.tensor_fusion.device_packing import Piece
+from distrun.tensor_fusion.device_packing import Piece, rewrite_sources
 from distrun.torch import cuda
+from distrun.torch.gradients import backward
 from distrun.torch.gradients.arrivals import Arrivals
 from distrun.torch.gradients.bucket import BufferBucket, GradientBuffer, Start, failed_elsewhere
 from distrun.torch.operations import prepare
@@ -38,6 +42,7 @@ class _Buffer(GradientBuffer):
         self._itemsize = itemsize = parameters[0].element_size()
         unit = max(1, ALIGNMENT // itemsize)
         self.counts = [parameter.numel() for parameter in parameters]
+        self._is_partly_empty = not all(self.counts)
         slots = [-(-count // unit) * unit for count in self.counts]
         whole = empty(cuda.CUDA, sum(slots) + number, dtype).zero_()  # zero, since padding is reduced as well
         super().__init__(whole, slots, parameters)
@@ -63,6 +68,20 @@ class _Buffer(GradientBuffer):
             return False
         self.strides[index] = strides
         return True
+
+    def sources_of(self, gradients: Sequence[Tensor | None]) -> list[int] | None:
+        """Return the addresses of gradients that can all be copied as they are into their views, else None."""
+        if self._is_partly_empty:
+            return None
+        try:
+            strides = list(map(Tensor.stride, gradients))  # type: ignore[arg-type]
+            sources = list(map(Tensor.data_ptr, gradients))  # type: ignore[arg-type]
+        except (TypeError, RuntimeError):  # one is missing, or sparse
+            return None
+        dtypes = map(attrgetter("dtype"), gradients)
+        if strides != self.strides or not all(map(is_, dtypes, repeat(self.dtype))):
+            return None
+        return None if self.dtype.is_complex or any(map(Tensor.is_neg, gradients)) else sources  # type: ignore[arg-type]
 
     def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
         """Return the pieces that copy the flags into place. `missing` lists, in order, the parameters without a
@@ -107,9 +126,11 @@ class DeviceBucket(BufferBucket):
     ) -> None:
         super().__init__(call, places, parameters, names, sparse_as_dense, sparse_dims)
         self._arena = arena = cuda.arena()
+        self.current_stream = arena.current_stream
         self._buffer = buffer = _Buffer(parameters, self._present, self._absent)
         note_held(GRADIENT_BUCKETS, buffer.whole.nbytes, buffer)
         self._flat = DeviceBuffer(buffer.start, buffer.whole.numel(), STORAGE[buffer.whole.dtype], buffer.whole)
+        self._buffers: Sequence[DeviceBuffer] = RepeatedBuffers([self._flat])
         self._factor = call.prescale  # applied by the kernel that packs
         self._request = buffer.request(call)._replace(prescale=1.0)
         self._feed_back(self._request, self._factor)
@@ -119,10 +140,11 @@ class DeviceBucket(BufferBucket):
         self._users = {self._user}  # all streams that have used it
         self._arrivals = Arrivals(arena)
         self._missing: list[int] = []  # indices
+        self._plan: tuple[list[int], Copies | None] | None = None  # with the addresses of the gradients
 
     def take(self, place: int) -> None:
         """See `Bucket.take`."""
-        self._arrivals.note()
+        self.counts_in = backward.current_task(), self._arrivals.note()
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
@@ -130,10 +152,13 @@ class DeviceBucket(BufferBucket):
         gpu, stream = world.engine().gpu(), self._arena.current_stream()
         if self._user != stream and not cuda.is_capturing():  # a capture began after that work
             self._arrivals.add(self._user)
-        with self._arrivals.joined(gpu.driver, stream):
-            pieces = self._pieces()
-            with gpu.driver.use():
-                gpu.packer.copy(pieces, self._request.dtype, self._request.dtype, self._factor, stream)
+        with gpu.driver.use():
+            others = self._arrivals.join(gpu.driver, stream)
+            copies = self._copies(gpu.packer)
+            if copies is not None:
+                gpu.packer.queue(copies, stream)
+            if others:
+                self._arrivals.release(gpu.driver, stream, others)
         self._use_on(stream)
         if self._loaded and not cuda.is_capturing():
             self._add_losses(set(range(len(self.parameters))).difference(self._missing))
@@ -148,6 +173,26 @@ class DeviceBucket(BufferBucket):
             self._users.add(stream)
             for tensor in self._buffer.tensors:
                 self._arena.keep(tensor)
+
+    def _copies(self, packer: Packer) -> Copies | None:
+        """Return the copies of the gradients into the buffer.
+
+        They are planned once, as long as all gradients are there and laid out like their views. In the next steps only
+        the addresses of the gradients may be others.
+        """
+        dtype = self._request.dtype
+        sources = self._buffer.sources_of([parameter.grad for parameter in self.parameters])
+        # A gradient in place is left out of a plan that does not scale it.
+        if sources is None or (self._factor == 1.0 and any(map(eq, sources, self._buffer.addresses))):
+            return packer.plan(self._pieces(), dtype, dtype, self._factor)
+        if self._plan is None:
+            self._plan = sources, packer.plan(self._pieces(), dtype, dtype, self._factor)
+        self._missing = []
+        known, copies = self._plan
+        if copies is not None and known != sources:
+            rewrite_sources(copies.launches, sources)
+            self._plan = sources, copies
+        return copies
 
     def _pieces(self) -> list[Piece]:
         """Return the pieces for the kernel to copy. Gradients with another layout than their view are copied here."""
@@ -168,7 +213,7 @@ class DeviceBucket(BufferBucket):
         return pieces + buffer.flag_pieces(self._missing)
 
     def _submit(self, start: Start) -> None:
-        handle = prepare(self._request, [self._flat], [self._flat])
+        handle = prepare(self._request, self._buffers, self._buffers)
         handle.feedback = self._feedback
         self._handle = start(handle)
         self.is_sent = True

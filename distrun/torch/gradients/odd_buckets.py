@@ -99,8 +99,12 @@ class CompressedBucket(Bucket):
         if self._arrivals is None:
             tensors = self._compressed()
         else:
-            with self._arrivals.joined(world.engine().gpu().driver, cuda.arena().current_stream()):
+            driver, stream = world.engine().gpu().driver, cuda.arena().current_stream()
+            with driver.use():
+                others = self._arrivals.join(driver, stream)
                 tensors = self._compressed()
+                if others:
+                    self._arrivals.release(driver, stream, others)
         # Not in place: a compressor may have returned the gradient itself.
         self._handle = operations.grouped([*tensors, flags], self.call, operations.allreduce, start)
         self.is_sent = True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
+
+from distrun.torch.gradients.backward import current_task
+from distrun.torch.gradients.bucket import Bucket
+from distrun.torch.gradients.device_bucket import DeviceBucket
 
 
 class Listener(Protocol):
@@ -35,6 +39,8 @@ class TrackedParameters:
         self.names: list[str] = []
         self.places: dict[int, int] = {}
         """Each tensor's index in `tensors`, by its id."""
+        self.counted: dict[int, tuple[DeviceBucket, int]] = {}
+        """The bucket and the place of each parameter whose gradients may be counted by its hook alone, by its id."""
         self._optimizer = weakref.ref(optimizer)
         self._listener = weakref.ref(listener)
         self._given_names = names
@@ -60,6 +66,13 @@ class TrackedParameters:
         self._register_hooks()
         return True
 
+    def count_in(self, buckets: Iterable[Bucket]) -> None:
+        """Let hooks count down in those of `buckets` that allow it, and in no others."""
+        self.counted.clear()
+        for bucket in buckets:
+            if isinstance(bucket, DeviceBucket):
+                self.counted.update((id(self.tensors[place]), (bucket, place)) for place in bucket.places)
+
     def _register_hooks(self) -> None:
         """Give each parameter one hook. A parameter that has one keeps it, since this may run within that hook."""
         for gone in self._hooks.keys() - self.places.keys():
@@ -67,7 +80,7 @@ class TrackedParameters:
         for parameter in self.tensors:
             key = id(parameter)
             if key not in self._hooks:
-                hook = _hook(self._listener, key)
+                hook = _hook(self._listener, key, self.counted)
                 self._hooks[key] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
 
 
@@ -78,8 +91,21 @@ def numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
             yield f"parameter {group}.{index}", parameter
 
 
-def _hook(listener: weakref.ref[Listener], parameter: int) -> Callable[[Tensor], None]:
+def _hook(
+    listener: weakref.ref[Listener], parameter: int, counted: Mapping[int, tuple[DeviceBucket, int]]
+) -> Callable[[Tensor], None]:
+    """Return the hook of a parameter, which counts down in its bucket, and calls the listener for all else: the first
+    and the last gradient of a bucket, another stream, and all that is out of the ordinary."""
+
     def arrived(_: Tensor) -> None:
+        found = counted.get(parameter)
+        if found is not None:
+            bucket, place = found
+            # Read first: when a pass fails while a thread is in this hook, `counts_in` changes before the set does.
+            waiting = bucket.waiting_for
+            if bucket.counts_in == (current_task(), bucket.current_stream()) and len(waiting) > 1 and place in waiting:
+                waiting.remove(place)
+                return
         alive = listener()
         if alive is not None:
             alive.arrive(parameter)

@@ -96,7 +96,7 @@ class GradientReducer:
         """Update the parameters for those added, unfrozen or removed since the last call."""
         with self._lock:
             if self._parameters.follow():
-                self._buckets.forget()
+                self._forget_buckets()
                 self._arrived = {}
 
     def _finds_itself_alone(self) -> bool:
@@ -112,7 +112,7 @@ class GradientReducer:
             self._reduces = False
             for parameter in self._parameters.tensors:
                 parameter.grad = None
-            self._buckets.forget()
+            self._forget_buckets()
             self._forget_tuning()
             self._arrived = {}
             self._passes = 0
@@ -319,8 +319,13 @@ class GradientReducer:
     def _use(self, settings: Settings, agreement: Agreement) -> None:
         """Make the buckets of these settings and use them for all later passes."""
         self._settings = settings
-        self._buckets.forget()  # first, so that their memory can serve the new ones
+        self._forget_buckets()  # first, so that their memory can serve the new ones
         self._buckets.use(make_buckets(self._name, self._parameters, settings, agreement))
+        self._parameters.count_in(self._buckets)
+
+    def _forget_buckets(self) -> None:
+        self._parameters.count_in(())
+        self._buckets.forget()
 
     def _forget_tuning(self) -> None:
         tuner, self.tuner = self.tuner, None

@@ -46,6 +46,11 @@ def test_streams_graphs_and_models_half_on_the_cpu(gpu_job):
     gpu_job(PROGRAMS / "streams.py", (1, 1), SIMULATED_GPU_JITTER="100")
 
 
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.gate)])
+def test_groups_that_change_under_their_name_are_reduced_as_they_are(gpu_job, size):
+    gpu_job(PROGRAMS / "repeated.py", size)
+
+
 @pytest.mark.full
 def test_a_graph_that_was_captured_before_ranks_came_or_went_is_refused(gpu_environ, tmp_path):
     environ = gpu_environ(2)
@@ -164,17 +169,16 @@ def test_gradients_of_other_streams_are_joined_and_their_memory_goes_back_after_
     arrivals = Arrivals(SimpleNamespace(current_stream=lambda: next(streams)))
     for _ in range(3):
         arrivals.note()
-    with arrivals.joined(driver, 7):
-        log.append("read")
+    others = arrivals.join(driver, 7)
+    log.append("read")
+    arrivals.release(driver, 7, others)
     assert log == [(7, "event 5"), "read", (5, "event 7")]
     log.clear()
     arrivals.note()
-    with arrivals.joined(driver, 7):
-        pass
+    assert not arrivals.join(driver, 7)
     arrivals.add(5)
     arrivals.clear()
-    with arrivals.joined(driver, 7):
-        pass
+    assert not arrivals.join(driver, 7)
     assert not log
 
 

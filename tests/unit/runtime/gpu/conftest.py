@@ -164,7 +164,7 @@ def handle_of(request: Any, inputs: Sequence = (), outputs: Sequence = (), split
     """Return as much of a handle as backends need; inputs and outputs are arrays."""
     return SimpleNamespace(
         **{"request": request, "splits": splits, "received": (), "engine": None, "key": (0, request.name or 0)},
-        **{"taking_part": 0, "feedback": None},
+        **{"taking_part": 0, "feedback": None, "title": f"{request.kind} '{request.name}'"},
         **{"inputs": [buffer_of(array) for array in inputs], "outputs": [buffer_of(array) for array in outputs]},
     )
 

@@ -25,8 +25,10 @@ def driver(simulated):
 
 def submitted(driver, inputs=()):
     """Return a handle as it is when the operation has been queued."""
-    engine = SimpleNamespace(gpu=lambda: SimpleNamespace(driver=driver, is_elastic=False))
-    handle = DeviceHandle(engine, REQUEST, inputs, arena=CupyArena(driver))
+    gpu = SimpleNamespace(driver=driver, is_elastic=False, record_inputs=driver.record)
+    gpu.join = lambda stream, submitted_on, finished: driver.wait(stream, finished)
+    handle = DeviceHandle(SimpleNamespace(gpu=lambda: gpu), REQUEST, inputs, arena=CupyArena(driver))
+    handle.kept_alive = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
     handle.done, handle.finished = True, driver.record(0)
     handle.operation = InFlightOperation("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept_alive)
     return handle

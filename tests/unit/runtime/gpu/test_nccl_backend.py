@@ -37,6 +37,14 @@ class Packer:
         self._view = view
         self.pieces: list[list[Piece]] = []
 
+    def plan(self, pieces: Sequence[Piece], source: str, target: str, factor: float) -> tuple | None:
+        if source == target and factor == 1:
+            pieces = [piece for piece in pieces if piece.source != piece.target]
+        return (pieces, source, target, factor) if pieces else None
+
+    def queue(self, copies: tuple, stream: int) -> None:
+        self.copy(*copies, stream)
+
     def copy(self, pieces: Sequence[Piece], source: str, target: str, factor: float, stream: int) -> None:
         assert pieces
         assert stream == STREAM
@@ -166,9 +174,7 @@ class Job:
 
     def execute(self, handles: Sequence[Sequence[Any]]) -> None:
         """Execute one operation, given by its handles on each rank."""
-        self._threads.run(
-            lambda rank: self.backends[rank].execute(handles[rank], self._tools.allocate, "the operation")
-        )
+        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.allocate))
 
 
 @pytest.fixture(autouse=True)

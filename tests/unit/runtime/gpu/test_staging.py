@@ -15,7 +15,6 @@ from distrun.runtime.operations.reduction import Average, Product, Sum
 from distrun.runtime.operations.request import Request
 
 STREAM = 7
-WHAT = "the operation"
 
 
 class Job:
@@ -29,7 +28,7 @@ class Job:
 
     def execute(self, *handles: Any) -> None:
         """Execute one operation, given by its handles on each rank."""
-        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.allocate, WHAT))
+        self._threads.run(lambda rank: self.backends[rank].execute(handles[rank], self._tools.allocate))
 
 
 def outputs(handle: Any) -> list[list]:
@@ -142,5 +141,5 @@ def test_a_graph_cannot_contain_it(stand_ins):
     job.drivers[0].capturing = {STREAM}
     array = np.arange(4, dtype=np.int16)
     handle = stand_ins.handle_of(Request("allreduce", "x", "int16", ((4,),), Average), [array], [array])
-    with pytest.raises(UsageError, match="the operation of int16 goes through the host's memory"):
+    with pytest.raises(UsageError, match="allreduce 'x' of int16 goes through the host's memory"):
         job.execute([handle])

@@ -32,6 +32,7 @@ def play(is_on_gpu=lambda tensor: True):
         return DeviceBuffer(owner.data_ptr(), count, dtype, owner)
 
     cuda.kind = kind
+    cuda.is_on_gpu = lambda tensor: isinstance(tensor, torch.Tensor) and kind(tensor) == "cuda"
     cuda.as_array = as_array
     cuda.TorchArena.current_stream = lambda self: current_stream()
     cuda.TorchArena.empty = empty
