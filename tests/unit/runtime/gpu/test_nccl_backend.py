@@ -431,7 +431,7 @@ def test_a_world_of_one_needs_no_nccl(stand_ins):
 
     def outcome(request: Request, **given: Any) -> Any:
         handle = stand_ins.handle_of(request, **given)
-        backend.execute([handle], stand_ins.allocate, "x")
+        backend.execute([handle], stand_ins.allocate)
         return [buffer.owner.tolist() for buffer in handle.outputs]
 
     values = array.tolist()
@@ -483,8 +483,8 @@ def test_an_error_of_nccl_names_the_operation(stand_ins):
         *(FusionMemory(driver), broken, Packer(stand_ins.view), STREAM), *(stand_ins.HostBackend(hosts, 0), [0])
     )
     array = np.ones(2, np.float32)
-    handle = stand_ins.handle_of(Request("allreduce", "g", "float32", ((2,),), Sum), [array], [array])
+    handle = stand_ins.handle_of(Request("allreduce", "g", "float32", ((2,),), Sum), [array], [array.copy()])
     with pytest.raises(
-        NcclError, match="allreduce 'g' and 3 more: allreduce failed in NCCL on rank 0: the cable is loose"
+        NcclError, match="allreduce 'g' and 1 more: allreduce failed in NCCL on rank 0: the cable is loose"
     ):
-        backend.execute([handle], stand_ins.allocate, "allreduce 'g' and 3 more")
+        backend.execute([handle, handle], stand_ins.allocate)
