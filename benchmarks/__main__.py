@@ -46,6 +46,7 @@ CHOICES = (
         "chaos",
         "hosts",
         "gpu",
+        "gpu-host",
         "servers",
     ),
 )
@@ -134,6 +135,8 @@ def _tables(name: str, quick: bool, environ: dict[str, str], work: Path) -> Iter
         yield auto.compare(quick, environ, work)
     elif name == "frameworks":
         yield from frameworks.compare(quick, environ, work)
+    elif name == "gpu-host":
+        yield gpu.count_calls(environ, work)
     elif name == "autotune":
         yield ranks.start("benchmarks.observation.autotune", sys.executable, quick, environ, work, 600.0)
     elif name == "recording":

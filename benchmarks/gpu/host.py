@@ -1,8 +1,7 @@
-"""What GPUs cost the host: calls and time per operation, on the simulated GPU of tests/simulator.
+"""What GPUs cost the host: the calls of functions per operation, on the simulated GPU of tests/simulator.
 
-A program for ranks: `distrun -np N python -m benchmarks.gpu.host --result FILE`. Counted are the calls that distrun's
-code makes or is called by, of Python and of C functions, in all threads. The other figure is the time with the
-simulator's own work in it. Tensors in host memory play those on the GPU.
+A program for ranks. Counted are the calls of Python and of C functions that distrun's code makes or is called by, in
+all threads. (Time would be the simulator's.) Tensors in host memory play those on the GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import argparse
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.ranks import resnet50
+from distrun.torch.gradients.reducer import GradientReducer, Settings
 
 RUNS = 30
 """Runs of each program. The least of their counts is the result: a wait for another rank only adds calls."""
@@ -72,6 +71,10 @@ def programs() -> dict[str, Callable[[], object]]:
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in resnet50()]
     zeros = [torch.zeros_like(parameter) for parameter in parameters]
     optimizer = dt.DistributedOptimizer(torch.optim.SGD(parameters, 0.0))
+    if dt.size() == 1:  # a world of one reduces nothing; here it shall
+        reducer = GradientReducer("alone", optimizer, {}, Settings())
+        reducer._is_alone = False
+        vars(optimizer)["_reducer"] = reducer
 
     def one_by_one() -> None:
         for handle in [dt.allreduce_async_(each, name=f"t{i}", op=dt.Sum) for i, each in enumerate(many)]:
@@ -91,31 +94,28 @@ def programs() -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    """Measure, and write rank 0's figures to a file: calls and seconds by operation."""
+    """Count, and write rank 0's figures to a file: the least number of calls by operation."""
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--result", type=Path, required=True)
-    parser.add_argument("--count", action="store_true", help="count calls instead of measuring time")
     options = parser.parse_args()
     import distrun
     import distrun.torch as dt
 
-    calls = Calls(Path(distrun.__file__).parent) if options.count else None
+    calls = Calls(Path(distrun.__file__).parent)
     dt.init()
     import playing
 
     playing.play()
-    found: dict[str, list[float]] = {}
+    found: dict[str, int] = {}
     for name, program in programs().items():
         for _ in range(5):
             program()
-        found[name] = []
+        counts = []
         for _ in range(RUNS):
             dt.barrier()
-            began = time.perf_counter()
-            count = program() if calls is None else calls.of(program)
-            found[name].append(time.perf_counter() - began if calls is None else count)
-    if calls is not None:
-        calls.stop()
+            counts.append(calls.of(program))
+        found[name] = min(counts)
+    calls.stop()
     if dt.rank() == 0:
         options.result.write_text(json.dumps(found))
 

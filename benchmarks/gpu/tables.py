@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.support import launchers, processes
 from benchmarks.support.comparison import Comparison
-from benchmarks.support.measuring import Summary
+from benchmarks.support.measuring import Summary, exactly
+from benchmarks.support.ranks import one_thread
 
 MEMCPY, ONE_BY_ONE, FOREACH, DISTRUN, DDP, ALONE = "memcpy", "one by one", "_foreach_copy_", "distrun", "DDP", "alone"
 DEADLINE = 300.0
@@ -56,6 +58,38 @@ def compare(quick: bool, environ: Mapping[str, str], work: Path) -> Iterator[Com
             notes=[f"{DDP}: over NCCL, gradient_as_bucket_view=True. Two ranks share a GPU where there is only one."],
         )
         yield _fill(step, "step", ranks, quick, environ, work)
+
+
+def count_calls(environ: Mapping[str, str], work: Path) -> Comparison:
+    """Return the calls of functions per operation, on simulated GPUs.
+
+    Raises:
+        processes.ProcessError: a program failed or took too long.
+    """
+    table = Comparison(
+        "calls of functions that an operation on a GPU takes on the host, torch tensors, simulated GPU",
+        "operation",
+        ["1 rank", "2 ranks"],
+        [],
+        notes=["Calls of Python and of C functions by distrun's code, in all threads of rank 0; the least of 30 runs."],
+        unit="n",
+    )
+    tests = Path(__file__).parents[2] / "tests"
+    folders = [tests / "simulator", tests / "frameworks/torch/programs/gpu", tests / "support"]
+    found: dict[str, dict[str, Summary]] = {}
+    for ranks, column in enumerate(table.programs, 1):
+        result = work / "calls"
+        own = {
+            "PYTHONPATH": os.pathsep.join([*map(str, folders), environ.get("PYTHONPATH", "")]),
+            **{"SIMULATED_GPUS": str(ranks), "SIMULATED_KERNEL_CACHE": str(work / "kernels"), **one_thread()},
+        }
+        command = [*launchers.distrun(), "-np", str(ranks), sys.executable, "-m", "benchmarks.gpu.host"]
+        processes.run([*command, "--result", str(result)], {**environ, **own}, DEADLINE)
+        for name, count in json.loads(result.read_text()).items():
+            found.setdefault(name, {})[column] = exactly(count)
+    for name, counts in found.items():
+        table.add(name, counts)
+    return table
 
 
 def _fill(

@@ -22,7 +22,7 @@ from distrun.runtime.backends.rail import Rail, Transfer
 from distrun.runtime.backends.wire_format import wire_format
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Average, Reduction, Sum, reduction
-from distrun.runtime.operations.request import Request
+from distrun.runtime.operations.request import CUDA, Request
 from distrun.runtime.operations.wire import ENCODED_DTYPES, is_small
 from distrun.runtime.transport.host_layout import HostLayout
 from distrun.runtime.transport.links import Links
@@ -78,8 +78,11 @@ class HierarchicalBackend(Backend):
         if request.kind not in ("allreduce", "reducescatter") or request.dtype not in ENCODED_DTYPES:
             return ""
         wire = request.wire or self._wire
-        if wire in QUANTISED and (request.op not in (Sum, Average) or all(map(is_small, request.shapes))):
-            return ""
+        if wire in QUANTISED:
+            # The GPU's kernels quantise float32 alone, and what goes through the hosts' memory does not depend on that.
+            is_exact = request.device == CUDA and request.dtype != "float32"
+            if is_exact or request.op not in (Sum, Average) or all(map(is_small, request.shapes)):
+                return ""
         return wire
 
     def quantisation_of(self, request: Request) -> str:

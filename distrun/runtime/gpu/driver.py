@@ -23,20 +23,19 @@ class DeviceError(CollectiveError):
 
 
 class Event:
-    """A point in the work of a stream. Its cupy event serves another point when this object is gone.
+    """A point in the work of a stream. CUDA's event serves another point when this object is gone.
 
     That is safe: a stream that was made to wait waits for the point of then, whatever the event marks later.
     """
 
-    __slots__ = ("_event", "_unused", "ptr")
+    __slots__ = ("_unused", "ptr")
 
-    def __init__(self, event: Any, unused: list[Any]) -> None:
-        self._event = event
+    def __init__(self, ptr: int, unused: list[int]) -> None:
         self._unused = unused
-        self.ptr: int = event.ptr
+        self.ptr = ptr
 
     def __del__(self) -> None:
-        self._unused.append(self._event)
+        self._unused.append(self.ptr)
 
 
 class Driver:
@@ -58,7 +57,10 @@ class Driver:
             raise UsageError(
                 f"this rank was to use GPU {index}, but CUDA shows {count}: is CUDA_VISIBLE_DEVICES changed?"
             )
-        self._unused: list[Any] = []  # cupy's events
+        # All of cupy's events, since one that is collected as garbage destroys CUDA's, and the addresses of those that
+        # are free.
+        self._events: list[Any] = []
+        self._unused: list[int] = []
 
     def use(self) -> AbstractContextManager[None]:
         """Make this the current GPU of this thread, and restore the previous one afterwards.
@@ -76,6 +78,11 @@ class Driver:
         """The PCI address, such as 0000:3b:00.0, which identifies the GPU in all processes of a host."""
         return str(self._runtime.deviceGetPCIBusId(self.index)).lower()
 
+    @property
+    def uuid(self) -> str:
+        """The GPU's own identity, 16 bytes in hexadecimal, which no other GPU has."""
+        return bytes(self._runtime.getDeviceProperties(self.index)["uuid"]).hex()
+
     # Streams and events ----------------------------------------------------------------------------------------------
 
     def new_stream(self) -> Any:
@@ -86,13 +93,14 @@ class Driver:
     def record(self, stream: int) -> Event:
         """Return the event after everything that is now queued on `stream`. The caller is inside `use`."""
         try:
-            made = self._unused.pop()
+            ptr = self._unused.pop()
         except IndexError:
             # `block`: a host thread that synchronises with the event sleeps instead of spinning.
             made = self.cupy.cuda.Event(block=True, disable_timing=True)
-        event = Event(made, self._unused)
-        self._runtime.eventRecord(event.ptr, stream)
-        return event
+            self._events.append(made)
+            ptr = made.ptr
+        self._runtime.eventRecord(ptr, stream)
+        return Event(ptr, self._unused)
 
     def wait(self, stream: int, event: Event) -> None:
         """Make work that is queued on `stream` later start after `event`. The caller, inside `use`, does not wait."""

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,11 @@ class Gpu:
         self._nccl: dict[int, NcclBackend | None] = {}
         self._staged = StagedBackend(self.driver, 0, groups)
         groups.before_removal.append(self._remove)
-        # Set while NCCL queues operations, since it may wait for other ranks there, and the timer of the latest such
-        # wait that was checked.
-        self._queueing: Sequence[DeviceHandle] | None = None
-        self._timed: tuple[Sequence[DeviceHandle], WaitTimer] | None = None
+        # Set while NCCL queues operations, since it may wait for other ranks there, with the number of this turn, and
+        # the number and the timer of the latest turn that was checked.
+        self._queueing: tuple[int, Sequence[DeviceHandle]] | None = None
+        self._timed: tuple[int, WaitTimer] | None = None
+        self._turns = count()
         # Whether a CUDA graph contains operations. It executes them at each replay without a call of this class.
         self._is_captured = False
         self._given_up: list[InFlightOperation] = []
@@ -123,7 +125,7 @@ class Gpu:
         backend = self._backend_for(handles[0], stream)
         is_captured = driver.is_capturing(stream)
         if own is not None and backend is not self._staged:
-            is_first, self._queueing = not self.is_busy, handles
+            is_first, self._queueing = not self.is_busy, (next(self._turns), handles)
             if is_first:
                 self._alert()
         try:
@@ -180,9 +182,8 @@ class Gpu:
     def _make_backend(self, process_set: int, stream: int) -> NcclBackend | None:
         """Choose the transport together with the set's other ranks, which all call this in their first operation."""
         config, host_backend, ranks = self._config, self._groups.backends[process_set], self._groups.ranks[process_set]
-        info = transport_choice.gpu_info(
-            *(config.hostname, self.driver.bus_id, config.may_share, can_share_gpus(), config.transport)
-        )
+        where = config.hostname, self.driver.bus_id, self.driver.uuid
+        info = transport_choice.gpu_info(*where, config.may_share, can_share_gpus(), config.transport)
         choice = transport_choice.agree(info, host_backend, ranks)
         if choice.kind == transport_choice.NCCL:
             communicator = self._communicators.get(process_set, choice.shares_gpus)
@@ -254,9 +255,10 @@ class Gpu:
             self._timed = None
             return
         timed = self._timed
-        if timed is None or timed[0] is not queueing:
-            what = f"{describe(queueing)}: NCCL does not come to an end of queueing it"
-            timed = self._timed = queueing, WaitTimer(self._config.timeouts, lambda: what, None)
+        turn, handles = queueing
+        if timed is None or timed[0] != turn:
+            what = f"{describe(handles)}: NCCL does not come to an end of queueing it"
+            timed = self._timed = turn, WaitTimer(self._config.timeouts, lambda: what, None)
         timed[1].look(now)
 
     def abort(self, reason: str) -> bool:

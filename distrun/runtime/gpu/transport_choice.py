@@ -30,6 +30,8 @@ class GpuInfo:
     hostname: str
     bus_id: str
     """The PCI address of the GPU."""
+    uuid: str
+    """The GPU's own identity, the same in containers that call the machine by different names."""
     may_share: bool
     """Whether the user allowed ranks to share a GPU (DISTRUN_SHARE_GPUS)."""
     version: int
@@ -54,10 +56,12 @@ class TransportChoice:
     """Why data is staged. Empty for NCCL."""
 
 
-def gpu_info(hostname: str, bus_id: str, may_share: bool, can_share: bool = True, wanted: str = AUTO) -> GpuInfo:
+def gpu_info(
+    hostname: str, bus_id: str, uuid: str, may_share: bool, can_share: bool = True, wanted: str = AUTO
+) -> GpuInfo:
     """Return the facts about this rank's GPU, whose PCI address is `bus_id`, and its NCCL."""
     version, missing = nccl_version()
-    return GpuInfo(hostname, bus_id, may_share, version, missing, can_share, wanted)
+    return GpuInfo(hostname, bus_id, uuid, may_share, version, missing, can_share, wanted)
 
 
 def nccl_version() -> tuple[int, str]:
@@ -155,7 +159,7 @@ def _shared(infos: Mapping[int, GpuInfo]) -> list[list[int]]:
     """Return the ranks of each GPU that several ranks use."""
     users = defaultdict(list)
     for rank, info in infos.items():
-        users[info.hostname, info.bus_id].append(rank)
+        users[info.uuid].append(rank)
     return [ranks for ranks in users.values() if len(ranks) > 1]
 
 

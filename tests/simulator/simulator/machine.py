@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import os
 import threading
@@ -43,6 +44,11 @@ def bus_id(device: int) -> str:
     if not 0 <= device < len(visible()):
         raise CUDARuntimeError(INVALID_DEVICE)
     return f"0000:{_FIRST_BUS + visible()[device]:02X}:00.0"
+
+
+def uuid(device: int) -> bytes:
+    """Return a GPU's own identity. Each of the hosts that a test pretends to have has GPUs of its own."""
+    return hashlib.md5(f"{os.environ.get('DISTRUN_HOSTNAME')} {bus_id(device)}".encode()).digest()
 
 
 def current_device() -> int:

@@ -41,6 +41,10 @@ def deviceGetPCIBusId(device: int) -> str:
     return machine.bus_id(integer(device))
 
 
+def getDeviceProperties(device: int) -> dict[str, object]:
+    return {"name": b"Simulated GPU", "uuid": machine.uuid(integer(device))}
+
+
 def deviceSynchronize() -> None:
     record("deviceSynchronize")
     device = machine.touch()

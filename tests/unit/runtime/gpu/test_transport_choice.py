@@ -30,8 +30,9 @@ def a_gpu(
     missing: str = "",
     can_share: bool = True,
     wanted: str = AUTO,
+    uuid: str = "",
 ) -> GpuInfo:
-    return GpuInfo(host, bus_id, may_share, version, missing, can_share, wanted)
+    return GpuInfo(host, bus_id, uuid or f"{bus_id} of {host}", may_share, version, missing, can_share, wanted)
 
 
 def choose(infos: Sequence[GpuInfo]) -> TransportChoice:
@@ -50,6 +51,10 @@ OLD = "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or
     [
         (APART, TransportChoice(NCCL, False)),
         ([a_gpu(may_share=True, version=23000)] * 2, TransportChoice(NCCL, True)),
+        (
+            [a_gpu(host=host, may_share=True, version=23000, uuid="9f") for host in ("pod1", "pod2")],
+            TransportChoice(NCCL, True),
+        ),
         ([a_gpu(may_share=True, version=22907)] * 2, TransportChoice(STAGED, True, OLD)),
         (
             [APART[0], a_gpu("0000:02:00.0", "node3", **NO_NCCL)],
@@ -57,7 +62,7 @@ OLD = "ranks 0, 1 share a GPU, which NCCL 2.29.7 refuses: update it to 2.30.0 or
         ),
         ([a_gpu(**NO_NCCL)], TransportChoice(NCCL, False)),
     ],
-    ids=["apart", "shared", "shared by an old one", "none on a rank", "none, and needed by nobody"],
+    ids=["apart", "shared", "shared by two pods", "shared by an old one", "none on a rank", "none, not needed"],
 )
 def test_gpus_go_through_an_nccl_that_can(infos, chosen):
     assert choose(infos) == chosen
@@ -107,9 +112,9 @@ def test_ranks_agree(stand_ins):
 
 def test_a_report_says_what_is_there(monkeypatch):
     monkeypatch.setattr(transport_choice, "nccl_version", lambda: (23203, ""))
-    wanted = GpuInfo("node1", "0000:01:00.0", True, 23203, "", True, AUTO)
-    assert gpu_info("node1", "0000:01:00.0", True) == wanted
-    assert gpu_info("node1", "0000:01:00.0", True, wanted=STAGED).wanted == STAGED
+    wanted = GpuInfo("node1", "0000:01:00.0", "9f", True, 23203, "", True, AUTO)
+    assert gpu_info("node1", "0000:01:00.0", "9f", True) == wanted
+    assert gpu_info("node1", "0000:01:00.0", "9f", True, wanted=STAGED).wanted == STAGED
 
 
 class TestVersion:
