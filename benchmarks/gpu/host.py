@@ -1,4 +1,4 @@
-"""What GPUs cost the host: the calls of functions per operation, on the simulated GPU of tests/simulator.
+"""Count what GPUs cost the host: calls of functions per operation, on the simulated GPU of tests/simulator.
 
 A program for ranks. Counted are the calls of Python and of C functions that distrun's code makes or is called by, in
 all threads. (Time would be the simulator's.) Tensors in host memory play those on the GPU.

@@ -42,7 +42,7 @@ class RepeatedBuffers(tuple[DeviceBuffer, ...]):
     """The buffers of an operation that repeats, in place. They own no memory: the operation's handle keeps it alive."""
 
     plan: Any = None
-    """What the backend keeps for the next time."""
+    """The backend's plan, which it keeps for the next time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,9 +79,9 @@ class _Buffer(GradientBuffer):
         except (TypeError, RuntimeError):  # one is missing, or sparse
             return None
         dtypes = map(attrgetter("dtype"), gradients)
-        if strides != self.strides or not all(map(is_, dtypes, repeat(self.dtype))):
+        if strides != self.strides or not all(map(is_, dtypes, repeat(self.dtype))) or self.dtype.is_complex:
             return None
-        return None if self.dtype.is_complex or any(map(Tensor.is_neg, gradients)) else sources  # type: ignore[arg-type]
+        return None if any(map(Tensor.is_neg, gradients)) else sources  # type: ignore[arg-type]
 
     def flag_pieces(self, missing: Sequence[int]) -> list[Piece]:
         """Return the pieces that copy the flags into place. `missing` lists, in order, the parameters without a

@@ -1,13 +1,12 @@
 """Operations that are right only because of their order on the device.
 
-The argument is a module of distrun that does not let streams wait for events here: `handles` (the user's stream for the
-operation), `gpu` (the operation for the user's stream) or `none`.
+The argument is a method of distrun's `Gpu` that does not let streams wait for events here: `join` (the user's stream
+for the operation), `_execute` (the operation for the user's stream) or `none`.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import cupy
 import numpy as np
@@ -21,7 +20,7 @@ wait = Driver.wait
 
 
 def wait_sometimes(self, stream, event):
-    if Path(sys._getframe(1).f_code.co_filename).stem != unordered:
+    if sys._getframe(1).f_code.co_name != unordered:
         wait(self, stream, event)
 
 
