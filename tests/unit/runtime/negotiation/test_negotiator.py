@@ -344,7 +344,7 @@ def test_a_rank_asks_rank_0_who_is_missing_and_waits_for_the_answer():
     one.hear(0, messages.pack_key(messages.MISSING, (0, 0), "not by rank 2"))
     assert inquiry.done
     assert inquiry.answer == "not by rank 2"
-    assert one.operations.pending_under((0, 0)) is handle
+    assert one.operations.pending[0, 0] is handle
 
 
 def test_a_rank_has_rank_0_give_up_an_operation():
