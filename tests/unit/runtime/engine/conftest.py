@@ -17,7 +17,6 @@ from in_process.calls import DEADLINE, started
 from distrun.errors import JobAbortedError
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.engine.engine import ProgressEngine
-from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.decisions import Define, Execute
 from distrun.runtime.negotiation.messages import pack_decision
@@ -180,7 +179,7 @@ class Rank:
         self.engine = ProgressEngine(
             self.group,
             groups,
-            Membership(groups, None),
+            None,
             self.operations,
             negotiator,
             monitor,
