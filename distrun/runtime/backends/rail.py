@@ -126,13 +126,6 @@ class Rail:
         """Return the tree whose links are connected from the start: see `first_partners`."""
         return Tree(self._links, self._hosts, arranged(self._hosts.count, EQUAL), self._scratch)
 
-    def _measure(self, what: str) -> None:
-        self._connect(_PROBES, probed(self._hosts), what)
-        self._slow = measure(self._links, self._hosts, self._first_tree(), what)
-        if self._slow:
-            self._algorithms.clear()  # they arrange the hosts in another order
-            self._connected &= {Direct.name, _PROBES}
-
     # Copies ----------------------------------------------------------------------------------------------------------
 
     def swap(self, transfers: Iterable[Transfer], what: str) -> None:
@@ -201,7 +194,11 @@ class Rail:
         """
         hosts = self._hosts.count
         if self._slow is None and nbytes >= MEASURED_FROM and self._wanted == AUTO and hosts > 2:
-            self._measure(what)
+            self._connect(_PROBES, probed(self._hosts), what)
+            self._slow = measure(self._links, self._hosts, self._first_tree(), what)
+            if self._slow:
+                self._algorithms.clear()  # they arrange the hosts in another order
+                self._connected &= {Direct.name, _PROBES}
         name = choose(nbytes, hosts, self._slow or EQUAL, how.wire, self._wanted)
         algorithm = self._algorithm(name, what)
         algorithm.reduce(self._share_for(algorithm, sources, targets, how, first, feedback), what)
