@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from benchmarks.scale.machine import PER_PACKET, Machine
 from benchmarks.scale.traces import COMPUTE, FLOAT, SEND, Trace, trace
-from distrun.runtime.backends.algorithms.choice import WHOLE, LinkFacts, is_worth_sharing
+from distrun.runtime.backends.algorithms.choice import SHARED_FROM, WHOLE
 from distrun.runtime.backends.algorithms.direct import Direct
 from distrun.runtime.backends.algorithms.halving_doubling import HalvingDoubling
 from distrun.runtime.backends.algorithms.ring import Ring
@@ -33,7 +33,7 @@ def mirror(name: str, hosts: int) -> Callable[[int], int] | None:
 
 def rails(name: str, nbytes: int, ranks: int) -> int:
     """Return how many of a host's ranks move an array."""
-    return ranks if name != WHOLE or is_worth_sharing(nbytes) else 1
+    return ranks if name != WHOLE or nbytes >= SHARED_FROM else 1
 
 
 def traces_of(name: str, hosts: int, nbytes: int, ranks: int) -> dict[int, Trace]:
@@ -55,8 +55,8 @@ def seconds(name: str, hosts: int, nbytes: int, ranks: int, machine: Machine) ->
 
 def seconds_with_slow(name: str, hosts: int, nbytes: int, ranks: int, machine: Machine, slow: float) -> float:
     """Return the time of an allreduce where the link of the last host is `slow` times as slow, which all know."""
-    links = LinkFacts(frozenset({hosts - 1}))
-    traces = {own: trace(name, hosts, nbytes // FLOAT.itemsize // ranks, ranks, own, links) for own in range(hosts)}
+    last = frozenset({hosts - 1})
+    traces = {own: trace(name, hosts, nbytes // FLOAT.itemsize // ranks, ranks, own, last) for own in range(hosts)}
     rates = dict.fromkeys(traces, machine.rate / ranks)
     rates[hosts - 1] /= slow
     return replay(traces, machine, rates)

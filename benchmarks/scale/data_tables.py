@@ -12,7 +12,7 @@ from benchmarks.scale.machine import CLUSTER, Machine
 from benchmarks.scale.traces import KINDS
 from benchmarks.support.comparison import Comparison
 from benchmarks.support.measuring import Summary, exactly
-from distrun.runtime.backends.algorithms.choice import LinkFacts, choose
+from distrun.runtime.backends.algorithms.choice import choose
 from distrun.runtime.backends.algorithms.tree import Tree
 
 HOSTS, RANKS = (2, 8, 64, 1250), 8
@@ -133,7 +133,7 @@ def _slow_host() -> Comparison:
         chosen = choose(LARGE, hosts)
         equal = {name: exactly(seconds(name, hosts, LARGE, RANKS, machine)) for name in KINDS}
         comparison.add(f"{hosts}: equal", {**equal, CHOSEN: equal[chosen]})
-        aware = choose(LARGE, hosts, LinkFacts(frozenset({hosts - 1})))
+        aware = choose(LARGE, hosts, frozenset({hosts - 1}))
         slow = {name: exactly(seconds_with_slow(name, hosts, LARGE, RANKS, machine, SLOW)) for name in KINDS}
         comparison.add(f"{hosts}: one slow", {**slow, CHOSEN: slow[aware]})
         comparison.notes.append(f"{CHOSEN} for {hosts}: {chosen}, and {aware} where one is slow.")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from distrun.runtime.backends.algorithms.base import Algorithm, RailShare, Scratch
-from distrun.runtime.backends.algorithms.choice import EQUAL, WHOLE, LinkFacts, arranged
+from distrun.runtime.backends.algorithms.choice import EQUAL, WHOLE, arranged
 from distrun.runtime.backends.algorithms.direct import Direct
 from distrun.runtime.backends.algorithms.halving_doubling import HalvingDoubling
 from distrun.runtime.backends.algorithms.ring import Ring
@@ -129,7 +129,7 @@ def _layout(hosts: int, own: int) -> HostLayout:
 
 
 @cache
-def trace(name: str, hosts: int, elements: int, ranks: int, own: int, links: LinkFacts = EQUAL) -> Trace:
+def trace(name: str, hosts: int, elements: int, ranks: int, own: int, slow: frozenset[int] = EQUAL) -> Trace:
     """Return what a host does to reduce its rail's share of an array of float32.
 
     Args:
@@ -138,12 +138,12 @@ def trace(name: str, hosts: int, elements: int, ranks: int, own: int, links: Lin
         elements: those of the share.
         ranks: those of a host.
         own: the number of this host.
-        links: what the hosts know of their links.
+        slow: the hosts whose links are slow, as far as the hosts know.
     """
     recorder = _Recorder()
     share = _Share(recorder, elements, ranks)
     kind = Direct if name == WHOLE else KINDS[name]
-    algorithm = kind(recorder, _layout(hosts, own), arranged(hosts, links), _SCRATCH)
+    algorithm = kind(recorder, _layout(hosts, own), arranged(hosts, slow), _SCRATCH)
     if name == WHOLE:
         assert isinstance(algorithm, Direct)
         algorithm.reduce_whole(share, "allreduce")

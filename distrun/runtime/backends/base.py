@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -101,6 +102,21 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027 - most backends hold nothing
         """Release what the backend holds."""
+
+
+def source_and_target(inputs: Sequence[Flat], outputs: Sequence[Flat]) -> tuple[Flat, Flat]:
+    """Return one array with all inputs, and one for the result.
+
+    The caller unpacks the result unless its array is the only output.
+    """
+    source = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
+    return source, target
+
+
+def split(array: Flat, counts: Sequence[int]) -> list[Flat]:
+    """Return the consecutive parts of `array` that have `counts` elements."""
+    return [array[stop - count : stop] for stop, count in zip(accumulate(counts), counts, strict=True)]
 
 
 def result_array(room: Flat | None, count: int, dtype: np.dtype[Any]) -> Flat:

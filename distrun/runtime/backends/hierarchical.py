@@ -10,13 +10,14 @@ With each of them, all ranks hold the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from distrun.contract.settings import AUTO, QUANTISED
-from distrun.runtime.backends.algorithms.choice import WHOLE, choose, is_worth_sharing
-from distrun.runtime.backends.base import Backend, Flat, result_array
+from distrun.runtime.backends.algorithms.choice import SHARED_FROM, WHOLE, choose
+from distrun.runtime.backends.base import Backend, Flat, result_array, source_and_target, split
 from distrun.runtime.backends.local_arrays import LocalArrays
 from distrun.runtime.backends.rail import Rail, Transfer
 from distrun.runtime.backends.wire_format import wire_format
@@ -100,7 +101,10 @@ class HierarchicalBackend(Backend):
         feedback: Feedback | None = None,
     ) -> None:
         if reduction.is_accumulated:
-            self._allreduce_accumulated(inputs, outputs, reduction, what)
+            wide = _in_accumulator(reduction)
+            values = np.concatenate([part.astype(wide.element.storage) for part in inputs])
+            self.allreduce([values], [values], wide, what)
+            unpack(values.astype(outputs[0].dtype), outputs)
             return
         count = sum(part.size for part in inputs)
         # All ranks must come to the same decision, so it depends only on what they agree on.
@@ -108,18 +112,12 @@ class HierarchicalBackend(Backend):
         if choose(nbytes, self._hosts.count, wire=reduction.wire, wanted=self._algorithm) == WHOLE:
             self._allreduce_in_one_step(inputs, outputs, count, reduction, what, feedback)
         elif self._is_alone:
-            self._allreduce_alone(inputs, outputs, reduction, what, feedback)
+            source, target = source_and_target(inputs, outputs)
+            self._rail.reduce([source], [target], reduction, source.nbytes, what, feedback=feedback)
+            if target is not outputs[0]:
+                unpack(target, outputs)
         else:
             self._allreduce_shared(inputs, outputs, count, reduction, what, feedback)
-
-    def _allreduce_accumulated(
-        self, inputs: Sequence[Flat], outputs: Sequence[Flat], encoded: Reduction, what: str
-    ) -> None:
-        """Average small integers in a wider type, which holds their sums."""
-        wide = _in_accumulator(encoded)
-        values = np.concatenate([part.astype(wide.element.storage) for part in inputs])
-        self.allreduce([values], [values], wide, what)
-        unpack(values.astype(outputs[0].dtype), outputs)
 
     def _allreduce_in_one_step(
         self,
@@ -137,7 +135,7 @@ class HierarchicalBackend(Backend):
         """
         dtype = inputs[0].dtype
         if self._is_alone:
-            source, target = _source_and_target(inputs, outputs)
+            source, target = source_and_target(inputs, outputs)
             sources, targets = [source], [target]
         else:
             offset = self._local_ranks.stage + self._local_ranks.parity * STAGE
@@ -145,7 +143,7 @@ class HierarchicalBackend(Backend):
             pack(inputs, target)
             sources = targets = [segment.view(offset, count, dtype) for segment in self._local_ranks.segments]
             self._local.exchange((), what)
-        if self._hosts.rails > 1 and is_worth_sharing(target.nbytes):
+        if self._hosts.rails > 1 and target.nbytes >= SHARED_FROM:
             if self._hosts.has_rail:
                 first, last = self._rail.share(count)
                 shares = [array[first:last] for array in targets]
@@ -153,20 +151,6 @@ class HierarchicalBackend(Backend):
         elif self._hosts.position == 0:
             self._rail.reduce_whole(sources, targets, reduction, what, 0, feedback)
         self._local.exchange((), what)
-        if target is not outputs[0]:
-            unpack(target, outputs)
-
-    def _allreduce_alone(
-        self,
-        inputs: Sequence[Flat],
-        outputs: Sequence[Flat],
-        reduction: Reduction,
-        what: str,
-        feedback: Feedback | None,
-    ) -> None:
-        """Reduce as the only rank of the host, in the memory of the arrays themselves."""
-        source, target = _source_and_target(inputs, outputs)
-        self._rail.reduce([source], [target], reduction, source.nbytes, what, feedback=feedback)
         if target is not outputs[0]:
             unpack(target, outputs)
 
@@ -214,8 +198,9 @@ class HierarchicalBackend(Backend):
         self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
     ) -> Flat:
         if reduction.is_accumulated:
-            return self._reducescatter_accumulated(array, counts, reduction, what)
-        starts = _starts(counts)
+            wide = _in_accumulator(reduction)
+            return self.reducescatter(array.astype(wide.element.storage), counts, wide, what).astype(array.dtype)
+        starts = list(accumulate(counts, initial=0))
         source, output = self._local.shown(array), self._local.empty(counts[self.rank], array.dtype)
         words = self._local.exchange((self._local.offset_of(source), self._local.offset_of(output)), what)
         sources = self._local.views(source, [offset for offset, _ in words], [array.size] * len(words))
@@ -251,10 +236,6 @@ class HierarchicalBackend(Backend):
         self._local.exchange((), what)
         return output
 
-    def _reducescatter_accumulated(self, array: Flat, counts: Sequence[int], encoded: Reduction, what: str) -> Flat:
-        wide = _in_accumulator(encoded)
-        return self.reducescatter(array.astype(wide.element.storage), counts, wide, what).astype(array.dtype)
-
     # Copies ---------------------------------------------------------------------------------------------------------
 
     def allgather(self, array: Flat, what: str, room: Flat | None = None) -> tuple[Flat, list[int]]:
@@ -264,7 +245,7 @@ class HierarchicalBackend(Backend):
     def _gather(self, array: Flat, counts: Sequence[int], what: str, room: Flat | None = None) -> Flat:
         """Return the ranks' arrays, of `counts` elements, one after the other."""
         # First in the order of the hosts, so that everything that a host sends is contiguous.
-        starts = dict(zip(self._order, _starts([counts[rank] for rank in self._order]), strict=False))
+        starts = dict(zip(self._order, accumulate((counts[rank] for rank in self._order), initial=0), strict=False))
         whole = self._local.common(sum(counts), array.dtype, what)
         whole[starts[self.rank] : starts[self.rank] + array.size] = array
         self._local.exchange((), what)
@@ -297,15 +278,13 @@ class HierarchicalBackend(Backend):
             self._local.exchange((), what)
         if self._hosts.has_rail:
             first, last = self._rail.share(array.size)
-            self._rail.broadcast(whole[first:last], self._host_of(root), array.nbytes, what)
+            host = next(host for host, ranks in enumerate(self._hosts.ranks) if root in ranks)
+            self._rail.broadcast(whole[first:last], host, array.nbytes, what)
         self._local.exchange((), what)
         if whole is not array:
             if self.rank != root:
                 array[:] = whole
             self._local.exchange((), what)  # only now may the owner reuse the memory
-
-    def _host_of(self, rank: int) -> int:
-        return next(host for host, ranks in enumerate(self._hosts.ranks) if rank in ranks)
 
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
         table = self._gather(np.array(splits), [self.size] * self.size, what).reshape(self.size, self.size).tolist()
@@ -317,9 +296,9 @@ class HierarchicalBackend(Backend):
         outputs = self._local.views(
             output, [offset for _, offset in words], [sum(row[rank] for row in table) for rank in local_ranks]
         )
-        sent = {rank: _split(view, table[rank]) for rank, view in zip(local_ranks, sources, strict=True)}
+        sent = {rank: split(view, table[rank]) for rank, view in zip(local_ranks, sources, strict=True)}
         received = {
-            rank: _split(view, [row[rank] for row in table]) for rank, view in zip(local_ranks, outputs, strict=True)
+            rank: split(view, [row[rank] for row in table]) for rank, view in zip(local_ranks, outputs, strict=True)
         }
         for rank in local_ranks:
             received[self.rank][rank][:] = sent[rank][self.rank]
@@ -351,26 +330,3 @@ def _in_accumulator(encoded: Reduction) -> Reduction:
     """Return the reduction `encoded`, of small integers, in the wider type of its sums."""
     wide = encoded.element.accumulator.name
     return reduction(wide, encoded.op, encoded.size, encoded.prescale, encoded.postscale, divisor=encoded.divisor)
-
-
-def _source_and_target(inputs: Sequence[Flat], outputs: Sequence[Flat]) -> tuple[Flat, Flat]:
-    """Return one array with all inputs, and one for the result.
-
-    The caller unpacks the result unless its array is the only output.
-    """
-    source = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
-    target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
-    return source, target
-
-
-def _starts(counts: Sequence[int]) -> list[int]:
-    """Return the start of each of several consecutive parts of `counts` elements."""
-    starts = [0]
-    for count in counts[:-1]:
-        starts.append(starts[-1] + count)
-    return starts
-
-
-def _split(array: Flat, counts: Sequence[int]) -> list[Flat]:
-    """Return the consecutive parts of `array` that have `counts` elements."""
-    return [array[start : start + count] for start, count in zip(_starts(counts), counts, strict=True)]

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distrun.runtime.backends.base import Backend, Flat, result_array
+from distrun.runtime.backends.base import Backend, Flat, result_array, source_and_target, split
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
 from distrun.runtime.transport.local_ranks import LocalRanks
 from distrun.runtime.transport.mpi.requests import Requests
-from distrun.tensor_fusion.packing import pack, unpack
+from distrun.tensor_fusion.packing import unpack
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -60,16 +60,12 @@ class MPIBackend(Backend):
         what: str,
         feedback: Feedback | None = None,
     ) -> None:
-        count = sum(part.size for part in inputs)
-        source = inputs[0] if len(inputs) == 1 else np.empty(count, inputs[0].dtype)
-        if len(inputs) > 1:
-            pack(inputs, source)
-        target = outputs[0] if len(outputs) == 1 else source if len(inputs) > 1 else np.empty_like(source)
+        source, target = source_and_target(inputs, outputs)
         if source.nbytes * (self.size - 1) <= ONE_STEP_LIMIT:
             self._allreduce_in_one_step(source, target, reduction, what)
         else:
             piece = PIECE // source.itemsize
-            for start in range(0, count, piece):
+            for start in range(0, source.size, piece):
                 self._allreduce_piece(source[start : start + piece], target[start : start + piece], reduction, what)
         if len(outputs) > 1:
             unpack(target, outputs)
@@ -92,7 +88,7 @@ class MPIBackend(Backend):
         self, array: Flat, counts: Sequence[int], reduction: Reduction, what: str, room: Flat | None = None
     ) -> Flat:
         output = result_array(room, counts[self.rank], array.dtype)
-        self._reduce(_cut(array, counts), output, reduction, what)
+        self._reduce(split(array, counts), output, reduction, what)
         return output
 
     def _reduce(self, parts: Sequence[Flat], output: Flat, reduction: Reduction, what: str) -> None:
@@ -120,7 +116,7 @@ class MPIBackend(Backend):
         self._complete([request], what)
         counts = [int(count) for count in shown]
         output = result_array(room, sum(counts), array.dtype)
-        parts = _cut(output, counts)
+        parts = split(output, counts)
         parts[self.rank][:] = array
         self._transfer([array] * self.size, parts, what)
         return output, counts
@@ -134,7 +130,7 @@ class MPIBackend(Backend):
         self._complete([request], what)
         counts = [int(count) for count in shown]
         output = np.empty(sum(counts), array.dtype)
-        sent, received = _cut(array, splits), _cut(output, counts)
+        sent, received = split(array, splits), split(output, counts)
         received[self.rank][:] = sent[self.rank]
         self._transfer(sent, received, what)
         return output, counts
@@ -181,13 +177,3 @@ class MPIBackend(Backend):
 
     def close(self) -> None:
         self._requests.close()
-
-
-def _cut(array: Flat, counts: Sequence[int]) -> list[Flat]:
-    """Return the consecutive parts of `array` that have `counts` elements."""
-    parts = []
-    start = 0
-    for count in counts:
-        parts.append(array[start : start + count])
-        start += count
-    return parts

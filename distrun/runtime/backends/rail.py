@@ -17,7 +17,6 @@ from distrun.runtime.backends.algorithms.choice import (
     EQUAL,
     FEW_HOSTS,
     MEASURED_FROM,
-    LinkFacts,
     arranged,
     choose,
     choose_broadcast,
@@ -53,8 +52,8 @@ class Rail:
         self._links = links
         self._hosts = hosts
         self._wanted = wanted
-        self._facts: LinkFacts | None = None
-        """None until the links have been measured."""
+        self._slow: frozenset[int] | None = None
+        """The hosts with slow links. None until the links have been measured."""
         self._algorithms: dict[str, Algorithm] = {}
         self._connected: set[str] = set()
         """The purposes whose links are connected: names of algorithms, and `_PROBES`."""
@@ -104,7 +103,7 @@ class Rail:
         """Return the algorithm of this `name`, with its links connected."""
         algorithm = self._algorithms.get(name)
         if algorithm is None:
-            order = arranged(self._hosts.count, self._facts or EQUAL)
+            order = arranged(self._hosts.count, self._slow or EQUAL)
             algorithm = self._algorithms[name] = _KINDS[name](self._links, self._hosts, order, self._scratch)
             self._connect(name, algorithm.partners, what)
         return algorithm
@@ -127,13 +126,6 @@ class Rail:
         """Return the tree whose links are connected from the start: see `first_partners`."""
         return Tree(self._links, self._hosts, arranged(self._hosts.count, EQUAL), self._scratch)
 
-    def _measure(self, what: str) -> None:
-        self._connect(_PROBES, probed(self._hosts), what)
-        self._facts = measure(self._links, self._hosts, self._first_tree(), what)
-        if self._facts.slow:
-            self._algorithms.clear()  # they arrange the hosts in another order
-            self._connected &= {Direct.name, _PROBES}
-
     # Copies ----------------------------------------------------------------------------------------------------------
 
     def swap(self, transfers: Iterable[Transfer], what: str) -> None:
@@ -149,7 +141,7 @@ class Rail:
 
     def broadcast(self, array: Flat, root: int, nbytes: int, what: str) -> None:
         """Copy the array of host `root` to all other hosts. `array` is this rail's share of `nbytes` bytes."""
-        name = choose_broadcast(nbytes, self._hosts.count, self._facts or EQUAL)
+        name = choose_broadcast(nbytes, self._hosts.count, self._slow or EQUAL)
         algorithm = self._algorithm(name, what)
         assert isinstance(algorithm, (Direct, Tree))
         algorithm.broadcast(array, root, what)
@@ -201,9 +193,13 @@ class Rail:
         element `first` of an operation of `nbytes` bytes. A source may be its rank's target.
         """
         hosts = self._hosts.count
-        if self._facts is None and nbytes >= MEASURED_FROM and self._wanted == AUTO and hosts > 2:
-            self._measure(what)
-        name = choose(nbytes, hosts, self._facts or EQUAL, how.wire, self._wanted)
+        if self._slow is None and nbytes >= MEASURED_FROM and self._wanted == AUTO and hosts > 2:
+            self._connect(_PROBES, probed(self._hosts), what)
+            self._slow = measure(self._links, self._hosts, self._first_tree(), what)
+            if self._slow:
+                self._algorithms.clear()  # they arrange the hosts in another order
+                self._connected &= {Direct.name, _PROBES}
+        name = choose(nbytes, hosts, self._slow or EQUAL, how.wire, self._wanted)
         algorithm = self._algorithm(name, what)
         algorithm.reduce(self._share_for(algorithm, sources, targets, how, first, feedback), what)
         self._links.flush(what)
@@ -238,5 +234,4 @@ def first_partners(hosts: HostLayout) -> list[int]:
     """Return the hosts that a rank is linked with from the start. It learns over these links how to make others."""
     if not hosts.has_rail:
         return []
-    place = place_in_tree(tuple(arranged(hosts.count, EQUAL)), hosts.own, 0)
-    return [*place.children, *([] if place.parent is None else [place.parent])]
+    return place_in_tree(tuple(arranged(hosts.count, EQUAL)), hosts.own, 0).partners

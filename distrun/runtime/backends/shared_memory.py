@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from distrun.runtime.backends.base import Backend, Flat, result_array
+from distrun.runtime.backends.base import Backend, Flat, result_array, split
 from distrun.runtime.backends.piecewise import PIECEWISE, Pieces
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.reduction import Reduction
@@ -41,9 +40,7 @@ KNOWN_CUTS = 32
 
 def _views(segment: Segment, offset: int, dtype: np.dtype[Any], sizes: Sequence[int]) -> list[Flat]:
     """Return consecutive views of `segment` from `offset` on, with `sizes` elements."""
-    stops = list(accumulate(sizes))
-    whole = segment.view(offset, stops[-1], dtype)
-    return [whole[stop - size : stop] for size, stop in zip(sizes, stops, strict=True)]
+    return split(segment.view(offset, sum(sizes), dtype), sizes)
 
 
 class SharedMemoryBackend(Backend):
@@ -187,10 +184,8 @@ class SharedMemoryBackend(Backend):
         if min(offsets) < 0:
             self._pieces.allgather(array, shown, output, what)
         else:
-            start = 0
-            for segment, offset, count in zip(self._segments, offsets, counts, strict=True):
-                output[start : start + count] = segment.view(offset, count, array.dtype)
-                start += count
+            for part, segment, offset in zip(split(output, counts), self._segments, offsets, strict=True):
+                part[:] = segment.view(offset, part.size, array.dtype)
         self._finish(offsets, what)
         return output, counts
 
@@ -205,17 +200,18 @@ class SharedMemoryBackend(Backend):
         self._finish([offsets[root]], what)
 
     def alltoall(self, array: Flat, splits: Sequence[int], what: str) -> tuple[Flat, list[int]]:
-        offset, keep = self._show_whole(array)
+        offset = self._show(array)
+        if offset < 0:
+            copy = self.empty(array.size, array.dtype)  # lives until the peers have read it
+            copy[:] = array
+            offset = self._mine.offset_of(copy)
         shown = self._local_ranks.exchange((offset, *splits), what)
         counts = [words[1 + self.rank] for words in shown]
         output = np.empty(sum(counts), array.dtype)
-        start = 0
-        for segment, words, count in zip(self._segments, shown, counts, strict=True):
+        for part, segment, words in zip(split(output, counts), self._segments, shown, strict=True):
             skipped = sum(words[1 : 1 + self.rank]) * array.itemsize
-            output[start : start + count] = segment.view(words[0] + skipped, count, array.dtype)
-            start += count
+            part[:] = segment.view(words[0] + skipped, part.size, array.dtype)
         self._finish([words[0] for words in shown], what)
-        del keep
         return output, counts
 
     def barrier(self, what: str) -> None:
@@ -234,19 +230,6 @@ class SharedMemoryBackend(Backend):
         offset = self._stage + self._local_ranks.parity * STAGE
         self._mine.view(offset, array.size, array.dtype)[:] = array
         return offset
-
-    def _show_whole(self, array: Flat) -> tuple[int, Flat]:
-        """Put `array` where the local peers see all of it.
-
-        Returns:
-            Its offset in this rank's segment, and the array that must stay alive until the peers have read it.
-        """
-        offset = self._show(array)
-        if offset >= 0:
-            return offset, array
-        copy = self.empty(array.size, array.dtype)
-        copy[:] = array
-        return self._mine.offset_of(copy), copy
 
     def _finish(self, offsets: Sequence[int], what: str) -> None:
         """Wait until all ranks have read the arrays at `offsets` that lie in a heap, which the owners may then reuse.

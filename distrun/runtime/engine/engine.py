@@ -25,11 +25,11 @@ from distrun.errors import CollectiveError, JobAbortedError, UsageError
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.engine.execute import Executor
 from distrun.runtime.engine.failing import FAREWELL, SHUT_DOWN, Failing
-from distrun.runtime.engine.membership import Membership
 from distrun.runtime.engine.progress_thread import ProgressThread
 from distrun.runtime.engine.recorder import Recorder
 from distrun.runtime.engine.state import CALLER, IDLE, PROGRESS_THREAD, ProgressState
 from distrun.runtime.gpu.monitor import CHECK_INTERVAL, DRAIN_TIMEOUT, GpuMonitor
+from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -55,7 +55,7 @@ class ProgressEngine:
         self,
         local_group: LocalGroup,
         groups: Groups,
-        membership: Membership,
+        controller: Controller | None,
         operations: PendingOperations,
         negotiator: Negotiator,
         gpu_monitor: GpuMonitor,
@@ -67,7 +67,7 @@ class ProgressEngine:
 
         Args:
             groups: move arrays in host memory, in each process set.
-            membership: adds and removes process sets.
+            controller: given on the coordinator only.
             operations: the operations under way on this rank. This engine enters them, `negotiator` gets them decided.
             unreported_error: shared with `gpu_monitor`.
             clock: returns the time in seconds.
@@ -76,7 +76,8 @@ class ProgressEngine:
         self.backend = groups.backends[WORLD]
         """Moves arrays in host memory among all ranks."""
         self._groups = groups
-        self._local_group = local_group
+        self.local_group = local_group
+        """The ranks of this host."""
         self._operations = operations
         self._negotiator = negotiator
         self._gpu_monitor = gpu_monitor
@@ -84,7 +85,7 @@ class ProgressEngine:
         self._clock = clock
         self._state = ProgressState()
         self._recorder = Recorder()
-        self._executor = Executor(groups, membership, gpu_monitor, local_group, self._state)
+        self._executor = Executor(groups, controller, gpu_monitor, local_group, self._state)
         self._failing = Failing(
             negotiator.rank, self._state, operations, self._executor, local_group, gpu_monitor, unreported_error
         )
@@ -122,7 +123,7 @@ class ProgressEngine:
         self._enter(handle)
         if self._state.turn is not IDLE:
             self._ring_bell(handle)
-        elif self._progress_thread.wakes_on_submit or self._local_group.is_nudged:
+        elif self._progress_thread.wakes_on_submit or self.local_group.is_nudged:
             self._service_bell.ring()
         else:
             self._recorder.held(handle)
@@ -137,7 +138,7 @@ class ProgressEngine:
 
     def _ring_bell(self, handle: Handle) -> None:
         """Tell the thread that makes progress, which may be busy for long, about a new operation."""
-        self._local_group.bell.ring()
+        self.local_group.bell.ring()
         self._recorder.held(handle)
 
     def _enter(self, handle: Handle) -> None:
@@ -185,18 +186,17 @@ class ProgressEngine:
 
     def who_is_missing(self, handle: Handle) -> str:
         """Ask the coordinator which ranks have not submitted an operation, and wait for the answer for a short time."""
-        inquiry = Inquiry(handle)
-        self._negotiator.inquiries.new.append(inquiry)
-        self._local_group.bell.ring()
-        self.wait(inquiry)
-        return inquiry.answer or ""
+        return self._ask(Inquiry(handle))
 
     def give_up(self, handle: Handle, why: str) -> None:
         """Ask the coordinator to give up an operation unless all ranks have submitted it, and wait for that briefly."""
-        inquiry = Inquiry(handle, why)
+        self._ask(Inquiry(handle, why))
+
+    def _ask(self, inquiry: Inquiry) -> str:
         self._negotiator.inquiries.new.append(inquiry)
-        self._local_group.bell.ring()
+        self.local_group.bell.ring()
         self.wait(inquiry)
+        return inquiry.answer or ""
 
     def error_reported(self) -> None:
         """Note that a call raises, so that the caller learns of the error."""
@@ -211,8 +211,8 @@ class ProgressEngine:
             if state.is_turn_due:
                 state.is_turn_due = False
                 self._negotiator.look_after_host()
-            self._local_group.may_spin = handle is not None
-            self._local_group.before_sleep = None if handle is None else partial(self._recorder.fall_asleep, handle)
+            self.local_group.may_spin = handle is not None
+            self.local_group.before_sleep = None if handle is None else partial(self._recorder.fall_asleep, handle)
             self._make_progress(handle)
         except CollectiveError as error:
             self._failing.abort(str(error))
@@ -225,7 +225,7 @@ class ProgressEngine:
                 raise
         finally:
             # The turn is given back without a function call: an interrupt could come there, and it would stay taken.
-            self._local_group.before_sleep = None  # it refers to a handle, and through it to this engine
+            self.local_group.before_sleep = None  # it refers to a handle, and through it to this engine
             state.turn = IDLE
             state.lock.release()
             if state.waiters:
@@ -259,14 +259,14 @@ class ProgressEngine:
                 began = waking_clock.note_sleep(began, 0.0)
                 negotiator.check_stalls()
                 gpu_monitor.check()
-                if self._is_idle():
+                if state.is_leaving or (operations.is_empty and negotiator.is_idle):
                     return
             elif handle.done:
                 return
             if not self._has_news():
                 waking_clock.note_sleep(began, 0.0)
                 self._sleep(handle)
-                began = self._local_group.watched_since
+                began = self.local_group.watched_since
 
     def _act(self) -> None:
         """Complete what is finished, and execute what has been decided."""
@@ -281,9 +281,6 @@ class ProgressEngine:
                 raise JobAbortedError(failure)
             self._executor.execute(operations.decided[0])
             operations.decided.popleft()  # only now, for the same reason
-
-    def _is_idle(self) -> bool:
-        return self._state.is_leaving or (self._operations.is_empty and self._negotiator.is_idle)
 
     def _has_news(self) -> bool:
         """Whether there is anything to do. Called again and again while spinning, so it has to be cheap."""
@@ -300,7 +297,7 @@ class ProgressEngine:
         if self._gpu_monitor.is_busy:
             until = min(until, now + CHECK_INTERVAL)
         waiting_for = self._operations.describe
-        if not self._local_group.wait(self._has_news, waiting_for, until, FOREVER, negotiator.is_follower):
+        if not self.local_group.wait(self._has_news, waiting_for, until, FOREVER, negotiator.is_follower):
             negotiator.check_stalls()
 
     # Failing and leaving ----------------------------------------------------------------------------------------------
@@ -311,11 +308,6 @@ class ProgressEngine:
         The other ranks learn of it when the thread that has the turn, or the next one that takes it, finds the failure.
         """
         self._failing.fail(reason)
-
-    @property
-    def local_group(self) -> LocalGroup:
-        """The ranks of this host."""
-        return self._local_group
 
     @property
     def failure(self) -> str | None:
@@ -331,7 +323,7 @@ class ProgressEngine:
 
     def disown(self) -> None:
         """In a forked child of the rank that owns this engine: make sure that nothing of it is touched."""
-        self._local_group.disown()
+        self.local_group.disown()
         self._state.disown("a forked child of a rank is not a rank: call collectives in the rank itself")
 
     def shutdown(self, farewell: str = FAREWELL) -> str | None:
@@ -345,7 +337,7 @@ class ProgressEngine:
         Returns:
             The error that no call has raised yet, or None.
         """
-        state, local_group = self._state, self._local_group
+        state, local_group = self._state, self.local_group
         self._failing.farewell = farewell
         state.is_leaving = True
         local_group.stop_reason = local_group.stop_reason or SHUT_DOWN

@@ -101,7 +101,13 @@ class FusionTuner:
             self._looks += 1
             if self._looks <= _LOOKS:
                 return
-            self._policy = self._begin()
+            self._policy = Policy(
+                {_NAME: self._default},
+                [(_NAME, value) for value in THRESHOLDS],
+                self._lot,
+                # Thresholds above what is ever fused all have the same effect, so they are not compared.
+                lambda setting: min(int(setting[_NAME]), self._most),
+            )
         else:
             before = self._policy.setting
             self._journal.add(self._policy.record(seconds))
@@ -111,12 +117,3 @@ class FusionTuner:
             self.is_over = True
             if self._policy.outcome.steps:
                 self._journal.end(self._policy.outcome)
-
-    def _begin(self) -> Policy:
-        return Policy(
-            {_NAME: self._default},
-            [(_NAME, value) for value in THRESHOLDS],
-            self._lot,
-            # Thresholds above what is ever fused all have the same effect, so they are not compared.
-            lambda setting: min(int(setting[_NAME]), self._most),
-        )

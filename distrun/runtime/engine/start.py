@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from distrun.runtime.backends.groups import WORLD, Groups
 from distrun.runtime.backends.hierarchical import HierarchicalBackend
 from distrun.runtime.engine.engine import ProgressEngine
-from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.config import GpuConfig
 from distrun.runtime.gpu.monitor import GpuMonitor
 from distrun.runtime.negotiation.controller import Controller
@@ -73,7 +72,6 @@ def start_engine(
     unreported_error = UnreportedError()
     alert = local_group.service_bells[local_group.own].ring
     gpu_monitor = GpuMonitor(gpu_config, groups, local_group.lost_rank, alert, unreported_error)
-    membership = Membership(groups, controller)
-    engine = ProgressEngine(local_group, groups, membership, operations, negotiator, gpu_monitor, unreported_error)
+    engine = ProgressEngine(local_group, groups, controller, operations, negotiator, gpu_monitor, unreported_error)
     engine.start()
     return engine

@@ -1,7 +1,7 @@
 """The negotiation: one order of operations for all ranks, decided by rank 0, the coordinator.
 
-- `pending` holds a rank's operations from submission to completion. `response_cache` has the requests that are known by
-  their cache ids, so that they need not be sent again.
+- `pending` holds a rank's operations from submission to completion, and the requests that are known by their cache ids,
+  so that they need not be sent again (the response cache).
 - `negotiator` gets operations decided. Submissions go up and decisions come down, as `messages` through the control
   plane (`transport`). The `intake` of every rank does what the `decisions` say.
 - `eager` lets small arrays travel along with submissions between hosts, and lets two ranks do without decisions.

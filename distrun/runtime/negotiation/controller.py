@@ -40,7 +40,6 @@ class Stall:
 
     key: Key
     title: str
-    process_set: int
     present: tuple[int, ...]
     missing: tuple[int, ...]
     waited: float
@@ -192,16 +191,12 @@ class Controller:
         """Handle a rank's request for a process set that its own ranks form."""
         formation = self._formation
         key: Key = (0, request.name or "")
-        given_up = formation.told_late(key, rank)
-        if given_up is not None:
-            self._queue.add(Fail(key, given_up.text, (rank,), given_up.is_stall))
+        if not self._in_time(formation, key, (rank,)):
             return
         slot = formation.slot(key, (rank,), -1, request, now)
         slot.sites[rank] = site
         if slot.disagreement:  # the ranks disagree about the members, so nobody knows who else would have to come
-            text = describe_disagreement(slot, lambda rank: slot.sites[rank])
-            formation.give_up(slot, text, is_stall=False)
-            self._queue.add(Fail(key, text, tuple(sorted(slot.present))))
+            self._give_up(formation, slot, describe_disagreement(slot, lambda rank: slot.sites[rank]), is_stall=False)
             return
         if formation.missing(slot):
             return
@@ -284,7 +279,6 @@ class Controller:
             Stall(
                 key=slot.key,
                 title=slot_title(slot),
-                process_set=slot.key[0],
                 present=tuple(sorted(slot.present)),
                 missing=tuple(matching.missing(slot)),
                 waited=now - slot.since,
@@ -298,8 +292,7 @@ class Controller:
         """Fail every operation that has stalled for `after` seconds. `why` maps titles to texts, also of late ranks."""
         for matching, slot in self._stalled(now, after):
             text = why.get(slot_title(slot), f"{slot_title(slot)}: not all ranks submitted it in time")
-            matching.give_up(slot, text)
-            self._queue.add(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall=True))
+            self._give_up(matching, slot, text)
 
     def give_up_one(self, key: Key, text: str) -> None:
         """Fail an operation that waits for ranks, with this text, which these ranks get, too, when they submit it."""
@@ -308,8 +301,11 @@ class Controller:
             self._drain_streams(matching)
             slot = matching.slots.get(key)
             if slot is not None:
-                matching.give_up(slot, text)
-                self._queue.add(Fail(key, text, tuple(sorted(slot.present)), is_stall=True))
+                self._give_up(matching, slot, text)
+
+    def _give_up(self, matching: Matching, slot: Slot, text: str, is_stall: bool = True) -> None:
+        matching.give_up(slot, text, is_stall)
+        self._queue.add(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall))
 
     def _stalled(self, now: float, after: float) -> list[tuple[Matching, Slot]]:
         stalled = []

@@ -10,7 +10,7 @@ from distrun.errors import CollectiveError, MismatchError, StallError
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import Key
-from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of
+from distrun.runtime.negotiation.eager.piggyback import Piggyback, cache_id_of, deliver
 from distrun.runtime.negotiation.inquiries import Inquiries
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.whereabouts import whereabouts
@@ -98,7 +98,7 @@ class Intake:
         handle = self._operations.named(cache_id)
         if self._piggyback is not None:
             self._piggyback.take(cache_id)
-        Piggyback.deliver(handle, Piggyback.result_in(message, handle))
+        deliver(message, handle)
         self._operations.finish(handle)
 
     def _fail(self, key: Key, error: CollectiveError) -> None:
@@ -106,7 +106,7 @@ class Intake:
             # Drop the payloads of every request that ever had this name: the ranks may disagree about which one it is.
             for cache_id in self._operations.cache_ids_of(key):
                 self._piggyback.take(cache_id)
-        handle = self._operations.pending_under(key)
+        handle = self._operations.pending.get(key)
         if handle is not None:
             handle.error = error
             self._operations.finish(handle)

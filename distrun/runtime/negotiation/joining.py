@@ -84,7 +84,9 @@ def stand_in(request: Request) -> Handle:
     outputs: Sequence[NDArray[Any]] = ()
     if request.kind in ("allreduce", "reducescatter"):
         op = Sum if horovod.is_on(os.environ) else request.op  # zeros, as Horovod's ranks have
-        inputs = [neutral(op, request.dtype, count) for count in _as_they_travel(request, counts)]
+        if request.kind == "reducescatter":  # rows are moved, and a row without elements is sent as one element
+            counts = [count or shape[0] for count, shape in zip(counts, request.shapes, strict=True)]
+        inputs = [neutral(op, request.dtype, count) for count in counts]
         outputs = inputs if request.kind == "allreduce" else ()
     elif request.kind == "allgather":
         inputs = [np.empty(0, ELEMENT_TYPES[request.dtype].storage) for _ in counts]
@@ -94,10 +96,3 @@ def stand_in(request: Request) -> Handle:
     handle.stands_in = True
     handle.key = (request.process_set, "" if request.name is None else request.name)
     return handle
-
-
-def _as_they_travel(request: Request, counts: list[int]) -> list[int]:
-    """Return the elements sent for each tensor. Where rows are moved, a row without elements is sent as one element."""
-    if request.kind == "allreduce":
-        return counts
-    return [count or shape[0] for count, shape in zip(counts, request.shapes, strict=True)]

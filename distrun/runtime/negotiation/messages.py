@@ -6,6 +6,7 @@ import array
 import json
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail, Key, Retune
 from distrun.runtime.operations.request import Request
@@ -34,6 +35,9 @@ _DEFINE = struct.Struct("<iI")  # cache id, ranks that take part
 _ALL_JOINED = struct.Struct("<IIQ")  # process set, last rank, unnamed operations
 _RETUNE = struct.Struct("<Q")  # bytes
 _LONGEST_TEXT = 20_000
+
+decoded = lru_cache(maxsize=64)(Request.decode)
+"""Returns the request and the call site in a full request. Most ranks send identical ones, which are decoded once."""
 
 
 def pack_ids(letter: bytes, cache_ids: Sequence[int]) -> bytes:

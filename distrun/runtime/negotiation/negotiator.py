@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.negotiation import messages
@@ -36,10 +35,6 @@ RETRY = 0.001
 """Seconds between two attempts to write into a full mailbox."""
 PUSH_INTERVAL = 0.02
 """Seconds between two attempts to send the rest of a message over a connection."""
-
-
-_decoded = lru_cache(maxsize=64)(Request.decode)
-"""Most ranks send identical requests, which are then decoded once."""
 
 
 class Negotiator:
@@ -179,18 +174,17 @@ class Negotiator:
             raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if self._operations.pending else trouble)
 
     def check_hosts(self) -> None:
-        """Check that the operations under way can still be decided.
+        """Check, where there are several hosts, that the operations under way can still be decided.
 
         Raises:
             JobAbortedError: a rank of another host has failed, or has left while an operation here is undecided.
         """
-        if self.is_across_hosts:
-            if self.speaks_for_host:
-                self._control_plane.tell_departure()
-            is_undecided = bool(self._operations.pending)
-            trouble = self._control_plane.trouble(is_undecided)
-            if trouble is not None:
-                raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if is_undecided else trouble)
+        if self.speaks_for_host:
+            self._control_plane.tell_departure()
+        is_undecided = bool(self._operations.pending)
+        trouble = self._control_plane.trouble(is_undecided)
+        if trouble is not None:
+            raise JobAbortedError(f"{self._operations.describe()}: {trouble}" if is_undecided else trouble)
 
     def check_stalls(self) -> None:
         """Report or give up operations that have waited too long.
@@ -232,7 +226,10 @@ class Negotiator:
             else:
                 self._submit_ids(cache_ids)
                 cache_ids = []
-                self._submit_request(handle.full_request)
+                if self._controller is not None:
+                    self._controller.submit(self.rank, *Request.decode(handle.full_request), self._clock())
+                else:
+                    self._control_plane.send(0, messages.FULL_REQUEST + handle.full_request)
         self._submit_ids(cache_ids)
         if is_busy_elsewhere:
             # Rank 0 may be computing, and takes part in no operation that would make it look for this submission.
@@ -253,12 +250,6 @@ class Negotiator:
             part = cache_ids[start : start + LONGEST_LIST]
             self._control_plane.send(0, messages.pack_ids(messages.CACHE_IDS, part))
 
-    def _submit_request(self, full_request: bytes) -> None:
-        if self._controller is not None:
-            self._controller.submit(self.rank, *Request.decode(full_request), self._clock())
-        else:
-            self._control_plane.send(0, messages.FULL_REQUEST + full_request)
-
     # Decisions, on the coordinator ------------------------------------------------------------------------------------
 
     def _coordinate(self, controller: Controller) -> None:
@@ -274,7 +265,7 @@ class Negotiator:
                     self._eager.note_without(source, cache_ids)
                 controller.submit_ids(source, cache_ids, now)
             elif letter == messages.FULL_REQUEST:
-                controller.submit(source, *_decoded(message[1:]), now)
+                controller.submit(source, *messages.decoded(message[1:]), now)
             elif letter == messages.SITE:
                 controller.site_told(source, *messages.unpack_key(message))
             elif letter in messages.QUESTIONS and self._questions is not None:
@@ -331,7 +322,9 @@ class Negotiator:
         message = messages.pack_decision(decision)
         self._control_plane.send_all(ranks, message)
         if isinstance(decision, Define) and decision.request.kind == FORM_PROCESS_SET:
-            self._wake(ranks)  # some have submitted nothing, and may be computing
+            for rank in ranks:
+                if rank != self.rank:
+                    self._control_plane.alarm(rank)  # it may have submitted nothing, and be computing
         if self.rank in ranks:
             if self._control_plane.is_stuck:
                 # What is taken in is executed next, and waits for the other ranks there. All must have it by then.
@@ -349,11 +342,6 @@ class Negotiator:
         if not process_set or self._controller is None:
             return self._ranks
         return self._controller.members(process_set)
-
-    def _wake(self, ranks: Iterable[int]) -> None:
-        for rank in ranks:
-            if rank != self.rank:
-                self._control_plane.alarm(rank)
 
     # Decisions, on the followers --------------------------------------------------------------------------------------
 

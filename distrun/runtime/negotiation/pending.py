@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from distrun.errors import UsageError
 from distrun.runtime.negotiation.decisions import Key
 from distrun.runtime.negotiation.joining import stand_in
 from distrun.runtime.negotiation.messages import LARGEST_REQUEST, unpack_ids
-from distrun.runtime.negotiation.response_cache import ResponseCache
 from distrun.runtime.operations.call_site import call_site, waiting_site
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import (
@@ -39,12 +38,8 @@ class PendingOperations:
     stays in a queue, where `take_all` finds it.
     """
 
-    def __init__(self, fusion_threshold: int, stand_in: Callable[[Request], Handle] = stand_in) -> None:
-        """
-        Args:
-            fusion_threshold: the most bytes to fuse.
-            stand_in: makes the operation that a rank that has joined executes for a request of the other ranks.
-        """
+    def __init__(self, fusion_threshold: int) -> None:
+        """`fusion_threshold` is the most bytes to fuse."""
         self.outbox: deque[Handle] = deque()
         """Operations that the coordinator does not know yet, in order."""
         self.decided: deque[list[Handle]] = deque()
@@ -56,9 +51,13 @@ class PendingOperations:
         """Operations that wait for the coordinator's decision. Named ones are here as soon as they are entered."""
         self._unnamed: dict[int, deque[Key]] = {}  # by process set: unnamed operations that are pending, oldest first
         self._places: dict[int, int] = {}  # by process set: the number of unnamed operations so far
-        self._cache = ResponseCache()
+        # The response cache (see `Controller`). Ids are never redefined, so nothing is invalidated. Any thread may look
+        # up, and only the thread that has the turn adds.
+        self._requests: dict[int, Request] = {}  # by cache id
+        self._cache_ids: dict[Request, int] = {}
+        self._keys: dict[int, Key] = {}  # by cache id: the keys under which named requests are pending
+        self._latest: dict[Key, tuple[Request, int]] = {}  # the last request of each name, and its cache id
         self._threshold = fusion_threshold
-        self._stand_in = stand_in
         self._plans: dict[bytes, tuple[list[int], list[list[int]]]] = {}
 
     # By any thread ----------------------------------------------------------------------------------------------------
@@ -71,18 +70,20 @@ class PendingOperations:
         """
         request = handle.request
         if request.name is None:  # it is numbered when it leaves the outbox, which keeps the order across threads
-            handle.cache_id = self._cache.id_of(request)
+            handle.cache_id = self._cache_ids.get(request, -1)
             if handle.cache_id < 0:
                 _write_full_request(handle)
             self.outbox.append(handle)
             return
         handle.key = key = (request.process_set, request.name)
-        known = self._cache.latest.get(key)
+        known = self._latest.get(key)
         # Equal to the last request of this name, as in nearly every step: comparing is faster than hashing.
         if known is not None and known[0] == request:
             handle.cache_id = known[1]
         else:
-            handle.cache_id = self._cache.id_under(key, request)
+            handle.cache_id = self._cache_ids.get(request, -1)
+            if handle.cache_id >= 0:  # two requests may alternate under one name
+                self._latest[key] = request, handle.cache_id
         if handle.cache_id < 0:
             _write_full_request(handle)
         if request.kind == DISSOLVE_PROCESS_SET:  # submitted, but not waited for
@@ -127,12 +128,12 @@ class PendingOperations:
 
     def decide(self, message: bytes) -> None:
         """Queue the operations whose cache ids are in an "execute" message for execution, in its order."""
-        keys, handles = self._cache.keys, []
+        keys, handles = self._keys, []
         cache_ids, plan = self._plans.get(message) or self._new_plan(message)
         for cache_id in cache_ids:
             key = keys.get(cache_id)
             if key is None:
-                key = self._unnamed[self._cache.request(cache_id).process_set].popleft()
+                key = self._unnamed[self._requests[cache_id].process_set].popleft()
             handles.append(self.pending[key])
         if len(handles) == 1:
             self.decided.append(handles)
@@ -153,7 +154,11 @@ class PendingOperations:
         """
         key: Key | None = None if request.name is None else (request.process_set, request.name)
         if cache_id >= 0:
-            self._cache.add(request, cache_id, key)
+            self._requests[cache_id] = request
+            self._cache_ids[request] = cache_id
+            if key is not None:
+                self._keys[cache_id] = key
+                self._latest[key] = request, cache_id
         if taking_part:
             self._decide_with_some(request, key, taking_part)
             return
@@ -164,7 +169,7 @@ class PendingOperations:
     def decide_some(self, cache_ids: Sequence[int], taking_part: int) -> None:
         """Queue operations for execution one by one, with elements of `taking_part` ranks, since some have joined."""
         for cache_id in cache_ids:
-            self._decide_with_some(self._cache.request(cache_id), self._cache.keys.get(cache_id), taking_part)
+            self._decide_with_some(self._requests[cache_id], self._keys.get(cache_id), taking_part)
 
     def _decide_with_some(self, request: Request, key: Key | None, taking_part: int) -> None:
         unnamed = self._unnamed.get(request.process_set)
@@ -174,7 +179,7 @@ class PendingOperations:
         if handle is not None and request.kind == FORM_PROCESS_SET and handle.request != request:
             handle = key = None  # other ranks form a set of the same name as the pending one
         if handle is None:  # this rank has joined, or is not a member
-            handle = self._stand_in(request)
+            handle = stand_in(request)
         handle.taking_part = taking_part
         self.decided.append([handle])
         if key is not None:
@@ -190,11 +195,7 @@ class PendingOperations:
 
     def named(self, cache_id: int) -> Handle:
         """The pending operation of a named request."""
-        return self.pending[self._cache.keys[cache_id]]
-
-    def pending_under(self, key: Key) -> Handle | None:
-        """The pending operation with this key, or None."""
-        return self.pending.get(key)
+        return self.pending[self._keys[cache_id]]
 
     def finish(self, handle: Handle) -> None:
         """Move a pending operation that has its results or its error to `finished`."""
@@ -222,7 +223,7 @@ class PendingOperations:
 
     def cache_ids_of(self, key: Key) -> list[int]:
         """The cache ids of all requests that ever had this name."""
-        return self._cache.ids_under(key)
+        return [cache_id for cache_id, name in self._keys.items() if name == key]
 
     def _new_plan(self, message: bytes) -> tuple[list[int], list[list[int]]]:
         """Return the cache ids in an "execute" message, and the batches to fuse, as indices into these.
@@ -230,7 +231,7 @@ class PendingOperations:
         The plan is kept: training repeats itself, so most messages come again.
         """
         cache_ids = unpack_ids(message)
-        requests = [self._cache.request(cache_id) for cache_id in cache_ids]
+        requests = [self._requests[cache_id] for cache_id in cache_ids]
         plan = fuse(
             range(len(requests)),
             key=lambda place: fusion_key(requests[place]) if requests[place].nbytes < FUSED_BELOW else None,

@@ -166,8 +166,7 @@ class CoordinatorStallMonitor:
 
     def _who(self, stall: Stall) -> str:
         missing = ", ".join(self._describe(rank) for rank in stall.missing)
-        site = f" (at {stall.site})" if stall.site else ""
-        return f"submitted by {list_ranks(stall.present)}{site}, not by {missing}"
+        return f"submitted by {list_ranks(stall.present)}{_at(stall)}, not by {missing}"
 
     def _sentence(self, stall: Stall) -> str:
         return f"{stall.title} has waited for {stall.waited:.1f} s: {self._who(stall)}"

@@ -5,6 +5,5 @@ pass it belongs to, and sends a bucket when all of its gradients are complete. B
 compares the parameters with the other ranks' and plans the buckets: `dense_bucket` on the CPU, `device_bucket` on the
 GPU (where `arrivals` tracks streams), `odd_buckets` for sparse gradients and for compressors of the user's own,
 `low_rank_bucket` for PowerSGD. Their base class is in `bucket`, and a reducer keeps its buckets in a `bucket_set`.
-`residuals` averages what compression has taken from gradients, for a checkpoint. `adasum` combines whole steps of the
-optimizer instead of gradients.
+`residuals` averages what compression has taken from gradients, for a checkpoint.
 """

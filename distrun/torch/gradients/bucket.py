@@ -21,7 +21,7 @@ from distrun.runtime.collectives.call import Call
 from distrun.runtime.collectives.residuals import Residual
 from distrun.runtime.operations.feedback import Feedback
 from distrun.runtime.operations.handle import Handle
-from distrun.runtime.operations.reduction import Max, Min, Product, ReduceOp
+from distrun.runtime.operations.reduction import Min, Product, ReduceOp
 from distrun.runtime.operations.request import Request
 from distrun.runtime.operations.wire import WITH_FEEDBACK, is_small
 from distrun.runtime.world import world
@@ -119,15 +119,10 @@ class Bucket(ABC):
         self.is_sent = False
 
 
-FLAGS: dict[ReduceOp, tuple[float, float]] = {Max: (1, 0), Min: (-1, 0), Product: (0, 1)}
-"""The flags of a present and of a missing gradient, chosen so that a reduced flag has the second value only if no rank
-has the gradient. Ops that are not listed have (1, 0)."""
-
-
 def flags_of(op: ReduceOp) -> tuple[float, float]:
     """Return the flags of a present and of a missing gradient. After the reduction the second means that no rank has
     it."""
-    return FLAGS.get(op, (1.0, 0.0))
+    return {Min: (-1.0, 0.0), Product: (0.0, 1.0)}.get(op, (1.0, 0.0))
 
 
 def failed_elsewhere(name: str | None) -> CollectiveError:
@@ -242,7 +237,6 @@ class BufferBucket(Bucket):
             view.add_(self._loaded[index].to(view.device), alpha=self._scale)
 
     def keep(self) -> None:
-        """See `Bucket.keep`."""
         if self._feedback is not None:
             self._feedback.keep()
         for index in self._given:
@@ -255,7 +249,6 @@ class BufferBucket(Bucket):
         self._given = []
 
     def residuals(self) -> dict[int, Residual]:
-        """See `Bucket.residuals`."""
         residuals = dict(self._loaded)
         owed = None if self._feedback is None else self._feedback.owed(self._buffer.whole.numel())
         if owed is not None:
@@ -266,7 +259,6 @@ class BufferBucket(Bucket):
         return {index: Residual(lost) for index, lost in residuals.items()}
 
     def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
-        """See `Bucket.load_residuals`."""
         if self._feedback is not None:
             self._feedback = Feedback()
         self._loaded = {index: residual.lost for index, residual in residuals.items() if residual.lost is not None}

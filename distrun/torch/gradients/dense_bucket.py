@@ -48,7 +48,6 @@ class DenseBucket(BufferBucket):
         self._taken: set[int] = set()  # indices
 
     def take(self, place: int) -> None:
-        """See `Bucket.take`."""
         index = self._index[place]
         parameter = self.parameters[index]
         gradient = parameter.grad
@@ -61,7 +60,6 @@ class DenseBucket(BufferBucket):
 
     @torch.no_grad()
     def send(self, start: Start) -> None:
-        """See `Bucket.send`."""
         buffer = self._buffer
         buffer.flags.fill_(self._present)
         if len(self._taken) < len(self.parameters):
@@ -101,7 +99,6 @@ class DenseBucket(BufferBucket):
         self._start(start)
 
     def drop(self) -> None:
-        """See `Bucket.drop`."""
         self._taken.clear()
         try:
             self._wait()
@@ -109,7 +106,6 @@ class DenseBucket(BufferBucket):
             self._discard()
 
     def receive(self) -> None:
-        """See `Bucket.receive`."""
         self._taken.clear()
         self._wait()
         flags = self._buffer.flags.tolist()

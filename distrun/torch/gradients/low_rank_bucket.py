@@ -44,17 +44,14 @@ class LowRankBucket(CompressedBucket):
         self._given: list[weakref.ref[Tensor]] = []
 
     def keep(self) -> None:
-        """See `Bucket.keep`."""
         for approximation in self._approximations.values():
             approximation.keep()
         self._given = []
 
     def holds(self, gradient: Tensor) -> bool:
-        """See `Bucket.holds`."""
         return any(reference() is gradient for reference in self._given)
 
     def residuals(self) -> dict[int, Residual]:
-        """See `Bucket.residuals`."""
         residuals = {}
         for index, approximation in self._approximations.items():
             q, lost = approximation.state()
@@ -62,7 +59,6 @@ class LowRankBucket(CompressedBucket):
         return residuals
 
     def load_residuals(self, residuals: Mapping[int, Residual]) -> None:
-        """See `Bucket.load_residuals`."""
         for index, approximation in self._approximations.items():
             device, residual = self.parameters[index].device, residuals.get(index, Residual())
             lost, q = residual.lost, residual.q
@@ -71,12 +67,11 @@ class LowRankBucket(CompressedBucket):
             approximation.load(None if q is None else q.to(device), None if lost is None else lost.to(device))
 
     def _compressed(self) -> list[Tensor]:
-        """See `CompressedBucket._compressed`."""
         tensors = []
         for index, parameter in enumerate(self.parameters):
             gradient = self._gradient(parameter, index)
             approximation = self._approximations.get(index)
-            tensors.append(gradient if approximation is None else approximation.project(gradient.to(_WIDE)))
+            tensors.append(gradient if approximation is None else approximation.project(gradient.float()))
         return tensors
 
     @torch.no_grad()
@@ -93,7 +88,6 @@ class LowRankBucket(CompressedBucket):
             approximation.discard()
 
     def receive(self) -> None:
-        """See `Bucket.receive`."""
         found = self._reduced()
         if found is None:
             raise failed_elsewhere(self.call.name)
@@ -117,22 +111,13 @@ class LowRankBucket(CompressedBucket):
         found = flags.tolist()
         if found[0] != found[0]:
             return None
-        self._restore(reduced)
+        if self._approximations:  # the first operation gave products of these gradients
+            thin = [approximation.look(reduced[index]) for index, approximation in self._approximations.items()]
+            thin = operations.grouped(thin, self.call.named("second"), operations.allreduce, operations.run).wait()
+            ranks = self.call.process_set.size() if self.call.op is Sum else 1
+            for (index, approximation), q in zip(self._approximations.items(), thin, strict=True):
+                reduced[index] = approximation.result(q, ranks)
         return reduced, found
-
-    def _restore(self, tensors: list[Tensor]) -> None:
-        """Replace the reduced products of the first operation by gradients."""
-        if not self._approximations:
-            return
-        thin = [approximation.look(tensors[index]) for index, approximation in self._approximations.items()]
-        thin = operations.grouped(thin, self.call.named("second"), operations.allreduce, operations.run).wait()
-        ranks = self.call.process_set.size() if self.call.op is Sum else 1
-        for (index, approximation), q in zip(self._approximations.items(), thin, strict=True):
-            tensors[index] = approximation.result(q, ranks)
-
-
-_WIDE = torch.float32
-"""The dtype in which gradients are approximated."""
 
 
 def _random(place: int, parameter: Tensor) -> Callable[[int, int], Tensor]:

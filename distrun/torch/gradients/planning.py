@@ -3,7 +3,7 @@ plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -130,10 +130,19 @@ def make_buckets(name: str, parameters: TrackedParameters, settings: Settings, a
     """Make the buckets that the ranks have agreed on."""
     tensors = parameters.tensors
     sparse_dims = _sparse_dims(agreement)
-    buckets = [
-        _bucket(f"{name}.bucket.{number}", parameters, settings, places, sparse_dims)
-        for number, places in enumerate(plan(parameters, settings, agreement))
-    ]
+    buckets: list[Bucket] = []
+    for number, places in enumerate(plan(parameters, settings, agreement)):
+        call = settings.call(f"{name}.bucket.{number}")
+        members = [tensors[place] for place in places]
+        sparse = {index: sparse_dims[place] for index, place in enumerate(places) if place in sparse_dims}
+        if rank := rank_of(settings.wire):
+            buckets.append(LowRankBucket(call._replace(wire=""), places, members, rank, sparse))
+        elif not is_builtin(settings.compression):
+            buckets.append(CompressedBucket(call, places, members, settings.compression, sparse))
+        else:
+            kind = DenseBucket if cuda.kind(members[0]) == cuda.CPU else DeviceBucket
+            names = [parameters.names[place] for place in places]
+            buckets.append(kind(call, places, members, names, settings.sparse_as_dense, sparse))
     for place in () if settings.sparse_as_dense else agreement.order:
         if place in sparse_dims:
             call = settings.call(f"{name}.sparse.{parameters.names[place]}")._replace(wire="")
@@ -151,22 +160,3 @@ def _groups(parameters: TrackedParameters, groups: int | Sequence[Sequence[Tenso
         return equal_groups(len(parameters.tensors), groups) if groups else []
     places = parameters.places
     return [[places[id(tensor)] for tensor in group if id(tensor) in places] for group in groups]
-
-
-def _bucket(
-    name: str,
-    parameters: TrackedParameters,
-    settings: Settings,
-    places: Sequence[int],
-    sparse_dims: Mapping[int, int],
-) -> Bucket:
-    call = settings.call(name)
-    tensors = [parameters.tensors[place] for place in places]
-    sparse = {index: sparse_dims[place] for index, place in enumerate(places) if place in sparse_dims}
-    if rank := rank_of(settings.wire):
-        return LowRankBucket(call._replace(wire=""), places, tensors, rank, sparse)
-    if not is_builtin(settings.compression):
-        return CompressedBucket(call, places, tensors, settings.compression, sparse)
-    kind = DenseBucket if cuda.kind(tensors[0]) == cuda.CPU else DeviceBucket
-    names = [parameters.names[place] for place in places]
-    return kind(call, places, tensors, names, settings.sparse_as_dense, sparse)

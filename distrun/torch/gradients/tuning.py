@@ -83,7 +83,9 @@ class BucketTuner:
         elif policy.outcome is None:
             self._note_step(policy)
         if policy.outcome is not None:
-            self._end(policy)
+            assert self._journal is not None
+            self.retire()
+            self._journal.end(policy.outcome)
         self._began = time.perf_counter()
 
     def _begin(self) -> Policy:
@@ -130,15 +132,8 @@ class BucketTuner:
             self._policy.stop(why)
         self._wanted = self.default
 
-    def _end(self, policy: Policy) -> None:
-        self._is_over = True
-        turns.give_back(self)
-        assert self._journal is not None
-        assert policy.outcome is not None
-        self._journal.end(policy.outcome)
-
     def retire(self) -> None:
-        """End this tuner, whose agreement no longer holds, and let another one take its turn."""
+        """End this tuner, which is done or whose agreement no longer holds, and let another one take its turn."""
         self._is_over = True
         turns.give_back(self)
 

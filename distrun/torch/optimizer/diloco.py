@@ -28,7 +28,7 @@ from distrun.torch.copies import broadcast_
 from distrun.torch.elastic.optimizers import OptimizerStateHandler
 from distrun.torch.elastic.state import get_handler_registry
 from distrun.torch.operations import prepare, request_of
-from distrun.torch.optimizer.distributed import Distributed, extend, parameters_of
+from distrun.torch.optimizer.distributed import Distributed, mix_in, parameters_of
 from distrun.torch.optimizer.wrapping import DistributedOptimizer, check_optimizer
 
 __all__ = ["DiLoCo", "LocalSGD"]
@@ -105,7 +105,8 @@ def DiLoCo(  # noqa: N802 - the name of the algorithm
     # Before the first reduction: ranks with different `warmup` would reduce over different ranks, and wait for ever.
     if wrapped._reducer is not None:
         wrapped._reducer.before_agreement = outer.compare_settings
-    extend(wrapped, OuterDistributed, step, _outer=outer, _hosts=hosts, _unscales=unscales)
+    plain = type(wrapped).__bases__[1]
+    mix_in(wrapped, OuterDistributed, plain, step, _outer=outer, _hosts=hosts, _unscales=unscales)
     return wrapped
 
 

@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from distrun.errors import UsageError
+from distrun.runtime.collectives.compressors import Compressor
 from distrun.runtime.collectives.gradient_settings import check_passes
 from distrun.runtime.collectives.residuals import Residual
+from distrun.runtime.operations.reduction import Adasum
 from distrun.runtime.process_sets.process_set import ProcessSet
-from distrun.torch.gradients.adasum import StepCombiner
 from distrun.torch.gradients.reducer import GradientReducer
+from distrun.torch.reductions import grouped_allreduce
 
 _RESIDUALS = "losses"  # in a state_dict
 _SYNCHRONIZED_TWICE = (
@@ -32,10 +34,10 @@ class Distributed(torch.optim.Optimizer):
     """The class that `DistributedOptimizer` mixes into an optimizer's class. Its `GradientReducer` does the work."""
 
     _reducer: GradientReducer | None  # None in a world of one that stays so
-    _skips: bool
-    _complete: dict[int, dict[str, Tensor]]
+    _skips = False
+    _complete: dict[int, dict[str, Tensor]] | None = None
     """Within `complete_state`: the residuals of the parameters, by place."""
-    _is_synchronized: bool
+    _is_synchronized = False
     """Whether `synchronize` was called since the last step."""
     _fills: bool
     """Whether a parameter without a gradient gets one of zeros, as with Horovod, so that momentum and weight decay
@@ -85,11 +87,7 @@ class Distributed(torch.optim.Optimizer):
     def _synchronize(self, reducer: GradientReducer) -> None:
         if reducer.is_due:
             reducer.complete()
-        if self._fills:
-            self._fill()
-
-    def _fill(self) -> None:
-        for parameter in parameters_of(self):
+        for parameter in parameters_of(self) if self._fills else ():
             if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
 
@@ -127,7 +125,7 @@ class Distributed(torch.optim.Optimizer):
         try:
             yield
         finally:
-            self._complete = {}
+            self._complete = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the plain optimizer; see also `complete_state`."""
@@ -164,16 +162,31 @@ class Distributed(torch.optim.Optimizer):
 
 
 class AdasumDistributed(Distributed):
-    """The class for op=Adasum: gradients stay local, and the ranks combine their steps."""
+    """The class for op=Adasum: each rank takes a step by its own gradients, and the ranks combine their steps.
 
-    _combiner: StepCombiner
+    The steps are combined rather than the gradients, as in Horovod, so that adaptive optimizers scale each rank's
+    gradient by itself. See `distrun.runtime.backends.adasum` for the formula.
+    """
+
+    _operation: str
+    """How the ranks match the operations."""
+    _compression: Compressor
 
     def _step(self, plain_step: Callable[..., Any], closure: Callable[[], Any] | None, options: dict[str, Any]) -> Any:
         arguments = () if closure is None else (closure,)
         if self.process_set.included() is False or self.process_set.size() == 1:
             return plain_step(*arguments, **options)
         parameters = [parameter for parameter in parameters_of(self) if parameter.requires_grad]
-        return self._combiner.step(parameters, lambda: plain_step(*arguments, **options))
+        starts = [parameter.detach().clone() for parameter in parameters]
+        result = plain_step(*arguments, **options)
+        with torch.no_grad():
+            deltas = [parameter.detach() - start for parameter, start in zip(parameters, starts, strict=True)]
+            combined = grouped_allreduce(
+                deltas, name=self._operation, compression=self._compression, op=Adasum, process_set=self.process_set
+            )
+            for parameter, start, delta in zip(parameters, starts, combined, strict=True):
+                parameter.copy_(start.add_(delta))
+        return result
 
     def skip_synchronize(self) -> Any:
         """Refuse, since with op=Adasum nothing is reduced before `step()`.
@@ -221,41 +234,36 @@ def wrap(
         kind: a subclass to mix in instead.
         more: attributes for that subclass.
     """
-    plain = type(optimizer)
-    wrapped = types.new_class(plain.__name__, (kind or Distributed, plain))
-    wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
-    vars(optimizer).update(
-        _reducer=reducer,
-        _skips=False,
-        _is_synchronized=False,
-        _complete={},
-        _fills=fills,
-        process_set=process_set,
-        **more,
-    )
-    step = vars(optimizer).get("step")  # a scheduler made before has put its own `step` on the instance
-    optimizer.__class__ = wrapped
+    is_changed = reducer is not None or kind is not None
+    step = vars(optimizer).get("step") if is_changed else None  # a scheduler made before has put its own there
+    more |= {"_reducer": reducer, "_fills": fills, "process_set": process_set}
+    mix_in(optimizer, kind or Distributed, type(optimizer), step, **more)
     assert isinstance(optimizer, Distributed)
-    if step is not None and (reducer is not None or kind is not None):
-        optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
     return optimizer
 
 
-def extend(optimizer: Distributed, kind: type[Distributed], step: Callable[..., Any] | None, **more: Any) -> None:
-    """Replace `Distributed` in the class of a wrapped optimizer by `kind`, with more attributes.
+def mix_in(
+    optimizer: torch.optim.Optimizer,
+    kind: type[Distributed],
+    plain: type[torch.optim.Optimizer],
+    step: Callable[..., Any] | None,
+    **more: Any,
+) -> None:
+    """Make the class of an optimizer one that looks like `plain`, with `kind` mixed in.
 
     Args:
-        optimizer: an optimizer that `DistributedOptimizer` returned.
-        kind: a subclass of `Distributed`, which extends `_step`.
-        step: the `step` that the instance had before it was wrapped, such as a scheduler's. See `wrap`.
-        more: the attributes.
+        optimizer: a plain optimizer, or one that `DistributedOptimizer` returned.
+        kind: the class to mix in, instead of the one that is.
+        plain: the class of the plain optimizer.
+        step: the `step` that the instance had before it was wrapped, to be taken by `kind`. See `wrap`.
+        more: attributes for the instance.
     """
-    wrapped = type(optimizer)
-    optimizer.__class__ = types.new_class(wrapped.__name__, (kind, wrapped.__bases__[1]))
-    for name in ("__qualname__", "__module__", "__doc__"):
-        setattr(optimizer.__class__, name, getattr(wrapped, name))
+    wrapped = types.new_class(plain.__name__, (kind, plain))
+    wrapped.__qualname__, wrapped.__module__, wrapped.__doc__ = plain.__qualname__, plain.__module__, plain.__doc__
     vars(optimizer).update(more)
+    optimizer.__class__ = wrapped
     if step is not None:
+        assert isinstance(optimizer, Distributed)
         optimizer.step = _in_front(weakref.ref(optimizer), step)  # type: ignore[method-assign]
 
 

@@ -18,7 +18,6 @@ from distrun.runtime.operations.numbering import Numbering
 from distrun.runtime.operations.reduction import Adasum, Average, ReduceOp
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 from distrun.runtime.world import world
-from distrun.torch.gradients.adasum import StepCombiner, check_predivide
 from distrun.torch.gradients.parameters import numbered
 from distrun.torch.gradients.planning import Settings
 from distrun.torch.gradients.recording import record
@@ -116,9 +115,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         process_set.check_included()
     reducer = None
     if op is Adasum:
-        check_predivide(gradient_predivide_factor)
-        combiner = StepCombiner(f"optimizer.{number}.steps", compression, process_set)
-        return wrap(optimizer, None, process_set, False, AdasumDistributed, _combiner=combiner)
+        if gradient_predivide_factor != 1.0:
+            raise UsageError(
+                f"gradient_predivide_factor={gradient_predivide_factor} is for op=Average, and this is op=Adasum: "
+                "leave it out"
+            )
+        more = {"_operation": f"optimizer.{number}.steps", "_compression": compression}
+        return wrap(optimizer, None, process_set, False, AdasumDistributed, **more)
     if may_change or process_set.size() > 1:
         reducer = GradientReducer(f"optimizer.{number}", optimizer, names, settings, backward_passes_per_step)
     return wrap(optimizer, reducer, process_set, chosen.horovod)

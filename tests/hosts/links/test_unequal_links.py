@@ -12,7 +12,7 @@ for count in (1000, 300_000, 300_000):
     total = distrun.allreduce(numpy.full(count, distrun.rank()), op=distrun.Sum)
     assert (total == 3).all()
 rail = world.engine().backend._rail
-print(sorted(rail._facts.slow), sorted(set(rail._algorithms) & {"tree"}))
+print(sorted(rail._slow), sorted(set(rail._algorithms) & {"tree"}))
 """
 
 

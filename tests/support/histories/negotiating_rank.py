@@ -11,6 +11,7 @@ from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import Define
 from distrun.runtime.negotiation.eager.piggyback import Piggyback
+from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.messages import pack_decision
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -87,9 +88,6 @@ class FakeHierarchicalBackend:
     def wire_of(self, request: Request) -> str:
         return ""
 
-    def quantisation_of(self, request: Request) -> str:
-        return ""
-
     def combine(self, sources, how, result):
         result[:] = sum(sources)
 
@@ -124,6 +122,13 @@ class Rank:
     def hear(self, rank: int, *texts: bytes) -> None:
         self.control.inbox.extend((rank, text) for text in texts)
         self.negotiator.progress()
+
+    def ask(self, handle: Handle, why: str = "") -> Inquiry:
+        inquiry = Inquiry(handle, why)
+        self.negotiator.inquiries.new.append(inquiry)
+        assert self.negotiator.has_news()
+        self.negotiator.progress()
+        return inquiry
 
     def sent(self) -> list[tuple[int, bytes]]:
         """The messages since the last time."""

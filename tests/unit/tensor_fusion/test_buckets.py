@@ -26,15 +26,6 @@ def test_the_first_bucket_is_small_and_the_others_hold_up_to_the_threshold():
     assert plan_buckets(sizes, range(8), threshold=3 * MB, first=MB) == [[0], [1, 2, 3], [4, 5, 6], [7]]
 
 
-def test_a_large_parameter_has_a_bucket_to_itself():
-    assert plan_buckets(items(10, 100 * MB, 10), [2, 1, 0]) == [[2], [1], [0]]
-
-
-def test_dtypes_are_not_mixed():
-    mixed = [GradientInfo(10, "float32"), GradientInfo(10, "float16"), GradientInfo(10, "float32")]
-    assert plan_buckets(mixed, [0, 1, 2]) == [[1], [0, 2]]
-
-
 def test_groups_are_buckets_of_their_own_and_the_rest_is_planned_as_usual():
     assert plan_grouped_buckets(items(1, 1, 1, 1, 1), [[4, 0], [2]], [4, 3, 2, 1, 0]) == [[2], [3, 1], [4, 0]]
 

@@ -18,25 +18,18 @@ def places_of(call):
 
 
 @given(ITEMS, st.none() | st.integers(1, 10 * CONCATENATED_UP_TO))
-def test_every_gradient_is_in_one_call(items, threshold):
+def test_every_gradient_is_in_one_call_only_small_ones_of_one_kind_are_joined_and_buckets_keep_to_the_threshold(
+    items, threshold
+):
     calls = plan_calls(items, threshold)
     assert sorted(place for call in calls for place in places_of(call)) == list(range(len(items)))
-
-
-@given(ITEMS, st.none() | st.integers(1, 10 * CONCATENATED_UP_TO))
-def test_only_small_ones_of_one_kind_are_joined(items, threshold):
-    for call in plan_calls(items, threshold):
+    for call in calls:
         for group in call.joined:
             assert len(group) > 1
             assert len({items[place].kind for place in group}) == 1
             assert all(items[place].nbytes <= CONCATENATED_UP_TO for place in group)
-
-
-@given(ITEMS, st.integers(1, 10 * CONCATENATED_UP_TO))
-def test_a_bucket_keeps_to_the_threshold_unless_it_holds_one_gradient(items, threshold):
-    for call in plan_calls(items, threshold):
         sizes = [items[place].nbytes for place in places_of(call) if items[place] is not None and items[place].nbytes]
-        assert sum(sizes) <= threshold or len(sizes) == 1
+        assert threshold is None or sum(sizes) <= threshold or len(sizes) == 1
 
 
 def test_without_a_threshold_there_is_one_call():

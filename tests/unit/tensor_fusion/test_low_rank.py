@@ -10,7 +10,7 @@ def random(rows, columns):
     return np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
 
 
-def reduced(approximations, tensors, *, is_sum=False):
+def reduced(approximations, tensors, *, is_sum=False, are_used=True):
     """The results on all ranks of a step, which must be equal."""
     combine = np.sum if is_sum else np.mean
     p = combine([one.project(tensor) for one, tensor in zip(approximations, tensors, strict=True)], 0)
@@ -18,6 +18,8 @@ def reduced(approximations, tensors, *, is_sum=False):
     results = [one.result(q.copy(), len(tensors) if is_sum else 1) for one in approximations]
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+    for one in approximations if are_used else ():
+        one.keep()
     return results[0]
 
 
@@ -32,8 +34,6 @@ def test_an_average_of_low_rank_is_exact_from_the_first_step_on(is_sum):
     for _ in range(3):
         found = reduced(approximations, tensors, is_sum=is_sum)
         np.testing.assert_allclose(found.reshape(40, 5, 7), exact, atol=1e-4)
-        for one in approximations:
-            one.keep()
     for tensor, was in zip(tensors, before, strict=True):
         np.testing.assert_array_equal(tensor, was)
 
@@ -47,8 +47,6 @@ def test_in_the_long_run_nothing_is_lost(is_sum):
     total, errors = np.zeros((30, 20)), []
     for count in range(1, 81):
         total += reduced(approximations, tensors, is_sum=is_sum)
-        for one in approximations:
-            one.keep()
         errors.append(np.linalg.norm(total / count - exact) / np.linalg.norm(exact))
     assert errors[0] > 0.5
     assert errors[-1] < 0.1
@@ -59,10 +57,8 @@ def test_a_result_that_is_not_used_changes_nothing():
     tensors = [random(30, 20), random(20, 30).T.copy()]
     plain, other = ([LowRank((30, 20), 2, random) for _ in tensors] for _ in range(2))
     for _ in range(3):
-        reduced(other, [tensor * 5 - 1 for tensor in tensors])
+        reduced(other, [tensor * 5 - 1 for tensor in tensors], are_used=False)
         np.testing.assert_array_equal(reduced(other, tensors), reduced(plain, tensors))
-        for one in (*plain, *other):
-            one.keep()
 
 
 @pytest.mark.parametrize("odd", [np.inf, np.nan])
@@ -73,8 +69,6 @@ def test_after_what_is_not_finite_all_begin_anew(odd):
     spoilt = [tensors[0], tensors[1].copy()]
     spoilt[1][3, 4] = odd
     assert not np.isfinite(reduced(approximations, spoilt)).all()
-    for one in approximations:
-        one.keep()
     fresh = [LowRank((30, 20), 2, random) for _ in tensors]
     np.testing.assert_array_equal(reduced(approximations, tensors), reduced(fresh, tensors))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
-from typing import NamedTuple
 
 from distrun.contract.settings import AUTO, DIRECT, HALVING_DOUBLING, QUANTISED, RING, TREE
 from distrun.runtime.operations.wire import AS_THEY_ARE, Wire
@@ -26,7 +25,8 @@ ONE_STEP_LIMIT = 64 << 10
 ONE_STEP_LIMIT_OF_TWO = 1 << 20
 """The limit for two hosts, where sending everything costs no more bytes than sending halves twice."""
 SHARED_FROM = 64 << 10
-"""All rails of a host, each with its share, move such an array of at least this many bytes. Else rail 0 moves it."""
+"""All rails of a host, each with its share, move an array of at least this many bytes that is sent whole. Else rail 0
+moves it."""
 FEW_HOSTS = 8
 """The largest number of hosts for which direct exchange is best for all sizes."""
 SHORT = 64 << 10
@@ -39,24 +39,17 @@ NOISE = 0.005
 """Seconds by which it must also take longer. Smaller differences come from the scheduling of processes."""
 
 
-class LinkFacts(NamedTuple):
-    """The facts about the links between hosts, the same on all ranks of a rail."""
-
-    slow: frozenset[int] = frozenset()
-    """The hosts whose links with all others are slow."""
+EQUAL: frozenset[int] = frozenset()
+"""No host is slow: all links are about equally fast, or have not been measured."""
 
 
-EQUAL = LinkFacts()
-"""All links are about equally fast, or have not been measured."""
-
-
-def choose(nbytes: int, hosts: int, links: LinkFacts = EQUAL, wire: Wire = AS_THEY_ARE, wanted: str = AUTO) -> str:
+def choose(nbytes: int, hosts: int, slow: frozenset[int] = EQUAL, wire: Wire = AS_THEY_ARE, wanted: str = AUTO) -> str:
     """Return the name of the algorithm for an array: one of `settings.ALGORITHMS`, or `WHOLE`.
 
     Args:
         nbytes: the size of the array.
         hosts: the number of hosts, at least 2.
-        links: the facts about the links.
+        slow: the hosts whose links with all others are slow, the same on all ranks of a rail.
         wire: the encoding of elements on the wire.
         wanted: the algorithm that the user asks for, or `AUTO`.
     """
@@ -69,7 +62,7 @@ def choose(nbytes: int, hosts: int, links: LinkFacts = EQUAL, wire: Wire = AS_TH
         return DIRECT
     if wanted != AUTO:
         return wanted
-    if nbytes >= MEASURED_FROM and 0 < len(links.slow) <= hosts // 2:
+    if nbytes >= MEASURED_FROM and 0 < len(slow) <= hosts // 2:
         return TREE
     if hosts <= FEW_HOSTS:
         return DIRECT
@@ -79,28 +72,21 @@ def choose(nbytes: int, hosts: int, links: LinkFacts = EQUAL, wire: Wire = AS_TH
     return RING if not is_power_of_two and nbytes >= SHORT * hosts else HALVING_DOUBLING
 
 
-def is_worth_sharing(nbytes: int) -> bool:
-    """Return whether all rails, not rail 0 alone, move an array of `nbytes` bytes that is sent whole."""
-    return nbytes >= SHARED_FROM
-
-
-def choose_broadcast(nbytes: int, hosts: int, links: LinkFacts = EQUAL) -> str:
+def choose_broadcast(nbytes: int, hosts: int, slow: frozenset[int] = EQUAL) -> str:
     """Return the name of the algorithm that broadcasts an array: `DIRECT` (scatter and allgather) or `TREE`."""
-    has_slow = nbytes >= MEASURED_FROM and 0 < len(links.slow) <= hosts // 2
+    has_slow = nbytes >= MEASURED_FROM and 0 < len(slow) <= hosts // 2
     return TREE if hosts > FEW_HOSTS or has_slow else DIRECT
 
 
-def arranged(hosts: int, links: LinkFacts) -> list[int]:
+def arranged(hosts: int, slow: frozenset[int]) -> list[int]:
     """Return the hosts in the order that algorithms arrange them in.
 
     Hosts with slow links are last, so they are leaves of a tree, and beside each other in a ring.
     """
-    return sorted(range(hosts), key=lambda host: host in links.slow)
+    return sorted(range(hosts), key=lambda host: host in slow)
 
 
-def facts_of(seconds: Sequence[float]) -> LinkFacts:
-    """Return the facts that follow from `seconds`, the time that each host took to exchange the same array."""
+def slow_hosts(seconds: Sequence[float]) -> frozenset[int]:
+    """Return the hosts with slow links, given the time that each host took to exchange the same array."""
     usual = median(seconds)
-    return LinkFacts(
-        frozenset(host for host, taken in enumerate(seconds) if taken > SLOW * usual and taken - usual > NOISE)
-    )
+    return frozenset(host for host, taken in enumerate(seconds) if taken > SLOW * usual and taken - usual > NOISE)

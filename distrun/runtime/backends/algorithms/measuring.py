@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.runtime.backends.algorithms.base import Algorithm, RailShare
-from distrun.runtime.backends.algorithms.choice import LinkFacts, facts_of
+from distrun.runtime.backends.algorithms.choice import slow_hosts
 from distrun.runtime.backends.base import Flat
 from distrun.runtime.backends.wire_format import AsTheyAre
 from distrun.runtime.operations.reduction import Max, ReduceOp, reduction
@@ -36,8 +36,8 @@ def probed(hosts: HostLayout) -> list[int]:
     return list(dict.fromkeys((hosts.own + sign * step) % hosts.count for step in _steps(hosts) for sign in (1, -1)))
 
 
-def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) -> LinkFacts:
-    """Return which links are slow. All ranks of a rail call it together.
+def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) -> frozenset[int]:
+    """Return the hosts whose links are slow. All ranks of a rail call it together.
 
     Args:
         links: the links with the `probed` hosts.
@@ -56,7 +56,7 @@ def measure(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) ->
         min(best[(host + step) % hosts.count, number] for number, step in enumerate(steps))
         for host in range(hosts.count)
     ]
-    return facts_of([float(max(pair)) for pair in zip(sent, received, strict=True)])
+    return slow_hosts([float(max(pair)) for pair in zip(sent, received, strict=True)])
 
 
 def _times(links: Links, hosts: HostLayout, algorithm: Algorithm, what: str) -> NDArray[np.float64]:

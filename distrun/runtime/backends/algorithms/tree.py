@@ -28,6 +28,11 @@ class TreePosition(NamedTuple):
     height: int
     """The depth of the deepest host of the tree."""
 
+    @property
+    def partners(self) -> list[int]:
+        """The hosts that it is linked with."""
+        return [*self.children, *([] if self.parent is None else [self.parent])]
+
 
 @lru_cache(maxsize=1024)
 def place_in_tree(order: tuple[int, ...], host: int, root: int) -> TreePosition:
@@ -60,8 +65,7 @@ class Tree(Algorithm):
 
     @property
     def partners(self) -> Sequence[int]:
-        place = self._place_under(self._order[0])
-        return [*place.children, *([] if place.parent is None else [place.parent])]
+        return self._place_under(self._order[0]).partners
 
     def _place_under(self, root: int) -> TreePosition:
         return place_in_tree(tuple(self._order), self._hosts.own, root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import sys
+from dataclasses import asdict
 
 from distrun.runtime.engine.autotuning.chosen import Tuned, note
 from distrun.runtime.engine.autotuning.policy import Outcome, Row, words
@@ -43,16 +44,7 @@ class Journal:
 
     def end(self, outcome: Outcome) -> None:
         """Record the outcome, and print and log it if this rank does that."""
-        tuned = Tuned(
-            self._what,
-            dict(outcome.setting),
-            dict(outcome.default),
-            outcome.seconds,
-            outcome.default_seconds,
-            outcome.steps,
-            self._world,
-            outcome.why,
-        )
+        tuned = Tuned(self._what, world=self._world, **asdict(outcome))
         note(tuned)
         if self._tells:
             if recording.ring is not None:

@@ -54,23 +54,19 @@ class Piggyback:
         """Whether an operation's arrays may travel with its message. This is the same each time it is submitted."""
         known = self._eligible.get(handle.cache_id)
         if known is None:
-            known = self._is_eligible(handle)
-            if handle.cache_id >= 0:
-                self._eligible[handle.cache_id] = known
+            request = handle.request
+            if handle.cache_id < 0:
+                return False
+            self._eligible[handle.cache_id] = known = (
+                request.kind == "allreduce"
+                and request.device == CPU
+                and request.name is not None
+                and not request.process_set
+                and request.op is not Adasum
+                and request.nbytes <= self._largest
+                and not self._backend.wire_of(request)
+            )
         return known
-
-    def _is_eligible(self, handle: Handle) -> bool:
-        request = handle.request
-        return (
-            request.kind == "allreduce"
-            and request.device == CPU
-            and request.name is not None
-            and not request.process_set
-            and request.op is not Adasum
-            and handle.cache_id >= 0
-            and request.nbytes <= self._largest
-            and not self._backend.wire_of(request)
-        )
 
     def pack(self, letter: bytes, cache_id: int, arrays: Sequence[Flat]) -> bytes:
         """Return a message with a payload."""
@@ -145,18 +141,13 @@ class Piggyback:
         result = outputs[0] if is_whole else np.empty_like(mine)
         self._backend.combine(sources, how, result)
         if not is_whole:
-            self.deliver(own, result)
+            unpack(result, outputs)
         return result
 
-    @staticmethod
-    def deliver(handle: Handle, result: Flat) -> None:
-        """Write a result into an operation's outputs."""
-        unpack(result, handle.outputs)
 
-    @staticmethod
-    def result_in(message: bytes, handle: Handle) -> Flat:
-        """Return the result from a message that brings it with the decision."""
-        return np.frombuffer(message, handle.outputs[0].dtype, offset=_HEADER)
+def deliver(message: bytes, handle: Handle) -> None:
+    """Write the result in a message, which brings it with the decision, into an operation's outputs."""
+    unpack(np.frombuffer(message, handle.outputs[0].dtype, offset=_HEADER), handle.outputs)
 
 
 def cache_id_of(message: bytes) -> int:

@@ -13,9 +13,6 @@ from distrun.runtime.negotiation.decisions import LONGEST_LIST, Decision, Execut
 from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, sides_of
 from distrun.runtime.negotiation.matching.matching import Slot
 
-SiteOf = Callable[[Slot, int], str]
-"""Returns the call site of a rank for a slot's operation, as far as it is known."""
-
 
 @dataclass
 class _Inquiry:
@@ -68,8 +65,11 @@ class DecisionQueue:
                     decision.slot.sites[rank] = site
                 return
 
-    def take(self, site_of: SiteOf) -> list[Decision]:
-        """Return the decisions since the last call, except those behind a disagreement that waits for answers."""
+    def take(self, site_of: Callable[[Slot, int], str]) -> list[Decision]:
+        """Return the decisions since the last call, except those behind a disagreement that waits for answers.
+
+        `site_of` returns the call site of a rank for a slot's operation, as far as it is known.
+        """
         self._flush()
         if not self._inquiries:
             told, self._decisions = self._decisions, []

@@ -117,7 +117,7 @@ class Matching:
         """Return the ranks that have joined without having submitted an operation."""
         return sorted(rank for rank in self.joined if rank not in slot.present)
 
-    def give_up(self, slot: Slot, text: str, is_stall: bool = True) -> None:
+    def give_up(self, slot: Slot, text: str, is_stall: bool) -> None:
         """Remove a slot, and remember the reason for the ranks that have not submitted it."""
         missing = self.missing(slot)
         if missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from distrun.runtime.negotiation.controller import Controller
@@ -40,23 +40,20 @@ class LedControlPlane(ControlPlane):
     """The control plane of a rank that reaches rank 0 only through its host's leader."""
 
     def alarm(self, rank: int) -> None:
-        self.send(0, envelopes.pack_wake(rank))
+        self.send(0, envelopes.pack(envelopes.WAKE, rank))
         self._local_group.service_bells[0].force()
 
 
 class _TreeControlPlane(ControlPlane):
     """The control plane of a rank that has other leaders above or below it."""
 
-    def __init__(
-        self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
-    ) -> None:
+    def __init__(self, local_group: LocalGroup, tree: ControlTree) -> None:
         super().__init__(local_group, is_led=True)
         assert self._network is not None
         self._tree = tree
         self._leaders: Network = self._network
         self._leaders.has_leaders = True
         self._children = tree.children
-        self._clock = clock
 
     def _pass_to(self, leader: int, envelope: bytes, is_urgent: bool = False) -> None:
         """Send an envelope to the leader above or below, and wake it if nothing else might."""
@@ -72,7 +69,7 @@ class _TreeControlPlane(ControlPlane):
         """
         for child in self._children:
             self._leaders.send(child, envelope)
-        message = envelopes.message_for_all(envelope)
+        message = envelope[envelopes.HEADER :]
         self.send_to_peers(message)
         return message
 
@@ -89,7 +86,7 @@ class _TreeControlPlane(ControlPlane):
         if rank in self._places:
             super().alarm(rank)
         else:
-            self._pass_to(self._tree.hop(rank), envelopes.pack_wake(rank), is_urgent=True)
+            self._pass_to(self._tree.hop(rank), envelopes.pack(envelopes.WAKE, rank), is_urgent=True)
 
     def trouble_with(self, rank: int) -> str:
         return super().trouble_with(self._peer_towards(rank))
@@ -101,10 +98,8 @@ class _TreeControlPlane(ControlPlane):
 class RootControlPlane(_TreeControlPlane):
     """The control plane of rank 0. What a leader's whole subtree has submitted has the source `size` + the leader."""
 
-    def __init__(
-        self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
-    ) -> None:
-        super().__init__(local_group, tree, clock)
+    def __init__(self, local_group: LocalGroup, tree: ControlTree) -> None:
+        super().__init__(local_group, tree)
         # A partial of a function, not a bound method: that would be a reference cycle, and keep this host's shared
         # memory after the end of the world.
         self.survey = self._survey = Survey(tree.children, partial(_ask, self._leaders, tree.children))
@@ -120,17 +115,17 @@ class RootControlPlane(_TreeControlPlane):
             elif letter == envelopes.SUBTREE:
                 yield self._tree.size + number, message
             elif letter == envelopes.FLUSHED:
-                self._survey.answered(source, number, self._clock())
+                self._survey.answered(source, number, waking_clock.now())
 
     def send(self, rank: int, message: bytes) -> None:
         if rank in self._places:
             super().send(rank, message)
         else:
-            self._pass_to(self._tree.hop(rank), envelopes.pack_one(rank, message), is_urgent=True)
+            self._pass_to(self._tree.hop(rank), envelopes.pack(envelopes.ONE, rank, message), is_urgent=True)
 
     def send_all(self, ranks: Sequence[int], message: bytes) -> None:
         if len(ranks) == self._tree.size:
-            self._pass_to_all(envelopes.pack_all(message))
+            self._pass_to_all(envelopes.pack(envelopes.ALL, 0, message))
             return
         by_child: dict[int, list[int]] = {}
         for rank in ranks:
@@ -145,17 +140,15 @@ class RootControlPlane(_TreeControlPlane):
 def _ask(network: Network, children: Sequence[int], number: int) -> None:
     """Begin a survey, by asking all children."""
     for child in children:
-        network.send(child, envelopes.pack_survey(envelopes.FLUSH, number))
+        network.send(child, envelopes.pack(envelopes.FLUSH, number))
         network.alarm(child)
 
 
 class LeaderControlPlane(_TreeControlPlane):
     """The control plane of a leader other than rank 0. Whenever it looks for messages, it forwards its subtree's."""
 
-    def __init__(
-        self, local_group: LocalGroup, tree: ControlTree, clock: Callable[[], float] = waking_clock.now
-    ) -> None:
-        super().__init__(local_group, tree, clock)
+    def __init__(self, local_group: LocalGroup, tree: ControlTree) -> None:
+        super().__init__(local_group, tree)
         assert tree.parent is not None
         self._parent = tree.parent
         self._relay = Relay(tree)
@@ -192,14 +185,14 @@ class LeaderControlPlane(_TreeControlPlane):
 
     def send(self, rank: int, message: bytes) -> None:
         """Send a message to rank 0."""
-        self._pass_up(self._relay.message(self._tree.rank, message, self._clock()))
+        self._pass_up(self._relay.message(self._tree.rank, message, waking_clock.now()))
 
     def _pass_up(self, up: Iterable[bytes]) -> None:
         for envelope in up:
             self._pass_to(self._parent, envelope)
 
     def _take_from_host(self) -> None:
-        now = self._clock()
+        now = waking_clock.now()
         for rank, box in self._inboxes.items():
             while (message := box.get()) is not None:
                 if message[:1] == envelopes.WAKE:
@@ -215,7 +208,7 @@ class LeaderControlPlane(_TreeControlPlane):
             self._answer(self._relay.surveyed(child, number))
         else:
             source = number + (self._tree.size if letter == envelopes.SUBTREE else 0)
-            self._pass_up(self._relay.message(source, message, self._clock()))
+            self._pass_up(self._relay.message(source, message, waking_clock.now()))
 
     def _take_from_above(self, envelope: bytes) -> None:
         if envelope[:1] == envelopes.ALL:
@@ -233,16 +226,12 @@ class LeaderControlPlane(_TreeControlPlane):
             self._take_from_host()
             self._answer(self._relay.survey(number))
         else:
-            self._pass_down(envelope)
-
-    def _pass_down(self, envelope: bytes) -> None:
-        """Forward an envelope for one or several ranks."""
-        message, local, children = self._relay.down(envelope)
-        for child, packed in children:
-            self._pass_to(child, packed, is_urgent=True)
-        self._hand_out(local, message)
-        if self._tree.rank in local:
-            self._keep_for_us(message)
+            message, local, children = self._relay.down(envelope)
+            for child, packed in children:
+                self._pass_to(child, packed, is_urgent=True)
+            self._hand_out(local, message)
+            if self._tree.rank in local:
+                self._keep_for_us(message)
 
     def _keep_for_us(self, message: bytes) -> None:
         (self._held if self.is_stuck else self._for_us).append(message)

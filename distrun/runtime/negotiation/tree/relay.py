@@ -7,30 +7,16 @@ Pure policy: envelopes and messages go in and come out. What concerns all ranks 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
 
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import LONGEST_LIST
 from distrun.runtime.negotiation.tree import envelopes
 from distrun.runtime.negotiation.tree.aggregator import Aggregator, Token
-from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
+from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN
 from distrun.runtime.transport.control.control_tree import ControlTree
 
-_decoded = lru_cache(maxsize=64)(Request.decode)
-"""Most ranks send identical requests, which are then decoded once."""
 _KNOWN_STRETCHES = 1000
-
-
-class Down(NamedTuple):
-    """The recipients of a message from above."""
-
-    message: bytes
-    local: list[int]
-    """Ranks of this host, which may include this one."""
-    children: list[tuple[int, bytes]]
-    """The leaders below that get it, and the envelope for each."""
 
 
 class Relay:
@@ -45,7 +31,7 @@ class Relay:
         self._of_sets: set[int] = set()  # the cache ids of requests to process sets other than the world
         # The tokens in messages of cache ids of the world, by message: training repeats itself, so most come again.
         self._stretches: dict[bytes, list[Token]] = {}
-        self._for_all_below = envelopes.pack_subtree(tree.rank, b"")
+        self._for_all_below = envelopes.pack(envelopes.SUBTREE, tree.rank)
         self._survey = 0
         self._awaited: set[int] = set()  # the children that have not answered the survey
 
@@ -73,21 +59,21 @@ class Relay:
             yield from self._cache_ids(source, message, now)
             return
         if letter == messages.FULL_REQUEST:
-            request, _ = _decoded(message[1:])
+            request, _ = messages.decoded(message[1:])
             if not request.process_set and request.kind not in (FORM_PROCESS_SET, DISSOLVE_PROCESS_SET):
                 if request.kind != JOIN:
                     yield from self._upward(self._aggregator.submit(source, [message[1:]], now))
                     return
                 yield from self.flush()
                 self._aggregator.joined()
-        yield envelopes.pack_one(source, message)
+        yield envelopes.pack(envelopes.ONE, source, message)
 
     def _cache_ids(self, source: int, message: bytes, now: float) -> Iterator[bytes]:
         cache_ids = messages.unpack_ids(message)
         of_sets = [cache_id for cache_id in cache_ids if cache_id in self._of_sets]
         tokens: list[Token] = [cache_id for cache_id in cache_ids if cache_id not in self._of_sets]
         if of_sets:
-            yield envelopes.pack_one(source, messages.pack_ids(messages.CACHE_IDS, of_sets))
+            yield envelopes.pack(envelopes.ONE, source, messages.pack_ids(messages.CACHE_IDS, of_sets))
         else:
             if len(self._stretches) >= _KNOWN_STRETCHES:
                 self._stretches.clear()
@@ -103,16 +89,17 @@ class Relay:
         for source, tokens in upward:
             for message in _messages_of(tokens):
                 if source is None:
-                    yield envelopes.pack_subtree(self._tree.rank, message)
+                    yield envelopes.pack(envelopes.SUBTREE, self._tree.rank, message)
                 elif source < self._size:
-                    yield envelopes.pack_one(source, message)
+                    yield envelopes.pack(envelopes.ONE, source, message)
                 else:
-                    yield envelopes.pack_subtree(source - self._size, message)
+                    yield envelopes.pack(envelopes.SUBTREE, source - self._size, message)
 
     # Down -----------------------------------------------------------------------------------------------------------
 
-    def down(self, envelope: bytes) -> Down:
-        """Return the recipients of a message for one or several ranks."""
+    def down(self, envelope: bytes) -> tuple[bytes, list[int], list[tuple[int, bytes]]]:
+        """Return a message for one or several ranks, and its recipients: the ranks of this host, which may include this
+        one, and the leaders below, with the envelope for each."""
         letter, number, ranks, message = envelopes.unpack(envelope)
         tree = self._tree
         if letter == envelopes.ONE:
@@ -124,7 +111,7 @@ class Relay:
         for child, those in groupby(further, key=lambda pair: pair[0]):
             some = [rank for _, rank in those]
             children += [(child, packed) for packed in envelopes.pack_some(some, message)]
-        return Down(message, local, children)
+        return message, local, children
 
     def note(self, message: bytes) -> None:
         """Update the relay's state by a decision on its way down, before anything else goes up."""
@@ -156,7 +143,7 @@ class Relay:
     def _answer(self) -> Iterator[bytes]:
         yield from self.flush()
         if not self._awaited:
-            yield envelopes.pack_survey(envelopes.FLUSHED, self._survey)
+            yield envelopes.pack(envelopes.FLUSHED, self._survey)
 
 
 def _messages_of(tokens: Iterable[Token]) -> Iterator[bytes]:

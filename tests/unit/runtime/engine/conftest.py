@@ -16,10 +16,10 @@ from in_process.calls import DEADLINE, started
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.backends.groups import Groups
+from distrun.runtime.engine.autotuning import chosen, turns
 from distrun.runtime.engine.engine import ProgressEngine
-from distrun.runtime.engine.membership import Membership
 from distrun.runtime.gpu.monitor import GpuMonitor
-from distrun.runtime.negotiation.decisions import Define, Execute
+from distrun.runtime.negotiation.decisions import Define
 from distrun.runtime.negotiation.messages import pack_decision
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
@@ -180,7 +180,7 @@ class Rank:
         self.engine = ProgressEngine(
             self.group,
             groups,
-            Membership(groups, None),
+            None,
             self.operations,
             negotiator,
             monitor,
@@ -212,20 +212,10 @@ class Rank:
         array = np.ones(count, np.float32)
         return Handle(self.engine, Request("allreduce", name, "float32", ((count,),)), [array], [array])
 
-    def decide(self, *handles: Handle) -> None:
+    def decide(self, *handles: Handle, cache_id: int = -1) -> None:
         """The coordinator's decisions come: to execute these, which it has not seen before."""
         for handle in handles:
-            self.control.inbox.append((0, pack_decision(Define(-1, handle.request))))
-
-    def teach(self, handle: Handle, cache_id: int) -> None:
-        """Have an operation executed, so that its request has a cache id."""
-        self.engine.run(handle)
-        self.control.inbox.append((0, pack_decision(Define(cache_id, handle.request))))
-        handle.wait()
-
-    def execute(self, *cache_ids: int) -> None:
-        """The coordinator's decision comes: to execute the requests with these cache ids."""
-        self.control.inbox.append((0, pack_decision(Execute(list(cache_ids)))))
+            self.control.inbox.append((0, pack_decision(Define(cache_id, handle.request))))
 
     def failure_of(self, handle: Handle) -> str:
         assert handle.done, "it is neither executed nor failed"
@@ -246,6 +236,14 @@ def make_rank() -> Iterator[Callable[[], Rank]]:
 @pytest.fixture
 def rank(make_rank: Callable[[], Rank]) -> Rank:
     return make_rank()
+
+
+@pytest.fixture
+def nothing_tuned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(chosen, "_tuned", [])
+    turns.begin_world()
+    yield
+    turns.begin_world()
 
 
 @pytest.fixture

@@ -16,6 +16,20 @@ from distrun.runtime.transport.shared_memory.segment import FAILED, LEFT
 SHUT_DOWN = "distrun.shutdown() was called"
 
 
+def held_turn(rank, in_thread, wait, first, *then):
+    """Another thread waits, and is in the first event of its turn when this returns. `then` are the further ones."""
+    has_turn = threading.Event()
+
+    def begin() -> None:
+        has_turn.set()
+        first()
+
+    rank.group.history += [begin, *then]
+    waiting = in_thread(wait)
+    assert has_turn.wait(DEADLINE)
+    return waiting
+
+
 # Whose turn it is -----------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +116,9 @@ def test_the_progress_thread_serves_what_nobody_waits_for_and_sleeps(rank):
 
 def test_a_burst_comes_together_while_the_progress_thread_lingers(rank):
     """Hundreds of operations, submitted in a row by a thread that waits for none, make one message."""
-    rank.teach(rank.handle(None), 0)
+    known = rank.engine.run(rank.handle(None))
+    rank.decide(known, cache_id=0)
+    known.wait()
     del rank.control.sent[:]
     rank.engine._progress_thread.wakes_on_submit = True
     handles = []
@@ -113,7 +129,7 @@ def test_a_burst_comes_together_while_the_progress_thread_lingers(rank):
     submit_some()
     done = threading.Event()
     rank.pauses += [submit_some] * 4
-    rank.group.history += [lambda: rank.execute(*[0] * 500)]
+    rank.group.history += [lambda: rank.control.inbox.append((0, messages.pack_ids(messages.EXECUTE, [0] * 500)))]
     rank.group.thread_history += [done.set]
     rank.start()
     assert done.wait(DEADLINE)
@@ -220,11 +236,12 @@ def test_a_signal_handler_between_taking_and_having_the_turn_may_use_it(rank, mo
     assert (rank.backend.executed, rank.turn) == (["allreduce 'b'", "allreduce 'a'"], "idle")
 
 
+def interrupt() -> None:
+    raise KeyboardInterrupt("Ctrl-C")
+
+
 def test_an_interrupt_is_raised_and_fails_what_is_under_way(rank):
     handle, other = rank.engine.run(rank.handle("a")), rank.engine.submit(rank.handle("b"))
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt("Ctrl-C")
 
     rank.group.history += [interrupt]
     with pytest.raises(KeyboardInterrupt):
@@ -239,9 +256,6 @@ def test_an_interrupt_is_raised_and_fails_what_is_under_way(rank):
 def test_an_interrupt_in_the_middle_of_a_batch_fails_it_and_the_batches_behind_it(rank):
     handles = [rank.engine.submit(rank.handle(name)) for name in ("a", "b", "c")]
     rank.decide(*handles)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     rank.backend.during += [lambda: None, interrupt]
     with pytest.raises(KeyboardInterrupt):
@@ -267,16 +281,13 @@ def test_a_child_forked_by_a_signal_handler_ends_the_turn_of_the_thread_that_was
 def test_a_child_forked_while_another_thread_has_the_turn_does_not_wait_for_it(rank, in_thread):
     """The other thread does not exist in the child, but what it held does."""
     handle = rank.engine.run(rank.handle("a"))
-    has_turn, may_end = threading.Event(), threading.Event()
+    may_end = threading.Event()
 
     def in_the_parent() -> None:
-        has_turn.set()
         assert may_end.wait(DEADLINE)
         rank.decide(handle)
 
-    rank.group.history += [in_the_parent]
-    parents = in_thread(handle.wait)
-    assert has_turn.wait(DEADLINE)
+    parents = held_turn(rank, in_thread, handle.wait, in_the_parent)
     state, parent = rank.engine._state, dict(vars(rank.engine._state))
     rank.engine.disown()
     assert rank.turn == "idle"
@@ -296,19 +307,12 @@ def test_a_child_forked_while_another_thread_has_the_turn_does_not_wait_for_it(r
 def test_a_shutdown_ends_the_turn_of_a_thread_that_waits_and_then_closes_everything(rank, in_thread):
     rank.start()
     handle = rank.engine.run(rank.handle("a"))
-    has_turn = threading.Event()
 
     def wait() -> None:
         with pytest.raises(JobAbortedError, match=r"distrun\.shutdown\(\) was called"):
             handle.wait()
 
-    def sleep() -> None:
-        has_turn.set()
-        rank.group.sleep_on_bell()
-
-    rank.group.history += [sleep]
-    in_thread(wait)
-    assert has_turn.wait(DEADLINE)
+    held_turn(rank, in_thread, wait, rank.group.sleep_on_bell)
     assert rank.engine.shutdown("it is done") is None
     assert rank.group.announced[0] == (LEFT, "it is done")
     assert rank.backend.is_closed
@@ -435,16 +439,13 @@ def test_a_turn_that_ends_between_a_look_at_it_and_the_sleep_is_not_slept_throug
     state = rank.engine._state
     monkeypatch.setattr("distrun.runtime.engine.state.RECHECK", DEADLINE)
     first, second = rank.engine.run(rank.handle("a")), rank.engine.run(rank.handle("b"))
-    has_turn, may_end = threading.Event(), threading.Event()
+    may_end = threading.Event()
 
     def hold() -> None:
-        has_turn.set()
         assert may_end.wait(DEADLINE)
         rank.decide(first)
 
-    rank.group.history += [hold]
-    holder = in_thread(first.wait)
-    assert has_turn.wait(DEADLINE)
+    holder = held_turn(rank, in_thread, first.wait, hold)
     wait_for = state.wait_for
 
     def late(handle) -> bool:  # we have just seen that the turn is another thread's
@@ -463,24 +464,18 @@ def test_a_thread_that_sleeps_is_woken_when_its_operation_is_done_by_another_one
     monkeypatch.setattr("distrun.runtime.engine.state.RECHECK", DEADLINE)
     first, second = rank.engine.run(rank.handle("a")), rank.engine.run(rank.handle("b"))
     state = rank.engine._state
-    has_turn, is_done = threading.Event(), threading.Event()
+    is_done = threading.Event()
 
     def until_the_other_sleeps() -> None:
-        has_turn.set()
         with state._changed:  # free only when the other sleeps
             while not state.waiters:
                 state._changed.wait(0.001)
-
-    def decide_second() -> None:
-        rank.decide(second)
 
     def check_second() -> None:
         assert is_done.wait(DEADLINE)
         rank.decide(first)
 
-    rank.group.history += [until_the_other_sleeps, decide_second, check_second]
-    in_thread(first.wait)
-    assert has_turn.wait(DEADLINE)
+    held_turn(rank, in_thread, first.wait, until_the_other_sleeps, lambda: rank.decide(second), check_second)
     second.wait()
     assert rank.turn == "caller"
     is_done.set()
@@ -558,9 +553,6 @@ def test_a_thread_that_waits_hears_that_the_progress_thread_has_died(rank, in_th
     with pytest.raises(JobAbortedError, match="the progress thread of rank 1 failed: OSError: no more descriptors"):
         handle.wait()
     assert rank.group.bell.rings == 1
-
-
-# The coordinator ------------------------------------------------------------------------------------------------------
 
 
 # A generation that is over -------------------------------------------------------------------------------------------

@@ -6,13 +6,15 @@ from random import Random
 
 import pytest
 
-from distrun.runtime.engine.autotuning import chosen, turns
+from distrun.runtime.engine.autotuning import turns
 from distrun.runtime.engine.autotuning.chosen import autotuned
 from distrun.runtime.engine.autotuning.journal import Journal
 from distrun.runtime.engine.autotuning.policy import LIMIT
 from distrun.runtime.engine.fusion_tuning import FusionTuner
 from distrun.runtime.negotiation.decisions import Define, Execute, Retune
 from distrun.runtime.operations.request import Request
+
+pytestmark = pytest.mark.usefixtures("nothing_tuned")
 
 DEFAULT = 64 << 20
 COUNT = 200
@@ -48,14 +50,6 @@ class Job:
     def run(self, most: int = 200) -> None:
         while not self.tuner.is_over and self.steps < most:
             self.step()
-
-
-@pytest.fixture(autouse=True)
-def nothing_tuned(monkeypatch):
-    monkeypatch.setattr(chosen, "_tuned", [])
-    turns.begin_world()
-    yield
-    turns.begin_world()
 
 
 def test_what_makes_steps_faster_is_found_and_told():

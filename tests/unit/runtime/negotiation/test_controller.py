@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from distrun.host.ranks import list_ranks
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail
 from distrun.runtime.negotiation.joining import stand_in
@@ -69,10 +68,9 @@ def test_an_operation_is_ready_when_the_last_rank_has_submitted_it():
 
 def test_operations_run_in_the_order_in_which_they_became_ready_whatever_order_each_rank_used():
     made = controller()
-    for known in (A, B, C):
-        made.submit(0, known, "", 0.0)
-    for known in (C, A, B):
-        made.submit(1, known, "", 0.0)
+    for rank, order in enumerate([(A, B, C), (C, A, B)]):
+        for known in order:
+            made.submit(rank, known, "", 0.0)
     assert made.decisions() == [Define(0, C), Define(1, A), Define(2, B)]
 
 
@@ -525,12 +523,6 @@ def test_process_sets_come_and_go_and_each_keeps_its_own_order_of_streams():
     made.remove_process_set(1)
     submit_ids(made, [0], 0, 1, 2)
     assert made.decisions() == [Execute([0])]
-
-
-def test_lists_of_ranks_are_written_shortly():
-    assert list_ranks([3]) == "rank 3"
-    assert list_ranks([0, 1, 2, 5]) == "ranks 0-2, 5"
-    assert list_ranks([0, 2, 3]) == "ranks 0, 2-3"
 
 
 # Sets that their own ranks form ---------------------------------------------------------------------------------------

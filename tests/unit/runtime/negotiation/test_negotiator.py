@@ -9,7 +9,6 @@ from histories.negotiating_rank import Rank
 from distrun.errors import JobAbortedError, MismatchError, StallError
 from distrun.runtime.negotiation import messages
 from distrun.runtime.negotiation.decisions import LONGEST_LIST, Define, Execute, Fail
-from distrun.runtime.negotiation.inquiries import Inquiry
 from distrun.runtime.negotiation.messages import pack_decision, pack_ids, pack_reminder
 from distrun.runtime.negotiation.negotiator import PUSH_INTERVAL, RETRY
 from distrun.runtime.operations.handle import Handle
@@ -285,20 +284,22 @@ def test_a_failed_operation_takes_its_payloads_along():
 # Process sets ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("process_set", "alarmed"), [(0, []), (7, []), (8, [0])])
-def test_a_coordinator_that_does_not_take_part_is_woken(process_set, alarmed):
+@pytest.mark.parametrize(
+    ("submitted", "alarmed"),
+    [
+        *(
+            (Request("barrier", "b", "uint8", (), process_set=number), alarmed)
+            for number, alarmed in ((0, []), (7, []), (8, [0]))
+        ),
+        (Request(FORM_PROCESS_SET, "s", "int64", ((0, 1),)), []),
+        (Request(FORM_PROCESS_SET, "s", "int64", ((1, 2),)), [0]),
+    ],
+)
+def test_a_coordinator_that_does_not_take_part_in_a_set_or_its_forming_is_woken(submitted, alarmed):
     rank = Rank(1, 3)
-    handle = Handle(None, Request("barrier", "b", "uint8", (), process_set=process_set), [], [])
+    handle = Handle(None, submitted, [], [])
     rank.operations.enter(handle)
     assert rank.posted() == [(0, messages.FULL_REQUEST + handle.full_request)]
-    assert rank.control.alarmed == alarmed
-
-
-@pytest.mark.parametrize(("members", "alarmed"), [((0, 1), []), ((1, 2), [0])])
-def test_a_coordinator_that_does_not_belong_to_a_set_that_is_formed_is_woken(members, alarmed):
-    rank = Rank(1, 3)
-    rank.operations.enter(Handle(None, Request(FORM_PROCESS_SET, "s", "int64", (members,)), [], []))
-    rank.negotiator.progress()
     assert rank.control.alarmed == alarmed
 
 
@@ -327,15 +328,13 @@ def test_that_a_set_is_dissolved_is_told_and_not_waited_for():
 # Inquiries ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_rank_asks_rank_0_who_is_missing_and_waits_for_the_answer():
+@pytest.mark.parametrize(("why", "letter"), [("", messages.INQUIRY), ("is late: {who}", messages.GIVE_UP)])
+def test_a_rank_asks_rank_0_who_is_missing_or_to_give_up_and_waits_for_the_answer(why, letter):
     one = Rank(1)
     handle = one.submit(None)
     one.negotiator.progress()
-    inquiry = Inquiry(handle)
-    one.negotiator.inquiries.new.append(inquiry)
-    assert one.negotiator.has_news()
-    one.negotiator.progress()
-    assert one.control.sent[-1] == (0, messages.pack_key(messages.INQUIRY, (0, 0)))
+    inquiry = one.ask(handle, why)
+    assert one.control.sent[-1] == (0, messages.pack_key(letter, (0, 0), why))
     assert one.control.alarmed == [0]
     assert not one.negotiator.has_news()
     assert not inquiry.done
@@ -344,18 +343,7 @@ def test_a_rank_asks_rank_0_who_is_missing_and_waits_for_the_answer():
     one.hear(0, messages.pack_key(messages.MISSING, (0, 0), "not by rank 2"))
     assert inquiry.done
     assert inquiry.answer == "not by rank 2"
-    assert one.operations.pending_under((0, 0)) is handle
-
-
-def test_a_rank_has_rank_0_give_up_an_operation():
-    one = Rank(1)
-    handle = one.submit(None)
-    one.negotiator.progress()
-    inquiry = Inquiry(handle, "is late: {who}")
-    one.negotiator.inquiries.new.append(inquiry)
-    one.negotiator.progress()
-    assert one.control.sent[-1] == (0, messages.pack_key(messages.GIVE_UP, (0, 0), "is late: {who}"))
-    assert one.control.alarmed == [0]
+    assert one.operations.pending[0, 0] is handle
 
 
 @pytest.mark.parametrize("who_asks", [0, 2])
@@ -369,9 +357,7 @@ def test_rank_0_gives_up_what_waits_for_ranks_and_tells_all_that_wait(who_asks):
         if who_asks:
             zero.hear(who_asks, messages.pack_key(messages.GIVE_UP, (0, name), "is late: {who}."))
         else:
-            inquiry = Inquiry(handle, "is late: {who}.")
-            zero.negotiator.inquiries.new.append(inquiry)
-            zero.negotiator.progress()
+            zero.ask(handle, "is late: {who}.")
         if who_asks and name == "unknown":
             assert zero.control.sent[before:] == [(who_asks, messages.pack_key(messages.MISSING, (0, name)))]
     rank, text = zero.control.sent[-1]
@@ -396,9 +382,6 @@ def test_rank_0_answers_others_and_itself():
     assert (rank, text[:1], key) == (2, messages.MISSING, (0, "a"))
     assert said.startswith(answer)
     assert said.endswith("not by <1>")
-    inquiry = Inquiry(handle)
-    zero.negotiator.inquiries.new.append(inquiry)
-    zero.negotiator.progress()
-    assert inquiry.answer == said
+    assert zero.ask(handle).answer == said
     zero.hear(2, messages.pack_key(messages.INQUIRY, (0, "unknown")))
     assert zero.control.sent[-1] == (2, messages.pack_key(messages.MISSING, (0, "unknown"), ""))

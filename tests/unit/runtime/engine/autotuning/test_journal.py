@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from distrun.runtime.engine.autotuning import chosen, turns
+from distrun.runtime.engine.autotuning import turns
 from distrun.runtime.engine.autotuning.chosen import Tuned, autotuned
 from distrun.runtime.engine.autotuning.journal import COLUMNS, Journal, start_log
 from distrun.runtime.engine.autotuning.policy import Outcome, Row
@@ -14,16 +14,13 @@ from distrun.tracing import layout, recording
 from distrun.tracing.reader import RingReader, events
 from distrun.tracing.ring import Ring
 
+pytestmark = pytest.mark.usefixtures("nothing_tuned")
+
 DEFAULT = {"bucket_bytes": 25 << 20, "first_bucket_bytes": 1 << 20, "wire_dtype": ""}
 BEST = {"bucket_bytes": 100 << 20, "first_bucket_bytes": 1 << 20, "wire_dtype": "bfloat16"}
 LINE = (
     "bucket_bytes 100 MiB instead of 25 MiB, wire_dtype bfloat16 instead of unchanged: 41.2 ms per step instead of 45.0"
 )
-
-
-@pytest.fixture(autouse=True)
-def nothing_tuned(monkeypatch):
-    monkeypatch.setattr(chosen, "_tuned", [])
 
 
 def test_rank_0_writes_a_table_and_says_a_line(tmp_path, capsys):
@@ -99,7 +96,6 @@ def test_a_file_that_cannot_be_written_is_told_once(tmp_path, monkeypatch):
 
 
 def test_one_tuner_has_the_turn_until_it_gives_it_back():
-    turns.begin_world()
     first, second = object(), object()
     assert turns.take(first)
     assert turns.take(first)

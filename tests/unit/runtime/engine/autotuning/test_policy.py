@@ -11,8 +11,18 @@ import pytest
 from hypothesis import given, strategies as st
 from session.tiers import one_in_gate
 
-from distrun.runtime.engine.autotuning.policy import CHANCE, LIMIT, WARM_UP, Outcome, Policy, Row, Setting, words
-from distrun.runtime.engine.autotuning.signed_ranks import largest_sum, slower_ranks
+from distrun.runtime.engine.autotuning.policy import (
+    CHANCE,
+    LIMIT,
+    WARM_UP,
+    Outcome,
+    Policy,
+    Row,
+    Setting,
+    largest_sum,
+    slower_ranks,
+    words,
+)
 
 SEEDS = 600
 DEFAULT = {"bucket": 25, "first": 1}
@@ -68,7 +78,7 @@ ALLOWED = CHANCE + 4 * math.sqrt(CHANCE * (1 - CHANCE) / SEEDS)  # 4 standard de
 def test_a_setting_that_saves_nothing_is_chosen_at_most_as_often_as_promised(pattern, noise, outliers, factor):
     factors = dict.fromkeys(CHOICES, factor)
     kind = {"factors": factors, "noise": noise, "outliers": outliers, "pattern": PATTERNS[pattern]}
-    assert share_chosen(lambda outcome: not outcome.is_default, **kind) <= ALLOWED
+    assert share_chosen(lambda outcome: outcome.setting != DEFAULT, **kind) <= ALLOWED
 
 
 factor = st.floats(0.5, 2.0)
@@ -84,7 +94,7 @@ def test_without_noise_what_remains_is_never_slower_and_what_saves_much_is_found
     outcome, _ = tuned(seconds, seed)
     assert seconds(outcome.setting) <= seconds(outcome.default)
     if min(factors) < 0.97:
-        assert not outcome.is_default
+        assert outcome.setting != DEFAULT
         assert outcome.seconds < outcome.default_seconds
 
 
@@ -98,7 +108,7 @@ def test_a_setting_that_is_slower_by_more_than_the_noise_is_never_chosen(factors
     outcome, _ = tuned(
         lambda setting, step: noise[step] * math.prod(by_choice.get((n, setting[n]), 1.0) for n in setting), seed
     )
-    assert outcome.is_default
+    assert outcome.setting == DEFAULT
 
 
 @pytest.mark.parametrize(
