@@ -1,7 +1,5 @@
 """The decider, fed with histories of events: no process, no clock but the one in the table."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """The channel to an agent whose host has joined, when that host takes and says nothing any more."""
 
-from __future__ import annotations
-
 import socket
 import threading
 

@@ -1,7 +1,5 @@
 """The join listener lets hosts join over real connections, and nobody waits in vain if it fails."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace

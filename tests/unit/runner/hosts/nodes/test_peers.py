@@ -1,7 +1,5 @@
 """Notifying the launchers of other nodes of events."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

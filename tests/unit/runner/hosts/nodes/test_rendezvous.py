@@ -1,7 +1,5 @@
 """Launchers that meet, in threads of one process and on its loopback interface."""
 
-from __future__ import annotations
-
 import platform
 import socket
 import threading
