@@ -2,10 +2,10 @@
 
 import platform
 import socket
-import threading
 from queue import SimpleQueue
 
 import pytest
+from in_process.calls import DEADLINE, Caller
 from in_process.thread_clock import await_that, clock as clock
 
 from distrun import __version__
@@ -22,37 +22,24 @@ from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.handshake import HostInfo
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-DEADLINE = 60.0  # seconds
 HERE = "127.0.0.1"
 
 
-class Launcher(threading.Thread):
+class Launcher(Caller):
     """One launcher, until the job can begin."""
 
     def __init__(self, port, nodes=2, name="box", index=None, timeout=DEADLINE, job="x", is_host=None, version=None):
-        super().__init__(daemon=True)
         self.said = SimpleQueue()
         self.heard = SimpleQueue()
-        self.error = None
         info = HostInfo(__version__, platform.python_version(), 1)
         endpoint = JoinEndpoint((HERE, port), job.encode(), timeout, is_encrypted=False, key_name="--rdzv-id")
         self._options = RendezvousOptions(endpoint, nodes, nodes, is_host=is_host)
         self._member = Member(index, nodes, name, 2, "/", distrun=version or __version__, least=nodes, info=info)
-        self.start()
+        super().__init__(self._meet)
 
-    def run(self):
-        try:
-            self.assembly, self.peers = rendezvous(self._options, self._member, self.said.put)
-            self.key = job_key(self._options.endpoint, self.assembly)
-        except Exception as error:
-            self.error = error
-
-    def end(self):
-        """Wait until it has met the others, or failed to."""
-        self.join(2 * DEADLINE)
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
+    def _meet(self):
+        self.assembly, self.peers = rendezvous(self._options, self._member, self.said.put)
+        self.key = job_key(self._options.endpoint, self.assembly)
         return self
 
 
