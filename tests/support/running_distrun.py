@@ -194,15 +194,9 @@ def launches(
     tmp = directory / "tmp"
     tmp.mkdir()
 
-    def start(
-        *arguments: str,
-        stdin: int = subprocess.DEVNULL,
-        collect: bool = True,
-        before_exec: Callable[[], object] | None = None,
-        **environ: str,
-    ) -> Distrun:
-        options = {"stdin": stdin, "collect": collect, "before_exec": before_exec}
-        started.append(Distrun(arguments, tmp, {**usual, **environ}, **options))
+    def start(*arguments: str, **given: Any) -> Distrun:
+        options = {name: given.pop(name) for name in {"stdin", "collect", "before_exec"} & given.keys()}
+        started.append(Distrun(arguments, tmp, usual | given, **options))
         return started[-1]
 
     yield start

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 from in_process.calls import DEADLINE, started
-from in_process.thread_clock import await_that, clock as clock
+from in_process.thread_clock import clock as clock
+from shell import wait_until
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections import dialer, handshake, listener, target
@@ -326,7 +327,7 @@ def test_a_host_that_comes_late_is_found(no_descriptors_left, clock):
         keeper.bind((HERE, 0))
         place = (HERE, keeper.getsockname()[1])
         early = client([place], name="early")
-        await_that(lambda: clock.failed)
+        wait_until(lambda: clock.failed)
         assert not early.done()
         with closing(Listener([listen(*place, shared=True)], KEY)) as desk:
             meet(desk, [early])

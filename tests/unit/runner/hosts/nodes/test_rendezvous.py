@@ -6,7 +6,8 @@ from queue import SimpleQueue
 
 import pytest
 from in_process.calls import DEADLINE, Caller
-from in_process.thread_clock import await_that, clock as clock
+from in_process.thread_clock import clock as clock
+from shell import wait_until
 
 from distrun import __version__
 from distrun.errors import LaunchError, UsageError
@@ -106,7 +107,7 @@ def test_places_that_were_asked_for_decide_about_the_ranks(port):
 
 def test_a_node_that_never_comes_is_missed_by_all_who_have(port, clock, listener):
     launchers = [Launcher(port, 3, name) for name in ("a", "b")]
-    await_that(lambda: listener and listener[0]._waiting)
+    wait_until(lambda: listener and listener[0]._waiting)
     end_time(clock, listener, *launchers)
     for launcher in launchers:
         with pytest.raises(LaunchError, match=r"2 of 3 hosts have joined .* within 60 s: see that all are started"):
@@ -116,7 +117,7 @@ def test_a_node_that_never_comes_is_missed_by_all_who_have(port, clock, listener
 def test_an_endpoint_that_nobody_serves_is_named_when_time_is_up(port, clock):
     words = f"the other nodes were not found at {HERE}:{port} within 60 s: .*refused.*--rdzv-endpoint and --rdzv-id"
     launcher = Launcher(port, is_host=False)
-    await_that(lambda: launcher in clock.failed)
+    wait_until(lambda: launcher in clock.failed)
     clock.end_for(launcher)
     with pytest.raises(LaunchError, match=words):
         launcher.end()
@@ -125,7 +126,7 @@ def test_an_endpoint_that_nobody_serves_is_named_when_time_is_up(port, clock):
 def test_a_launcher_of_another_job_is_not_let_in(port, clock):
     ours = Launcher(port, name="a", is_host=True)
     stranger = Launcher(port, name="b", job="y", is_host=False)
-    await_that(lambda: stranger in clock.refused)
+    wait_until(lambda: stranger in clock.refused)
     clock.end_for(stranger)
     with pytest.raises(LaunchError, match=r"does not (accept|know) --rdzv-id"):
         stranger.end()
@@ -134,7 +135,7 @@ def test_a_launcher_of_another_job_is_not_let_in(port, clock):
 
 def test_who_misses_nodes_is_told_of_strangers(port, clock, listener):
     ours, stranger = Launcher(port, is_host=True), Launcher(port, job="y", is_host=False)
-    await_that(lambda: stranger in clock.refused)
+    wait_until(lambda: stranger in clock.refused)
     clock.end_for(stranger)
     stranger.join(DEADLINE)
     end_time(clock, listener, ours)
