@@ -39,8 +39,7 @@ class Seal:
 
     def seal(self, message: bytes) -> bytes:
         """Return the next message sealed, 16 bytes longer."""
-        nonce = self._next_nonce()
-        return self._cipher.encrypt(nonce, message, None)
+        return self._cipher.encrypt(self._next_nonce(), message, None)
 
     def _next_nonce(self) -> bytes:
         self._count += 1

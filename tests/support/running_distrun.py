@@ -29,6 +29,7 @@ class Stream:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self.data = b""
+        self.has_ended = False
         self._pipe = pipe
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._collect, daemon=True)
@@ -41,28 +42,32 @@ class Stream:
             with self._changed:
                 self.data = bytes(pieces)
                 self._changed.notify_all()
+        with self._changed:
+            self.has_ended = True
+            self._changed.notify_all()
 
     @property
     def text(self) -> str:
         return self.data.decode(errors="replace")
 
+    def until(self, holds: Callable[[], object], seconds: float = DEADLINE) -> bool:
+        """Whether something holds of what was written, or does so within some seconds."""
+        with self._changed:
+            return bool(self._changed.wait_for(holds, seconds))
+
     def has(self, text: bytes | str, seconds: float, times: int = 1) -> bool:
         """Whether a text has appeared that many times, or does so within some seconds."""
         wanted = text.encode() if isinstance(text, str) else text
-        with self._changed:
-            return self._changed.wait_for(lambda: self.data.count(wanted) >= times, seconds)
+        return self.until(lambda: self.data.count(wanted) >= times, seconds)
 
     def wait_for(self, text: bytes | str, times: int = 1) -> bytes:
         """Wait until the text has appeared that many times. Return all that was written until then."""
-        if not self.has(text, DEADLINE, times):
-            raise AssertionError(f"{text!r} did not appear {times} times in {self.data[-5000:]!r}")
+        assert self.has(text, DEADLINE, times), f"{text!r} did not appear {times} times in {self.data[-5000:]!r}"
         return self.data
 
     def wait_for_match(self, pattern: str) -> None:
         """Wait until a regular expression matches what was written, within a line."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: re.search(pattern, self.text), DEADLINE):
-                raise AssertionError(f"{pattern!r} does not match anything in {self.text[-5000:]}")
+        assert self.until(lambda: re.search(pattern, self.text)), f"{pattern!r} matches nothing in {self.text[-5000:]}"
 
     def close(self) -> str:
         """Wait for the end of the pipe. Return everything that was written."""
@@ -189,15 +194,9 @@ def launches(
     tmp = directory / "tmp"
     tmp.mkdir()
 
-    def start(
-        *arguments: str,
-        stdin: int = subprocess.DEVNULL,
-        collect: bool = True,
-        before_exec: Callable[[], object] | None = None,
-        **environ: str,
-    ) -> Distrun:
-        options = {"stdin": stdin, "collect": collect, "before_exec": before_exec}
-        started.append(Distrun(arguments, tmp, {**usual, **environ}, **options))
+    def start(*arguments: str, **given: Any) -> Distrun:
+        options = {name: given.pop(name) for name in {"stdin", "collect", "before_exec"} & given.keys()}
+        started.append(Distrun(arguments, tmp, usual | given, **options))
         return started[-1]
 
     yield start

@@ -12,7 +12,6 @@ from distrun.runner.command_lines.table import Program, Translation
 from distrun.runner.command_lines.translate import Taken, assembled, find, nearest, take
 
 _UNDERSTOOD = ("horovodrun", "mpirun")
-_RECOGNISED = ("torchrun",)
 
 
 def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> Translation:
@@ -64,9 +63,8 @@ def _launcher_of(word: str) -> Program | None:
 
 
 def _unknown(own: OwnOptions, option: str, command: str) -> str:
-    for launcher in _RECOGNISED:
-        if find(program(launcher), option) is not None:
-            return f"there is no option {option}: 'distrun-compat {launcher} ...' understands it as {launcher}'s"
+    if find(program("torchrun"), option) is not None:
+        return f"there is no option {option}: 'distrun-compat torchrun ...' understands it as torchrun's"
     names = [*own, *(name for launcher in _UNDERSTOOD for flag in program(launcher).flags for name in flag.names)]
     near = None if option in names else nearest(option, names)
     return f"there is no option {option}: {f'did you mean {near}?' if near else f'see {command} --help'}"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-_ELASTIC_OPTIONS = (
+ELASTIC_OPTIONS = (
     click.option(
         "--elastic",
         is_flag=True,
@@ -84,13 +82,6 @@ _IMPLYING = (
     "cooldown",
     "elastic_timeout",
 )
-
-
-def elastic_options(command: Command) -> Command:
-    """Add the options of elastic jobs to a click command."""
-    for option in reversed(_ELASTIC_OPTIONS):
-        command = option(command)
-    return command
 
 
 def is_elastic(options: Mapping[str, Any]) -> bool:

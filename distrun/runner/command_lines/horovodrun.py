@@ -1,16 +1,17 @@
-"""The command line of horovodrun."""
+"""The command line of horovodrun, and its configuration file, whose YAML becomes words of that command line."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from distrun.contract.settings import LOG_LEVELS
 from distrun.errors import UsageError
 from distrun.runner.command_lines import mpirun
-from distrun.runner.command_lines.config_file import words_of
 from distrun.runner.command_lines.table import (
     Becomes,
-    Flag,
     Holds,
     Ignored,
     Program,
@@ -28,6 +29,47 @@ _NO_NUMBERS = Ignored("tuning ends within 50 steps and adapts to how they vary, 
 # The options that make a job of Horovod elastic, and the options that have an effect only in an elastic job.
 _ELASTIC = ("--min-np", "--max-np", "--hosts-from")
 _OF_ELASTIC = ("--elastic-timeout", "--reset-limit", "--cooldown")
+
+_TIMES = ("--log-with-timestamp", "--log-without-timestamp")
+_NO_TIMES = (_TIMES[1], _TIMES[0])
+# The flag of each key of the file. A key with two flags is a switch: the first is for true, the second for false.
+_KEYS: Mapping[str, Mapping[str, str | tuple[str, str]]] = {
+    "params": {
+        "fusion_threshold_mb": "--fusion-threshold-mb",
+        "cycle_time_ms": "--cycle-time-ms",
+        "cache_capacity": "--cache-capacity",
+        "hierarchical_allreduce": ("--hierarchical-allreduce", "--no-hierarchical-allreduce"),
+        "hierarchical_allgather": ("--hierarchical-allgather", "--no-hierarchical-allgather"),
+        "torus_allreduce": ("--torus-allreduce", "--no-torus-allreduce"),
+    },
+    "autotune": {
+        "enabled": ("--autotune", "--no-autotune"),
+        "log_file": "--autotune-log-file",
+        "warmup_samples": "--autotune-warmup-samples",
+        "steps_per_sample": "--autotune-steps-per-sample",
+        "bayes_opt_max_samples": "--autotune-bayes-opt-max-samples",
+        "gaussian_process_noise": "--autotune-gaussian-process-noise",
+    },
+    "timeline": {
+        "filename": "--timeline-filename",
+        "mark_cycles": ("--timeline-mark-cycles", "--no-timeline-mark-cycles"),
+    },
+    "stall_check": {
+        "enabled": ("--stall-check", "--no-stall-check"),
+        "warning_time_seconds": "--stall-check-warning-time-seconds",
+        "shutdown_time_seconds": "--stall-check-shutdown-time-seconds",
+    },
+    "library_options": {
+        "mpi_threads_disable": ("--mpi-threads-disable", "--no-mpi-threads-disable"),
+        "num_nccl_streams": "--num-nccl-streams",
+        "thread_affinity": "--thread-affinity",
+        "ccl_bgt_affinity": "--thread-affinity",  # its earlier names
+        "mlsl_bgt_affinity": "--thread-affinity",
+        "gloo_timeout_seconds": "--gloo-timeout-seconds",
+    },
+    "logging": {"level": "--log-level", "with_timestamp": _TIMES, "hide_timestamp": _NO_TIMES},
+}
+_CONTROLLERS = {"gloo": "--gloo", "mpi": "--mpi"}
 
 
 def _fusion(megabytes: str) -> list[str]:
@@ -48,7 +90,54 @@ def _binding(arguments: str) -> Translation:
 
 
 def _config(file: str) -> Translation:
-    return translate(Program("horovodrun", PROGRAM.flags), words_of(file))
+    words = [word for section, content in _load(file).items() for word in _section(str(section), content)]
+    return translate(Program("horovodrun", PROGRAM.flags), words)
+
+
+def _load(file: str) -> Mapping[Any, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError("reading it takes PyYAML: install it by pip install pyyaml") from None
+    try:
+        values = yaml.safe_load(Path(file).read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"it cannot be read: {reason}; give a file you may read") from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"it is not YAML: {' '.join(str(error).split())}; correct it") from None
+    if not isinstance(values or {}, dict):
+        raise UsageError(f"it holds {values!r} and no sections: allowed are {', '.join(['controller', *_KEYS])}")
+    return values or {}
+
+
+def _section(name: str, content: object) -> Iterator[str]:
+    if name == "controller":
+        if str(content).lower() not in _CONTROLLERS:
+            raise UsageError(f"{name} is {content!r}: allowed are {', '.join(_CONTROLLERS)}")
+        yield _CONTROLLERS[str(content).lower()]
+        return
+    if name not in _KEYS:
+        raise UsageError(f"there is no section {name!r}: allowed are {', '.join(['controller', *_KEYS])}")
+    values = content or {}
+    if not isinstance(values, dict):
+        raise UsageError(f"the section {name} holds {content!r}: give keys and values, {', '.join(_KEYS[name])}")
+    for key, value in values.items():
+        if key not in _KEYS[name]:
+            raise UsageError(f"there is no key {key!r} in the section {name}: allowed are {', '.join(_KEYS[name])}")
+        if value is not None:
+            yield from _entry(f"{name}.{key}", _KEYS[name][key], value)
+
+
+def _entry(key: str, flags: str | tuple[str, str], value: object) -> Iterator[str]:
+    if isinstance(flags, tuple):
+        if not isinstance(value, bool):
+            raise UsageError(f"{key} is {value!r}: allowed are true and false")
+        yield flags[not value]
+        return
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise UsageError(f"{key} is {value!r}: give one number or one text")
+    yield from (flags, str(value))
 
 
 def _finish(translation: Translation) -> Translation:
@@ -73,8 +162,28 @@ def _leave_out(options: list[str], ignored: list[tuple[str, str]], names: tuple[
             del options[at : at + 2]
 
 
-def _tuning() -> tuple[Flag, ...]:
-    return (
+PROGRAM = Program(
+    "horovodrun",
+    (
+        flag("-v --version", Becomes("--version")),
+        flag("-np --num-proc N", Becomes("-np {}")),
+        flag("-cb --check-build", Becomes("--check-build")),
+        flag("--disable-cache", Holds("no checks are cached")),
+        flag("--start-timeout S", Becomes("--start-timeout {}")),
+        flag("--network-interfaces --network-interface LIST", Becomes("--network {}", joined=True)),
+        flag("--output-filename DIR", Becomes("--output-dir {}")),
+        flag("--verbose", Becomes("--verbose")),
+        flag("--config-file FILE", Becomes("the options that its keys mean", _config, yields=True)),
+        flag("-p --ssh-port PORT", Becomes("--ssh-port {}")),
+        flag("-i --ssh-identity-file FILE", Becomes("--ssh-identity-file {}")),
+        flag("-H --hosts LIST", Becomes("--hosts {}", joined=True)),
+        flag("-hostfile --hostfile FILE", Becomes("--hostfile {}")),
+        flag("--gloo --use-gloo", Holds("no MPI is needed")),
+        flag("--mpi --use-mpi", Becomes("--launcher mpirun")),
+        flag("--jsrun", Refused("jsrun is not used: leave it out; hosts of an LSF job are found")),
+        flag("--mpi-args ARGS", Becomes("--mpi-args {}")),
+        flag("--binding-args ARGS", Becomes("what mpirun's flags become", _binding)),
+        # tuning
         flag("--fusion-threshold-mb M", Becomes("-x DISTRUN_FUSION_THRESHOLD={} -x DISTRUN_BUCKET_BYTES={}", _fusion)),
         flag("--cycle-time-ms T", _NO_CYCLE),
         flag("--cache-capacity N", Becomes("-x DISTRUN_CACHE_CAPACITY={}")),
@@ -97,11 +206,7 @@ def _tuning() -> tuple[Flag, ...]:
         flag("--no-mpi-threads-disable", Holds("mpi4py decides how MPI is started")),
         flag("--gloo-timeout-seconds S", Becomes("--start-timeout {}", yields=True)),
         flag("--tcp", Becomes("-x NCCL_IB_DISABLE=1")),
-    )
-
-
-def _elastic() -> tuple[Flag, ...]:
-    return (
+        # elastic jobs
         flag("--host-discovery-script FILE", Becomes("--hosts-from {}")),
         flag("--min-np --min-num-proc N", Becomes("--min-np {}")),
         flag("--max-np --max-num-proc N", Becomes("--max-np {}")),
@@ -109,11 +214,7 @@ def _elastic() -> tuple[Flag, ...]:
         flag("--elastic-timeout S", Becomes("--elastic-timeout {}")),
         flag("--reset-limit N", Becomes("--reset-limit {}")),
         flag("--blacklist-cooldown-range MIN MAX", Becomes("--cooldown {},{}")),
-    )
-
-
-def _messages() -> tuple[Flag, ...]:
-    return (
+        # messages
         flag("--timeline-filename FILE", Becomes("-x HOROVOD_TIMELINE={}")),
         flag("--timeline-mark-cycles", Becomes("--timeline-mark-cycles")),
         flag("--no-timeline-mark-cycles", Holds("they are not marked")),
@@ -125,33 +226,6 @@ def _messages() -> tuple[Flag, ...]:
         flag("--log-with-timestamp --no-log-hide-timestamp", Becomes("-x DISTRUN_LOG_TIME=1")),
         flag("--log-without-timestamp --log-hide-timestamp", Becomes("-x DISTRUN_LOG_TIME=0")),
         flag("--prefix-output-with-timestamp -prefix-timestamp", Becomes("--prefix-output-with-timestamp")),
-    )
-
-
-PROGRAM = Program(
-    "horovodrun",
-    (
-        flag("-v --version", Becomes("--version")),
-        flag("-np --num-proc N", Becomes("-np {}")),
-        flag("-cb --check-build", Becomes("--check-build")),
-        flag("--disable-cache", Holds("no checks are cached")),
-        flag("--start-timeout S", Becomes("--start-timeout {}")),
-        flag("--network-interfaces --network-interface LIST", Becomes("--network {}", joined=True)),
-        flag("--output-filename DIR", Becomes("--output-dir {}")),
-        flag("--verbose", Becomes("--verbose")),
-        flag("--config-file FILE", Becomes("the options that its keys mean", _config, yields=True)),
-        flag("-p --ssh-port PORT", Becomes("--ssh-port {}")),
-        flag("-i --ssh-identity-file FILE", Becomes("--ssh-identity-file {}")),
-        flag("-H --hosts LIST", Becomes("--hosts {}", joined=True)),
-        flag("-hostfile --hostfile FILE", Becomes("--hostfile {}")),
-        flag("--gloo --use-gloo", Holds("no MPI is needed")),
-        flag("--mpi --use-mpi", Becomes("--launcher mpirun")),
-        flag("--jsrun", Refused("jsrun is not used: leave it out; hosts of an LSF job are found")),
-        flag("--mpi-args ARGS", Becomes("--mpi-args {}")),
-        flag("--binding-args ARGS", Becomes("what mpirun's flags become", _binding)),
-        *_tuning(),
-        *_elastic(),
-        *_messages(),
     ),
     defaults=("--horovod",),
     abbreviations=True,

@@ -10,10 +10,10 @@ import click
 
 from distrun.contract.settings import ALGORITHMS, HALF_PRECISION, WIRE_DTYPES
 from distrun.host.numerals import MOST_SLOTS
-from distrun.runner.command_lines.elastic_options import elastic_options
-from distrun.runner.hosts.options import connection_options, node_options, output_options
-from distrun.runner.observation.options import observation_options
-from distrun.runner.shipping.options import shipping_options
+from distrun.runner.command_lines.elastic_options import ELASTIC_OPTIONS
+from distrun.runner.hosts.options import connection_options, giving, node_options, output_options
+from distrun.runner.observation.options import OBSERVATION_OPTIONS
+from distrun.runner.shipping.options import SHIPPING_OPTIONS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,7 +36,7 @@ def some_seconds(value: str) -> float:
     return seconds
 
 
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+launch_options = giving(
     click.option("-np", "--num-proc", "np", type=int, metavar="N", help="Number of ranks. Default: all slots."),
     click.option(
         "-H",
@@ -86,8 +86,8 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "allocation, else ssh.",
     ),
     node_options,
-    elastic_options,
-    observation_options,
+    *ELASTIC_OPTIONS,
+    *OBSERVATION_OPTIONS,
     click.option(
         "--auto",
         type=click.Choice(["global", "scale", "explain"]),
@@ -111,7 +111,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--wdir", metavar="DIR", help="Working directory of the ranks. Default: the current one, on every host."
     ),
-    shipping_options,
+    *SHIPPING_OPTIONS,
     connection_options,
     click.option(
         "--keepalive",
@@ -256,7 +256,7 @@ def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
     def have_all() -> None:
         """A stand-in that collects all options."""
 
-    every: list[click.Option] = have_all.__click_params__  # type: ignore[attr-defined]
+    every: list[click.Option] = have_all.__click_params__
     chosen = [option for option in every if option.name in names]
 
     def give(command: Command) -> Command:
@@ -265,10 +265,3 @@ def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
         return command
 
     return give
-
-
-def launch_options(command: Command) -> Command:
-    """Add the options of a launch to a click command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command

@@ -7,7 +7,6 @@ from dataclasses import replace
 from distrun.errors import UsageError
 from distrun.runner.command_lines.table import (
     Becomes,
-    Flag,
     Holds,
     Ignored,
     Program,
@@ -23,13 +22,10 @@ _INSTALLED = Ignored("the MPI that is installed is not used")
 _PLAN = Ignored("--dry-run prints the plan")
 _ORDER = Ignored("the ranks of a host are numbered one after the other")
 _DAEMONS = Ignored("there are no daemons of an MPI")
-_OPTIONAL_PATH = Refused("programs are looked for on PATH: give the program's path, or -x PATH=...")
 _COPY = Refused("files are not copied to other hosts: put them there first")
-_ALL_VARIABLES = "-x *"
 _SOME_VARIABLES = Refused("ranks on this machine have all variables: start distrun by env -i, with those you want")
 _RECOVERY = Refused("the first rank that fails ends the job: leave it out")
 _APPS = "one job runs one program: let the program look at its rank, or start two jobs"
-_SEPARATE = Refused(_APPS)
 _ORDERS = ("slot", "core", "hwthread", "socket", "package", "numa", "board", "l1cache", "l2cache", "l3cache")
 
 
@@ -96,8 +92,21 @@ def _variables(names: str) -> list[str]:
     return [word for name in names.split(",") for word in ("-x", name)]
 
 
-def _processes() -> tuple[Flag, ...]:
-    return (
+def _finish(translation: Translation) -> Translation:
+    """Refuse several programs, and give hosts without a number one slot if the number of ranks is not given."""
+    if ":" in translation.command:
+        raise UsageError(f"mpirun ... : ... starts several programs: {_APPS}")
+    options = translation.options
+    decides = {"-np", "--ranks-per-host", "--version", "--slots"}
+    if "--hosts" in options and not decides & set(options):
+        options = (*options, "--slots", "1")
+    return Translation(options, translation.command, translation.ignored)
+
+
+PROGRAM = Program(
+    "mpirun",
+    (
+        # processes and their places
         flag("-n -np -c N", Becomes("-np {}")),
         flag("-H -host -hosts LIST", Becomes("--hosts {}", joined=True)),
         flag("-hostfile -machinefile -machine -default-hostfile -f FILE", Becomes("--hostfile {}")),
@@ -113,16 +122,12 @@ def _processes() -> tuple[Flag, ...]:
         flag("-nooversubscribe", Holds("it is the default")),
         flag("-nolocal", Refused("list the hosts that you want with -H")),
         flag("-rankfile -rf FILE", Refused("list hosts in the order of the ranks with -H, and give --bind-to")),
-        flag("-app -configfile FILE", _SEPARATE),
+        flag("-app -configfile FILE", Refused(_APPS)),
         flag("-launcher -bootstrap NAME", Becomes("--launcher ssh|srun", _launcher)),
         flag("-launcher-exec -bootstrap-exec PATH", Ignored("ssh is spoken without a program, and srun found on PATH")),
         flag("-bootstrap-exec-args ARGS", Refused("give --ssh-port, --ssh-identity-file and --ssh-option K=V")),
         flag("-rmk NAME", Ignored("the scheduler is found")),
-    )
-
-
-def _binding() -> tuple[Flag, ...]:
-    return (
+        # binding
         flag("-bind-to -binding UNIT", Becomes("--bind-to none|core|socket|numa", _bound)),
         flag("-bind-to-core", Becomes("--bind-to core")),
         flag("-bind-to-socket", Becomes("--bind-to socket")),
@@ -133,31 +138,23 @@ def _binding() -> tuple[Flag, ...]:
         flag("-cpu-set -cpu-list LIST", Refused("start distrun by taskset -c LIST, and give --bind-to core")),
         flag("-membind POLICY", Ignored("memory is where the rank that first touches it runs")),
         flag("-topolib NAME", _LIBRARIES),
-    )
-
-
-def _environment() -> tuple[Flag, ...]:
-    return (
+        # environment
         flag("-x NAME[=VALUE]", Becomes("-x {}")),
         replace(flag("-genv -env NAME VALUE", Becomes("-x {}={}")), one_word=True),
         flag("-genvlist -envlist LIST", Becomes("-x NAME for each", _variables)),
-        flag("-genvall -envall", Becomes(_ALL_VARIABLES)),
+        flag("-genvall -envall", Becomes("-x *")),
         flag("-unset-env NAME", _SOME_VARIABLES),
         flag("-prepend-env -append-env NAME VALUE", Refused("give the whole value with -x NAME=VALUE")),
         flag("-genvnone -envnone", _SOME_VARIABLES),
         flag("-genvexcl -envexcl LIST", _SOME_VARIABLES),
         flag("-wdir -wd DIR", Becomes("--wdir {}")),
-        flag("-path DIR", _OPTIONAL_PATH),
+        flag("-path DIR", Refused("programs are looked for on PATH: give the program's path, or -x PATH=...")),
         flag("-prefix DIR", _INSTALLED),
         flag("-noprefix", _INSTALLED),
         flag("-tmpdir DIR", _INSTALLED),
         flag("-preload-binary", _COPY),
         flag("-preload-files FILES", _COPY),
-    )
-
-
-def _output_flags() -> tuple[Flag, ...]:
-    return (
+        # output
         flag("-tag-output -prepend-rank -l", Becomes("--tag-output")),
         flag("-timestamp-output", Becomes("--prefix-output-with-timestamp")),
         flag("-output-filename DIR", Becomes("--output-dir {}")),
@@ -175,11 +172,7 @@ def _output_flags() -> tuple[Flag, ...]:
         flag("-display-map -display-allocation -display-devel-map -display-topo -print-rank-map", _PLAN),
         flag("-display LIST", _PLAN),
         flag("-do-not-launch", Becomes("--dry-run")),
-    )
-
-
-def _rest() -> tuple[Flag, ...]:
-    return (
+        # the rest
         flag("-allow-run-as-root", Holds("root may start jobs")),
         flag("-timeout S", Becomes("--timeout {}")),
         flag("-spawn-timeout S", Becomes("--start-timeout {}")),
@@ -202,23 +195,7 @@ def _rest() -> tuple[Flag, ...]:
         flag("-with-ft -runtime-options -gpu-support VALUE", _LIBRARIES),
         flag("-disable-hostname-propagation -order-nodes -check_mpi -ilp64 -silent-abort", _DAEMONS),
         flag("-personality -localhost -branch-count -usize -nameserver -pmi-port -demux VALUE", _DAEMONS),
-    )
-
-
-def _finish(translation: Translation) -> Translation:
-    """Refuse several programs, and give hosts without a number one slot if the number of ranks is not given."""
-    if ":" in translation.command:
-        raise UsageError(f"mpirun ... : ... starts several programs: {_APPS}")
-    options = translation.options
-    decides = {"-np", "--ranks-per-host", "--version", "--slots"}
-    if "--hosts" in options and not decides & set(options):
-        options = (*options, "--slots", "1")
-    return Translation(options, translation.command, translation.ignored)
-
-
-PROGRAM = Program(
-    "mpirun",
-    (*_processes(), *_binding(), *_environment(), *_output_flags(), *_rest()),
+    ),
     defaults=("--no-tag-output", "--stdin", "0", "--openmpi-env"),
     any_dashes=True,
     finish=_finish,

@@ -30,10 +30,6 @@ def _local_address(address: str) -> list[str] | Ignored:
     return ["--network", address] if is_numeric(address) else Ignored("addresses are told, not names")
 
 
-def _streams(which: str) -> list[str]:
-    return [] if which == "0" else ["--redirect", which]
-
-
 def _bound_to(mode: str) -> list[str]:
     places = {"node": "numa", "socket": "socket", "exclusive": "core", "core-complex": "numa"}
     if mode not in places:
@@ -89,7 +85,7 @@ PROGRAM = Program(
         flag("--run-path --run_path", Holds("a script is run by its path")),
         flag("--role NAME", Becomes("-x ROLE_NAME={}")),
         flag("--log-dir --log_dir DIR", Becomes("--output-dir {}")),
-        flag("-r --redirects STREAMS", Becomes("--redirect {}", _streams)),
+        flag("-r --redirects STREAMS", Becomes("--redirect {}", lambda it: [] if it == "0" else ["--redirect", it])),
         flag("-t --tee STREAMS", Becomes("--tag-output", lambda streams: [] if streams == "0" else ["--tag-output"])),
         flag("--local-ranks-filter --local_ranks_filter RANKS", Becomes("--local-rank-filter {}")),
         flag("--shutdown-timeout --shutdown_timeout S", Becomes("--grace {}")),

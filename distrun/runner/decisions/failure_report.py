@@ -51,12 +51,6 @@ class StderrTails:
         """Whether the rank says that it ended because it lost a peer."""
         return any(line.startswith(_LOST_PEER) for line in self.lines(rank))
 
-    def missing_module(self, rank: int) -> str | None:
-        """Return the module that the rank ended without, by its ModuleNotFoundError. None: it has no such error."""
-        lines = self.lines(rank)
-        found = _NO_MODULE.match(lines[-1]) if lines else None
-        return None if found is None else found[1].decode().partition(".")[0]
-
     def reports_lost_host(self, rank: int) -> bool:
         """Whether the rank is an mpirun that says that it has lost a host."""
         return any(line.startswith(_LOST_HOST) for line in self.lines(rank))
@@ -87,9 +81,9 @@ def format_report(
 
 def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]:
     """Return a line that says how `host` gets the module that `rank` did not find there, no line if it found all."""
-    module = tails.missing_module(rank)
-    if module is None:
+    if (found := _NO_MODULE.match(b"".join(tails.lines(rank)[-1:]))) is None:
         return []
+    module = found[1].decode().partition(".")[0]
     return [
         f"distrun: {host} has no module {module!r}: install it there, or give --bootstrap={module}; a module of your "
         "own comes with --ship"

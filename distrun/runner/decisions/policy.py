@@ -34,6 +34,7 @@ from distrun.runner.decisions.actions import (
 )
 from distrun.runner.decisions.connecting import Connecting
 from distrun.runner.decisions.failure import Failure
+from distrun.runner.decisions.signals import ENDING
 
 if TYPE_CHECKING:
     from distrun.runner.decisions.actions import Action
@@ -44,8 +45,6 @@ ROOT_CAUSE_TIMEOUT = 1.0
 KILL_TIMEOUT = 10.0  # seconds after SIGKILL until a rank that the kernel does not end is no longer waited for
 TIMED_OUT = 124  # the exit status of a job that took too long, as with `timeout`
 LEAVE_TIMEOUT = 10.0  # seconds that an agent has to leave, beyond the grace period
-
-_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class State(Enum):
@@ -343,7 +342,7 @@ class Policy:
                 return self._give_up(None, now)
             case state if state in _LIVE:
                 self.interrupted_by = signum
-                return self._end(signum if signum in _ENDING_SIGNALS else signal.SIGTERM, now)
+                return self._end(signum if signum in ENDING else signal.SIGTERM, now)
             case State.ENDING if not self._killing:
                 return self._kill(now)  # a second Ctrl-C: the user does not want to wait for the grace
             case State.FINISHING:

@@ -104,8 +104,6 @@ class Hosts:
                 self._part_with(host, self._agents.pop(host))
             case events.HostCleaned(host) if host in self._lost:
                 self._part_with(host, self._lost.pop(host))
-            case _:
-                pass
 
     def release(self, host: str, grace: float) -> None:
         """Tell the agent of a host, if there is one, to end what is left of its processes, and to leave."""

@@ -122,11 +122,8 @@ class ElasticJob(Job):
     def _note(self, event: events.Event) -> None:
         self._reporter.note(event)
         self._hosts.note(event)
-        match event:
-            case events.ProcessSaid(process, Warm()):
-                self._reporter.log(f"{self._name(process)} is warm")
-            case _:
-                pass
+        if isinstance(event, events.ProcessSaid) and isinstance(event.message, Warm):
+            self._reporter.log(f"{self._name(event.process)} is warm")
 
     def _perform(self, action: Action) -> None:
         match action:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from distrun.runner.output.panel import Panel
     from distrun.runner.planning.plan import LaunchPlan
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Observer = Callable[["LaunchPlan", Callable[[str], None]], "Consumer"]
 
 
-_OBSERVATION_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+OBSERVATION_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     *TIMELINE_OPTIONS,
     click.option(
         "--live",
@@ -54,13 +53,6 @@ _OBSERVATION_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "where the script writes there.",
     ),
 )
-
-
-def observation_options(command: Command) -> Command:
-    """Add the observation options to a click command."""
-    for option in reversed(_OBSERVATION_OPTIONS):
-        command = option(command)
-    return command
 
 
 def observers(options: Mapping[str, Any], panel: Panel | None = None) -> tuple[Observer, ...]:

@@ -150,10 +150,11 @@ def _rank_plans(
 def _server_plans(
     hosts: list[str], request: LaunchRequest, context: LaunchContext, size: int
 ) -> dict[str, list[RankPlan]]:
-    """Return the plans of the parameter servers by host. Their numbers come after the ranks'."""
+    """Return the plans of the parameter servers by host. Hosts take turns, and their numbers come after the ranks'."""
     plans: dict[str, list[RankPlan]] = {}
     chosen = [host.name for host in request.server_hosts] or hosts
-    for number, host in enumerate(servers.hosts_of_each(request.servers, chosen)):
+    for number in range(request.servers):
+        host = chosen[number % len(chosen)]
         own = plans.setdefault(host, [])
         environ = servers.of_server(request, context, number, host)
         own.append(RankPlan(size + number, len(own), 0, 0, 0, environ, is_server=True))

@@ -158,7 +158,10 @@ def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...])
     Raises:
         UsageError: it cannot. A CommandError if that is because of the command.
     """
-    plan = replace(plan, notes=(*notes, *plan.notes), warnings=_warnings(plan))
+    environ = {name: value for agent in plan.agents for name, value in agent.environ.items()}
+    # A variable that looks like a setting of distrun but is not one. With mpirun, rank 0 warns.
+    warnings = () if plan.by_mpirun else (*unknown(environ), *without_effect(environ))
+    plan = replace(plan, notes=(*notes, *plan.notes), warnings=warnings)
     for agent in plan.agents:
         if not agent.remote:
             if request.wdir is not None and not os.path.isdir(request.wdir):
@@ -200,16 +203,6 @@ def _ranks_environ(request: LaunchRequest) -> dict[str, str]:
     """Return the variables that ranks on this machine will find, as far as the user chooses them."""
     exported = dict(spec.split("=", 1) for spec in request.exports if "=" in spec)
     return {**inherited_variables(os.environ), **settings(request), **exported}
-
-
-def _warnings(plan: LaunchPlan) -> tuple[str, ...]:
-    """Return a warning for each variable that looks like a setting of distrun but is not one. With mpirun, rank 0
-    warns.
-    """
-    if plan.by_mpirun:
-        return ()
-    environ = {name: value for agent in plan.agents for name, value in agent.environ.items()}
-    return (*unknown(environ), *without_effect(environ))
 
 
 def read_hostfile(path: str) -> list[Host]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +14,6 @@ from distrun.errors import UsageError
 
 if TYPE_CHECKING:
     from distrun.runner.shipping.delivery import Delivery
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 DEFAULT_LIMIT = "512M"
 LONG_START_TIMEOUT = 1800.0
@@ -26,7 +24,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NOT_ALONE = re.compile(r"\.|/+|~[^/]*|\.\.(/\.\.)*")
 """Folders that certainly hold more than code: the home, the folders above it, and the root."""
 
-_OPTIONS = (
+SHIPPING_OPTIONS = (
     click.option(
         "--ship",
         "ships",
@@ -56,13 +54,6 @@ _OPTIONS = (
         help="Do not bring distrun to hosts that have none, or another one: refuse them.",
     ),
 )
-
-
-def shipping_options(command: Command) -> Command:
-    """Add the options of shipping to a click command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 def check_shipping(options: dict[str, Any]) -> None:

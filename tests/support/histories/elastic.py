@@ -27,8 +27,9 @@ class History:
         self.now = now
         return self._kept(self.policy.tick(now))
 
-    def hear(self, event):
-        """Return what is to be done after an event."""
+    def hear(self, event, now=None):
+        """Return what is to be done after an event, which comes now or at another time."""
+        self.now = self.now if now is None else now
         return self._kept([*self.policy.handle(event, self.now), *self.policy.tick(self.now)])
 
     def _kept(self, actions):
@@ -40,18 +41,18 @@ class History:
 
     # --- what processes do
 
-    def exit(self, process, code, lost_peer=False):
-        return self.hear(RankExited(process, RankExit(code), lost_peer))
+    def exit(self, process, code, lost_peer=False, now=None):
+        return self.hear(RankExited(process, RankExit(code), lost_peer), now)
 
-    def kill(self, process):
-        return self.exit(process, -9)
+    def kill(self, process, now=None):
+        return self.exit(process, -9, now=now)
 
-    def arrive(self, process):
+    def arrive(self, process, now=None):
         """A newcomer has come to where it waits."""
-        return [*self.hear(RankStarted(process, 100 + process)), *self.hear(ProcessSaid(process, Waiting(0)))]
+        return [*self.hear(RankStarted(process, 100 + process), now), *self.hear(ProcessSaid(process, Waiting(0)))]
 
-    def leave(self, process, reason="lost rank 0"):
-        return self.hear(ProcessSaid(process, Waiting(self.generation.number, reason)))
+    def leave(self, process, reason="lost rank 0", now=None):
+        return self.hear(ProcessSaid(process, Waiting(self.generation.number, reason)), now)
 
     def raise_error(self, process, site="train.py:7 in train", step=3):
         """The script of a process has raised an exception; the process has yet to exit."""
@@ -89,12 +90,25 @@ class History:
         return [member.process for member in action.generation.members]
 
 
-def running(hosts="a4", np=4, enrolled=True, **options):
-    """Return a job whose first generation has met."""
+def connecting(hosts="a4", np=4, **options):
+    """Return a job that has begun to connect to its hosts."""
+    job = History(hosts, np, **options)
+    job.at(0.0)
+    return job
+
+
+def ready(hosts, np, **options):
+    """Return a job whose hosts have just become ready, so that its first generation begins if they are enough."""
     job = History(hosts, np, **options)
     (connect,) = job.at(0.0)
     for host in sorted(connect.hosts):
         job.hear(HostReady(host))
+    return job
+
+
+def running(hosts="a4", np=4, enrolled=True, **options):
+    """Return a job whose first generation has met."""
+    job = ready(hosts, np, **options)
     assert job.generation is not None
     job.meet(enrolled)
     return job

@@ -12,16 +12,32 @@ DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine
 
 def started(call: Callable[..., Any], *arguments: Any) -> Future[Any]:
     """Start a call in a thread."""
-    future: Future[Any] = Future()
+    return Caller(call, *arguments).future
 
-    def run() -> None:
+
+class Caller(threading.Thread):
+    """A thread with a call, which a subclass can look at meanwhile."""
+
+    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__(daemon=True)
+        self._call, self._arguments = call, arguments
+        self.future: Future[Any] = Future()
+        self.start()
+
+    def run(self) -> None:
         try:
-            future.set_result(call(*arguments))
+            self.future.set_result(self._call(*self._arguments))
         except BaseException as error:
-            future.set_exception(error)
+            self.future.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
-    return future
+    @property
+    def error(self) -> BaseException | None:
+        """The error of the call, at its end."""
+        return self.future.exception(2 * DEADLINE)
+
+    def end(self) -> Any:
+        """Wait for the end of the call; return its result, or raise its error."""
+        return self.future.result(2 * DEADLINE)
 
 
 def at_once(call: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from in_process.calls import DEADLINE as DEADLINE, started
+from in_process.calls import DEADLINE as DEADLINE, Caller, started
 
 from distrun.errors import BootstrapError
 from distrun.host.connections.dialer import dial
@@ -21,30 +20,12 @@ KEY = bytes(range(32))
 HERE = "127.0.0.1"
 
 
-class RankThread(threading.Thread):
+class RankThread(Caller):
     """One rank's part of the rendezvous."""
 
     def __init__(self, *arguments: Any) -> None:
         """`arguments` are those of `rendezvous_across_hosts`."""
-        super().__init__()
-        self._arguments = arguments
-        self._rendezvous: Rendezvous | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._rendezvous = rendezvous_across_hosts(*self._arguments)
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> Rendezvous:
-        """Wait for the end of its part; return what has come of it."""
-        self.join(2 * DEADLINE)
-        assert not self.is_alive(), "it still waits"
-        if self.error is not None:
-            raise self.error
-        return self._rendezvous
+        super().__init__(rendezvous_across_hosts, *arguments)
 
     def is_in(self, *functions: str) -> bool:
         """Whether it is inside of one of these functions."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from distrun.runner.hosts.joining import listener as join_listener
 from distrun.runner.hosts.nodes import rendezvous as nodes_rendezvous
 from distrun.runtime.transport.rendezvous import at_host, server
 
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 _FAR = 1e6  # seconds
 
 
@@ -53,11 +50,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ThreadClock:
     for module in (dialer, at_host, server, nodes_rendezvous, join_listener):
         monkeypatch.setattr(module, "time", clock)
     return clock
-
-
-def await_that(holds: Callable[[], Any]) -> None:
-    """Wait until something holds that nobody tells of."""
-    deadline = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < deadline, "it does not happen"
-        select.select([], [], [], 0.001)

@@ -16,12 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from running_distrun import Stream
 
 from distrun.contract.elastic import messages, variables
 from distrun.contract.elastic.messages import Assignment, Message, Prepare, Waiting
@@ -40,47 +41,29 @@ class Process:
     slot: int
     said: list[Message] = field(default_factory=list)
     joiner: messages.Joiner = field(default_factory=messages.Joiner)
-    lines: list[str] = field(default_factory=list)
-    """All whole lines that it has written so far."""
-    _changed: threading.Condition = field(default_factory=threading.Condition)
-    _has_ended: bool = False
 
     def __post_init__(self) -> None:
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.stdout = Stream(self.popen.stdout)
 
-    def _read(self) -> None:
-        for line in self.popen.stdout:
-            with self._changed:
-                self.lines.append(line.decode(errors="replace").rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._has_ended = True
-            self._changed.notify_all()
+    @property
+    def lines(self) -> list[str]:
+        """All whole lines that it has written so far."""
+        return self.stdout.text.split("\n")[:-1]
 
     def output(self) -> str:
         """All that it has written so far."""
-        with self._changed:
-            return "\n".join(self.lines)
+        return self.stdout.text.removesuffix("\n")
 
     def await_output(self, is_there: Callable[[list[str]], bool]) -> list[str]:
         """Wait until it has written what is waited for; return all lines so far."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: is_there(self.lines) or self._has_ended, DEADLINE):
-                raise AssertionError("it does not write what is waited for; it wrote:\n" + "\n".join(self.lines))
-            if not is_there(self.lines):
-                raise AssertionError("it ended without what is waited for; it wrote:\n" + "\n".join(self.lines))
-            return list(self.lines)
-
-    def await_end_of_output(self) -> None:
-        """Wait until all that it wrote has been read; it has exited."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._has_ended, DEADLINE), "somebody still holds the pipe"
+        self.stdout.until(lambda: is_there(self.lines) or self.stdout.has_ended, DEADLINE)
+        how = "it ended without" if self.stdout.has_ended else "it does not write"
+        assert is_there(self.lines), f"{how} what is waited for; it wrote:\n{self.output()}"
+        return self.lines
 
     def told(self) -> list[dict[str, Any]]:
         """All that it has told so far, in lines of JSON."""
-        with self._changed:
-            return facts_in(self.lines)
+        return facts_in(self.lines)
 
     def await_hold(self, generation: int) -> None:
         """Wait until it tells that it is held in a generation."""
@@ -96,8 +79,7 @@ class Process:
         """End it, and everything that belongs to it."""
         self.popen.kill()
         self.popen.wait()
-        self._reader.join(DEADLINE)
-        self.popen.stdout.close()
+        self.stdout.close()
         self.control.close()
 
 
@@ -260,7 +242,7 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             raise AssertionError("\n\n".join(process.output()[-3000:] for process in self.members)) from None
         for process in self.members:
-            process.await_end_of_output()
+            process.stdout.close()
         return statuses
 
 

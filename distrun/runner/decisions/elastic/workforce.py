@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 
 from distrun.contract.elastic import messages
 from distrun.runner.decisions import events
-from distrun.runner.decisions.elastic.actions import (
-    EndProcesses,
-    Generation,
-    Member,
-    Say,
-)
+from distrun.runner.decisions.elastic.actions import EndProcesses, Generation, Member, Say
 from distrun.runner.decisions.elastic.barring import Barring
 from distrun.runner.decisions.elastic.generation import CurrentGeneration, in_rank_order
 from distrun.runner.decisions.elastic.hosts import Hosts
@@ -67,8 +62,6 @@ class Workforce:
             case events.RankStarted(number, pid) if number in self.processes.alive:
                 self.processes.alive[number].pid = pid
                 self.processes.starting.pop(number, None)
-            case _:
-                pass
 
     def note_message(self, process: Process, message: messages.Message, now: float) -> None:
         """Note what a message says about `process`, which has sent it."""
@@ -96,8 +89,6 @@ class Workforce:
             case messages.Ending(error="") if is_member:
                 process.is_ending = True
                 processes.ending.add(process.number)
-            case _:
-                pass
 
     # --- starting and ending
 

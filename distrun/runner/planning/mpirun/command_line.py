@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from distrun.errors import UsageError
 from distrun.host.connections.tcp_options import keepalive_times
@@ -53,7 +53,7 @@ class MpirunOptions:
     report_bindings: bool = False
     keepalive: float = 0.0
     """Seconds after which ranks count a host that does not answer as lost. 0 = never."""
-    extra: Sequence[str] = field(default=())
+    extra: Sequence[str] = ()
     """The user's own arguments, which come last so that they override the others."""
 
 

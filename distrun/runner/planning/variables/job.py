@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from distrun.contract import horovod
@@ -102,12 +101,9 @@ def host_variables(
     # Strings then have the same hash on all ranks, so that a set of strings has the same order: `distrun.auto` relies
     # on it.
     hashing = {"PYTHONHASHSEED": "0"} if request.auto else {}
-    return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common, **_without_timeline(request, common)}
-
-
-def _without_timeline(request: LaunchRequest, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that keep ranks from writing timelines of their own if the launcher writes one."""
-    return {TIMELINE: ""} if request.writes_timeline and variables.get(TIMELINE) else {}
+    # Ranks write no timelines of their own if the launcher writes one.
+    timeline = {TIMELINE: ""} if request.writes_timeline and common.get(TIMELINE) else {}
+    return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common, **timeline}
 
 
 def _gpus(host: Host, ranks: int, share: bool) -> dict[str, str]:

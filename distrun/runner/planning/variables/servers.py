@@ -59,11 +59,6 @@ def _copies(request: LaunchRequest, context: LaunchContext) -> dict[str, str]:
     return {SERVER_COPIES: copies_of(request, context)} if request.server_copies else {}
 
 
-def hosts_of_each(servers: int, hosts: Sequence[str]) -> list[str]:
-    """Return the host of each server: hosts take turns. Servers use no slots."""
-    return [hosts[number % len(hosts)] for number in range(servers)]
-
-
 def found(places: Mapping[int, Sequence[tuple[Sequence[str], int]]]) -> dict[str, str]:
     """Return the variable with the endpoints of all servers, or nothing without servers.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import resource
@@ -10,14 +9,16 @@ import select
 import selectors
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
 from in_process.calls import DEADLINE, started
-from in_process.thread_clock import await_that, clock as clock
+from in_process.thread_clock import clock as clock
+from shell import wait_until
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections import dialer, handshake, listener, target
@@ -31,68 +32,45 @@ KEY = bytes(range(32))
 HERE = "127.0.0.1"
 
 
-class Client(threading.Thread):
-    """One call, in a thread."""
-
-    def __init__(
-        self, endpoints: list[tuple[str, int]], key: Any = KEY, stop_on: Sequence[int] = (), **facts: Any
-    ) -> None:
-        super().__init__()
-        self._dial: Callable[[], PeerConnection] = lambda: dial(
-            endpoints, key, facts, time.monotonic() + DEADLINE, stop_on=stop_on
-        )
-        self.peer: PeerConnection | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self.peer = self._dial()
-        except Exception as error:
-            self.error = error
-
-    def end(self) -> PeerConnection:
-        self.join(2 * DEADLINE)
-        assert not self.is_alive(), "it still dials"
-        if self.error is not None:
-            raise self.error
-        return self.peer
+def client(
+    endpoints: list[tuple[str, int]], key: Any = KEY, stop_on: Sequence[int] = (), **facts: Any
+) -> Future[PeerConnection]:
+    """Dial in a thread."""
+    return started(dial, endpoints, key, facts, time.monotonic() + DEADLINE, None, stop_on)
 
 
-class Refused(Client):
+class Refused:
     """A call that nobody takes, and that goes on until it is given up."""
 
     def __init__(self, endpoints: list[tuple[str, int]], key: Any = KEY) -> None:
         self._end = os.eventfd(0)
-        super().__init__(endpoints, key, [self._end])
+        self._call = client(endpoints, key, [self._end])
 
     def give_up(self) -> str:
         """End it, and return what it says."""
         os.eventfd_write(self._end, 1)
         with pytest.raises(BootstrapError) as error:
-            self.end()
+            self._call.result(DEADLINE)
         os.close(self._end)
         return str(error.value)
 
 
 @pytest.fixture
 def desk(no_descriptors_left) -> Iterator[Listener]:
-    desk = Listener([listen(HERE)], KEY)
-    yield desk
-    desk.close()
+    with closing(Listener([listen(HERE)], KEY)) as desk:
+        yield desk
 
 
-def meet(desk: Listener, clients: list[Client], timeout: float = DEADLINE) -> dict[Any, dict[str, Any]]:
+def meet(desk: Listener, clients: list[Future[PeerConnection]]) -> dict[Any, dict[str, Any]]:
     """Receive as many clients as there are, and end the connections; the introductions by name."""
     introductions = {}
-    deadline = time.monotonic() + timeout
     for _ in clients:
-        answer = desk.receive(deadline - time.monotonic())
+        answer = desk.receive(DEADLINE)
         assert answer is not None, "somebody did not come through"
         answer[0].close()
         introductions[answer[1]["name"]] = answer[1]
-    for client in clients:
-        client.end().socket.close()
+    for each in clients:
+        each.result(DEADLINE).socket.close()
     return introductions
 
 
@@ -109,10 +87,9 @@ def call(desk: Listener, facts: Any = None, *more: Any) -> PeerConnection:
 
 
 def test_a_client_comes_with_an_introduction_and_both_can_talk(desk):
-    client = Client(desk.endpoints, name="a", nested={"list": [1, 2]})
-    answer = desk.receive(DEADLINE)
-    ours, introduction = answer
-    peer = client.end()
+    calling = client(desk.endpoints, name="a", nested={"list": [1, 2]})
+    ours, introduction = desk.receive(DEADLINE)
+    peer = calling.result(DEADLINE)
     assert introduction == {"name": "a", "nested": {"list": [1, 2]}}
     assert (peer.endpoint, peer.key) == (desk.endpoints[0], KEY)
     for connection in (ours, peer.socket):
@@ -160,7 +137,7 @@ def test_receive_gives_up_in_time_and_at_once(desk, monkeypatch):
 
 def test_the_descriptor_is_readable_while_there_is_something_to_do(desk):
     assert not select.select([desk], [], [], 0)[0]
-    clients = [Client(desk.endpoints, name=index) for index in range(5)]
+    clients = [client(desk.endpoints, name=index) for index in range(5)]
     came = 0
     while came < 5:
         assert select.select([desk], [], [], DEADLINE)[0], "somebody waits and nobody says so"
@@ -168,8 +145,8 @@ def test_the_descriptor_is_readable_while_there_is_something_to_do(desk):
         if answer is not None:
             answer[0].close()
             came += 1
-    for client in clients:
-        client.end().socket.close()
+    for each in clients:
+        each.result(DEADLINE).socket.close()
     assert desk.receive(0) is None
     assert not select.select([desk], [], [], 0)[0]
 
@@ -190,18 +167,18 @@ def test_an_intruder_that_talks_nonsense_delays_no_rank(desk, junk, monkeypatch)
     monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # waiting for it would take too long
     with knock(desk) as intruder:
         intruder.sendall(junk)
-        assert meet(desk, [Client(desk.endpoints, name=index) for index in range(5)]).keys() == set(range(5))
+        assert meet(desk, [client(desk.endpoints, name=index) for index in range(5)]).keys() == set(range(5))
 
 
 def test_wrong_keys_are_counted_and_told_apart(desk):
     assert desk.describe_refused() == ""
-    meet(desk, [Client(desk.endpoints, name="right")])
+    meet(desk, [client(desk.endpoints, name="right")])
     for key in (KEY[::-1], b""):
         wrong, before = Refused(desk.endpoints, key), desk.refused
         while desk.refused < before + 2:  # it comes again when it knows that it was refused
             assert desk.receive(0.05) is None
         assert re.match(r"no connection was made within [\d.]+ s: 127\.0\.0\.1:\d+ \(it does not acc", wrong.give_up())
-    meet(desk, [Client(desk.endpoints, name="right")])
+    meet(desk, [client(desk.endpoints, name="right")])
     assert desk.describe_refused() == f"{desk.refused} clients did not know the job key, the last from 127.0.0.1"
 
 
@@ -218,7 +195,7 @@ def test_nothing_beyond_a_wrong_proof_is_read(desk):
 def test_two_hundred_that_connect_and_hang_delay_nobody(desk, monkeypatch):
     monkeypatch.setattr(listener, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # waiting for one would take too long
     intruders = [knock(desk) for _ in range(200)]
-    meet(desk, [Client(desk.endpoints, name=index) for index in range(20)])
+    meet(desk, [client(desk.endpoints, name=index) for index in range(20)])
     for intruder in intruders:
         intruder.close()
 
@@ -236,34 +213,26 @@ def test_clients_that_hang_and_clients_that_trickle_are_dropped_in_time(desk, mo
             for intruder in (silent, slow):
                 if intruder not in ended and is_over(intruder):
                     ended[intruder] = time.monotonic() - start
-            if slow not in ended:
-                trickle(slow)
+            with suppress(ConnectionError):
+                slow.send(b"\0")
         assert min(ended.values()) > 0.2
     assert not desk._clients
 
 
 def is_over(connection: socket.socket) -> bool:
-    try:
-        while connection.recv(100):
-            pass
-    except TimeoutError:
-        return False
-    except ConnectionError:
-        pass
+    with suppress(ConnectionError):
+        try:
+            while connection.recv(100):
+                pass
+        except TimeoutError:
+            return False
     return True
-
-
-def trickle(connection: socket.socket) -> None:
-    try:
-        connection.send(b"\0")
-    except ConnectionError:
-        pass
 
 
 def test_the_oldest_make_room_when_there_are_too_many(desk, monkeypatch):
     desk._most = 10
     intruders = [knock(desk) for _ in range(50)]
-    meet(desk, [Client(desk.endpoints, name=index) for index in range(3)])
+    meet(desk, [client(desk.endpoints, name=index) for index in range(3)])
     assert len(desk._clients) <= 10
     assert is_over(intruders[0])
     for intruder in intruders:
@@ -275,7 +244,7 @@ def test_honest_clients_that_come_at_once_hardly_put_each_other_out(desk, monkey
     dropped = []
     drop = desk._drop
     monkeypatch.setattr(desk, "_drop", lambda fd: (dropped.append(fd), drop(fd)))
-    meet(desk, [Client(desk.endpoints, name=index) for index in range(300)])
+    meet(desk, [client(desk.endpoints, name=index) for index in range(300)])
     assert len(dropped) < 300, len(dropped)
 
 
@@ -302,14 +271,14 @@ def test_it_is_an_error_when_no_files_are_left_and_there_is_nobody_to_drop(desk)
             desk.receive(DEADLINE)
 
 
-@contextlib.contextmanager
+@contextmanager
 def no_more_files() -> Iterator[None]:
     """Nothing can be opened meanwhile."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     filler = []
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(name) for name in os.listdir("/proc/self/fd")) + 2, hard))
     try:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             while True:
                 filler.append(os.dup(0))
         yield
@@ -324,7 +293,7 @@ def no_more_files() -> Iterator[None]:
 )
 def test_an_introduction_that_is_no_object_is_dropped(desk, text, monkeypatch):
     introduced = started(introduce_badly, desk.endpoints, text)
-    meet(desk, [Client(desk.endpoints, name="good")])
+    meet(desk, [client(desk.endpoints, name="good")])
     while not introduced.done():
         assert desk.receive(0.05) is None
     assert desk.refused == 0
@@ -337,18 +306,16 @@ def introduce_badly(endpoints: list[tuple[str, int]], text: bytes) -> None:
     with socket.create_connection(endpoints[0], DEADLINE) as connection:
         run_handshake(connection, handshake.client_handshake(KEY, handshake.context(connection.getpeername())))
         connection.sendall(struct.pack("<I", len(text)) + text)
-        try:
+        with suppress(ConnectionError):
             assert connection.recv(1) == b""
-        except ConnectionError:
-            pass
 
 
 def test_an_introduction_that_is_too_long_is_refused_on_both_sides(desk):
-    client = Client(desk.endpoints, name="x" * 70_000)
-    while client.is_alive():
+    calling = client(desk.endpoints, name="x" * 70_000)
+    while not calling.done():
         assert desk.receive(0.05) is None
     with pytest.raises(ValueError, match="longer than 65536"):
-        client.end()
+        calling.result()
 
 
 # Dialing ------------------------------------------------------------------------------------------------------------
@@ -359,31 +326,22 @@ def test_a_host_that_comes_late_is_found(no_descriptors_left, clock):
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         keeper.bind((HERE, 0))
         place = (HERE, keeper.getsockname()[1])
-        client = Client([place], name="early")
-        await_that(lambda: client in clock.failed)
-        assert client.is_alive()
-        desk = Listener([listen(*place, shared=True)], KEY)
-        meet(desk, [client])
-        desk.close()
+        early = client([place], name="early")
+        wait_until(lambda: clock.failed)
+        assert not early.done()
+        with closing(Listener([listen(*place, shared=True)], KEY)) as desk:
+            meet(desk, [early])
 
 
 def test_all_endpoints_are_tried_and_those_that_do_not_answer_delay_nobody(desk, monkeypatch):
     monkeypatch.setattr(target, "HANDSHAKE_TIMEOUT", 10 * DEADLINE)  # waiting for one would take too long
     with socket.create_server((HERE, 0)) as mute, socket.socket() as closed:
         closed.bind((HERE, 0))
-        other = Listener([listen(HERE)], KEY[::-1])
-        serving = started(other.receive, 0.5)
-        endpoints = [
-            mute.getsockname(),
-            closed.getsockname(),
-            *other.endpoints,
-            ("no.such.host.invalid", 1),
-            *desk.endpoints,
-        ]
-        client = Client(endpoints, name="a")
-        meet(desk, [client])
-        serving.result(DEADLINE)
-        other.close()
+        with closing(Listener([listen(HERE)], KEY[::-1])) as other:
+            serving = started(other.receive, 0.5)
+            silent = [mute.getsockname(), closed.getsockname(), *other.endpoints, ("no.such.host.invalid", 1)]
+            meet(desk, [client([*silent, *desk.endpoints], name="a")])
+            serving.result(DEADLINE)
 
 
 def test_nothing_to_dial_is_said():
@@ -392,9 +350,9 @@ def test_nothing_to_dial_is_said():
 
 
 def test_why_nobody_was_reached_is_told_for_each_place():
-    with socket.create_server((HERE, 0)) as mute, socket.socket() as closed, Talker(b"SSH-2.0-hello\r\n") as ssh:
+    with socket.create_server((HERE, 0)) as mute, socket.socket() as closed, talker(b"SSH-2.0-hello\r\n") as ssh:
         closed.bind((HERE, 0))
-        endpoints = [mute.getsockname(), closed.getsockname(), ssh.endpoint, ("no.such.host.invalid", 1)]
+        endpoints = [mute.getsockname(), closed.getsockname(), ssh, ("no.such.host.invalid", 1)]
         expected = [
             f"{format_endpoint(*endpoints[0])} (it accepts connections and says nothing)",
             f"{format_endpoint(*endpoints[1])} (connection refused)",
@@ -402,56 +360,45 @@ def test_why_nobody_was_reached_is_told_for_each_place():
             "no.such.host.invalid:1 (the name is unknown: ",
         ]
         start = time.monotonic()
-        with contextlib.closing(dialer._Dialer(endpoints, KEY, None, (), start)) as attempts:
+        with closing(dialer._Dialer(endpoints, KEY, None, (), start)) as attempts:
             while not all(words in attempts.reasons() for words in expected):
                 assert time.monotonic() - start < DEADLINE, attempts.reasons()
                 assert attempts.next_connection(time.monotonic() + 0.05) is None
 
 
-class Talker:
+@contextmanager
+def talker(text: bytes) -> Iterator[tuple[str, int]]:
     """A program that says the same to everybody."""
+    with socket.create_server((HERE, 0)) as server:
 
-    def __init__(self, text: bytes) -> None:
-        self._listener = socket.create_server((HERE, 0))
-        self.endpoint = self._listener.getsockname()
-        self._text = text
-        self._thread = threading.Thread(target=self._talk)
+        def talk() -> None:
+            with suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        connection.sendall(text)
 
-    def __enter__(self) -> Talker:
-        self._thread.start()
-        return self
-
-    def _talk(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            with connection:
-                connection.sendall(self._text)
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join(DEADLINE)
-        self._listener.close()
+        talking = started(talk)
+        yield server.getsockname()
+        server.shutdown(socket.SHUT_RDWR)
+        talking.result(DEADLINE)
 
 
 def test_the_first_of_several_endpoints_wins_even_if_the_second_answers_before(monkeypatch):
     monkeypatch.setattr(dialer, "_PREFERENCE", DEADLINE)
     listener = listen(HERE)  # the client's attempt waits here
     slow = Listener([listen(HERE)], KEY)
-    client = Client([listener.getsockname(), *slow.endpoints], name="a")
+    calling = client([listener.getsockname(), *slow.endpoints], name="a")
     assert slow.receive(0.5) is None  # it has proved itself, and waits for the first before it introduces itself
     fast = Listener([listener], KEY)
-    meet(fast, [client])
-    assert client.end().endpoint == fast.endpoints[0]
+    meet(fast, [calling])
+    assert calling.result().endpoint == fast.endpoints[0]
     for desk in (slow, fast):
         desk.close()
 
 
 def test_a_server_that_closes_after_an_introduction_is_dialed_again(desk):
     desk._most = 1  # each new client puts out the one before
-    meet(desk, [Client(desk.endpoints, name=index) for index in range(4)])
+    meet(desk, [client(desk.endpoints, name=index) for index in range(4)])
 
 
 def test_a_socket_that_meets_itself_is_no_answer():
@@ -469,7 +416,7 @@ def test_a_socket_that_meets_itself_is_no_answer():
 def test_dialing_ends_when_something_comes_on_another_connection():
     ours, theirs = socket.socketpair()
     with ours, socket.create_server((HERE, 0)) as mute:
-        threading.Thread(target=theirs.close).start()
+        started(theirs.close)
         start = time.monotonic()
         with pytest.raises(BootstrapError, match="no connection was made"):
             dial([mute.getsockname()], KEY, {}, start + DEADLINE, stop_on=[ours.fileno()])
@@ -496,12 +443,12 @@ def test_a_handshake_passed_on_by_a_process_in_between_is_refused(desk):
             near.sendall(far.recv(32))
 
     passed_on = started(pass_on)
-    client = Refused([relay.getsockname()])
+    caller = Refused([relay.getsockname()])
     while not passed_on.done():
         assert desk.receive(0.05) is None
     relay.settimeout(DEADLINE)
     with relay, relay.accept()[0]:  # it comes again when it knows that it was refused
-        assert "does not accept the job key" in client.give_up()
+        assert "does not accept the job key" in caller.give_up()
     assert desk.refused == 1
 
 
@@ -509,11 +456,10 @@ def test_a_handshake_passed_on_by_a_process_in_between_is_refused(desk):
 
 
 def test_a_greeting_may_hold_the_key():
-    desk = Listener([listen(HERE)], KEY, b"sealed:" + KEY)
-    client = Client(desk.endpoints, lambda greeting: greeting.removeprefix(b"sealed:"), name="a")
-    meet(desk, [client, Client(desk.endpoints, KEY, name="b")])
-    assert client.end().key == KEY
-    desk.close()
+    with closing(Listener([listen(HERE)], KEY, b"sealed:" + KEY)) as desk:
+        calling = client(desk.endpoints, lambda greeting: greeting.removeprefix(b"sealed:"), name="a")
+        meet(desk, [calling, client(desk.endpoints, KEY, name="b")])
+        assert calling.result().key == KEY
 
 
 def test_a_server_whose_greeting_cannot_be_opened_is_refused():
@@ -523,12 +469,11 @@ def test_a_server_whose_greeting_cannot_be_opened_is_refused():
         opened.append(greeting)
         raise UsageError(f"{greeting!r} was sealed by user id 7")
 
-    desk = Listener([listen(HERE)], KEY, b"odd")
-    client = Refused(desk.endpoints, opener)
-    while len(opened) < 2:  # it comes again when it knows that the first one cannot be opened
-        assert desk.receive(0.05) is None
-    assert "(b'odd' was sealed by user id 7)" in client.give_up()
-    desk.close()
+    with closing(Listener([listen(HERE)], KEY, b"odd")) as desk:
+        caller = Refused(desk.endpoints, opener)
+        while len(opened) < 2:  # it comes again when it knows that the first one cannot be opened
+            assert desk.receive(0.05) is None
+        assert "(b'odd' was sealed by user id 7)" in caller.give_up()
 
 
 def test_a_greeting_has_a_limit():
@@ -544,15 +489,14 @@ def test_ipv6_works_and_several_listeners_too():
         listener = listen("::1")
     except OSError:
         pytest.skip("no IPv6 here")
-    desk = Listener([listener, listen(HERE)], KEY)
-    clients = [Client([place], name=str(place)) for place in desk.endpoints]
-    assert meet(desk, clients).keys() == {str(place) for place in desk.endpoints}
-    assert clients[0].end().endpoint == desk.endpoints[0]
-    desk.close()
+    with closing(Listener([listener, listen(HERE)], KEY)) as desk:
+        clients = [client([place], name=str(place)) for place in desk.endpoints]
+        assert meet(desk, clients).keys() == {str(place) for place in desk.endpoints}
+        assert clients[0].result().endpoint == desk.endpoints[0]
 
 
 def test_names_are_resolved(desk):
-    meet(desk, [Client([("localhost", desk.endpoints[0][1])], name="a")])
+    meet(desk, [client([("localhost", desk.endpoints[0][1])], name="a")])
 
 
 def test_a_port_is_shared_only_if_both_want_it():

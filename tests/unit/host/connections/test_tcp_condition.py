@@ -88,7 +88,7 @@ def test_sizes_are_told_in_two_digits(count, text):
     assert kilobytes(count) == text
 
 
-def test_a_process_that_does_not_read_is_told_from_a_network_that_loses():
+def test_a_process_that_does_not_read_is_told_from_a_network_that_loses_and_from_a_dead_host():
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))
@@ -100,6 +100,7 @@ def test_a_process_that_does_not_read_is_told_from_a_network_that_loses():
             with suppress(BlockingIOError):
                 while True:
                     one.send(bytes(1 << 16))
+            assert not TcpInfo.of(one).is_dead(0.5)  # the kernel there answers probes of its closed window
             deadline = time.monotonic() + 60
             while TcpCondition.of(one).finding is not Finding.NOT_READ:  # the kernel asks now and then
                 assert time.monotonic() < deadline

@@ -195,23 +195,16 @@ def test_nothing_is_read_ahead_of_a_message_while_the_connection_blocks(pair):
         client.recv(100)
 
 
-def test_a_timeout_in_the_middle_of_a_record_loses_nothing():
-    ends = socket.socketpair()
-    relay = socket.socketpair()
-    sessions = [Session(KEY, b"", is_server) for is_server in (True, False)]
-    assert shake_hands(ends, sessions) == [None, None]
-    ends[1].close()
-    server, client = TlsSocket(ends[0], sessions[0]), TlsSocket(relay[0], sessions[1])
-    sessions[0].tls.write(b"some words")
-    record = sessions[0].outgoing.read()
-    with server, client, relay[1]:
+def test_a_timeout_in_the_middle_of_a_record_loses_nothing(relay):
+    record = relay.record(b"some words")
+    with relay.receiver as client:
         for piece in (record[:3], record[3:10]):
-            relay[1].sendall(piece)
+            relay.line.sendall(piece)
             client.settimeout(0.01)
             with pytest.raises(TimeoutError):
                 client.recv(100)
         client.setblocking(False)
-        relay[1].sendall(record[10:])
+        relay.line.sendall(record[10:])
         assert client.recv(100) == b"some words"
 
 
@@ -267,25 +260,25 @@ class Relay:
         for end in ends:
             end.close()
         self._sender = sessions[0]
-        there, self._line = socket.socketpair()
+        there, self.line = socket.socketpair()
         self.receiver = TlsSocket(there, sessions[1])
 
-    def send(self, data: bytes, flip: int | None = None) -> None:
+    def record(self, data: bytes) -> bytearray:
         self._sender.tls.write(data)
-        record = bytearray(self._sender.outgoing.read())
+        return bytearray(self._sender.outgoing.read())
+
+    def send(self, data: bytes, flip: int | None = None) -> None:
+        record = self.record(data)
         if flip is not None:
             record[flip] ^= 1
-        self._line.sendall(record)
-
-    def close(self) -> None:
-        self._line.close()
+        self.line.sendall(record)
 
 
 @pytest.fixture
 def relay():
     made = Relay()
     yield made
-    made.close()
+    made.line.close()
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
-"""Flags of other launchers are understood on our own command line, where only one is meant."""
+"""Flags of other launchers are understood on our own command line, where only one is meant; and options of ours."""
 
 import pytest
 
 from distrun.cli import distrun
 from distrun.errors import UsageError
 from distrun.runner.command_lines.borrowed import translated
-from distrun.runner.command_lines.own_options import are_all_own, own_options
+from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
 from distrun.tools.doctor.command import doctor
 
 OWN = own_options(distrun)
@@ -69,3 +69,16 @@ def test_what_is_nobodys_is_refused_without_a_wrong_guess(line, sentence):
     with pytest.raises(UsageError) as error:
         ours(line)
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--auto python x.py --auto", "--auto=global python x.py --auto"),
+        ("-np 2 --auto -H a:2 python x.py", "-np 2 --auto=global -H a:2 python x.py"),
+        ("--auto=scale -np 2 python x.py --auto", "--auto=scale -np 2 python x.py --auto"),
+        ("--wdir --auto x", "--wdir --auto x"),
+    ],
+)
+def test_an_option_that_stands_alone_gets_its_value(line, expected):
+    assert " ".join(with_value(OWN, line.split(), "--auto", "global")) == expected

@@ -1,7 +1,5 @@
 """The report of the first failure, and the last lines of stderr in it."""
 
-from __future__ import annotations
-
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import LAST_LINES, StderrTails, format_report
 

@@ -1,7 +1,5 @@
 """The decider, fed with histories of events: no process, no clock but the one in the table."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest
@@ -38,7 +36,14 @@ GRACE = 5.0
 TERM, KILL, INT = SignalRanks(signal.SIGTERM), SignalRanks(signal.SIGKILL), SignalRanks(signal.SIGINT)
 BYE = AgentGone("here", 0)
 TICK = None  # only time passes
-STARTED = [(0, RankStarted(rank, 100 + rank), []) for rank in range(2)]
+
+
+def started(hosts, **options):
+    """A job whose ranks, one on each of these hosts, have started."""
+    policy = Policy(dict(enumerate(hosts)), GRACE, 60.0, 0.0, **options)
+    for rank in range(len(hosts)):
+        assert policy.handle(RankStarted(rank, 100 + rank), 0) == []
+    return policy
 
 
 def ended(rank, code=0, lost_peer=False, **how):
@@ -192,18 +197,51 @@ HISTORIES = {
 }
 
 
-@pytest.mark.parametrize("name", HISTORIES)
+# Two ranks and the servers 2 and 3, one of which may be started again.
+WITH_SERVERS = {
+    "the servers end when all ranks have": (
+        [(1, ended(0), []), (2, ended(1), [TERM]), (2, ended(2, -15), []), (2, ended(3, -15), [FinishAgents(GRACE)])],
+        0,
+        None,
+    ),
+    "a server that is killed is restarted and the next one is the failure": (
+        [
+            (1, ended(3, -9), [RestartServer(3, "was killed by SIGKILL", 1)]),
+            (1, RankStarted(3, 200), []),
+            (2, ended(2, -9), [TERM]),
+            (3, ended(0, -15), []),
+            (3, ended(1, -15), []),
+            (3, ended(3, -15), [FinishAgents(GRACE - 1)]),
+        ],
+        137,
+        2,
+    ),
+    "a server is not restarted when a rank has failed": (
+        [
+            (1, ended(0, 5), [TERM]),
+            (1, ended(2, -9), []),
+            (1, ended(1, -15), []),
+            (1, ended(3, -15), [FinishAgents(GRACE)]),
+        ],
+        5,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORIES | WITH_SERVERS)
 def test_a_history_leads_to_the_expected_actions_and_end(name):
-    steps, status, failure_report = HISTORIES[name]
-    policy = Policy({0: "here", 1: "here"}, GRACE, 60.0, 0)
-    for now, event, expected in [*STARTED, *steps]:
+    steps, status, failed = (HISTORIES | WITH_SERVERS)[name]
+    servers = (2, 3) if name in WITH_SERVERS else ()
+    policy = started(["here"] * (2 + len(servers)), servers=servers, server_restarts=len(servers) // 2)
+    for now, event, expected in steps:
         actions = policy.tick(now) if event is TICK else policy.handle(event, now)
         assert actions == expected, (now, event)
     if policy.state is State.FINISHING:
         assert policy.handle(BYE, now) == []
     assert policy.state is State.OVER
     assert policy.status == status
-    assert (policy.failure.rank if policy.failure else None) == failure_report
+    assert (policy.failure.rank if policy.failure else None) == failed
 
 
 def test_ranks_that_do_not_start_in_time_are_named():
@@ -216,9 +254,7 @@ def test_ranks_that_do_not_start_in_time_are_named():
 
 
 def test_an_idle_job_has_no_deadline_to_wake_up_for():
-    policy = Policy({0: "here"}, GRACE, 60.0, 0)
-    policy.handle(RankStarted(0, 100), 1)
-    assert policy.deadline is None
+    assert started(["here"]).deadline is None
 
 
 def test_without_grace_ranks_are_killed_at_once():
@@ -305,8 +341,7 @@ def test_a_printer_that_dies_while_connecting_ends_the_launch():
 
 
 def test_a_job_that_takes_too_long_is_ended_with_the_status_of_timeout():
-    policy = Policy({0: "here"}, GRACE, 60.0, 0)
-    policy.handle(RankStarted(0, 100), 1)
+    policy = started(["here"])
     assert policy.handle(TimeUp(30), 30) == [TERM]
     assert policy.status == 124
     assert "longer than the 30 s of --timeout" in policy.failure.what
@@ -319,16 +354,8 @@ def test_time_that_is_up_changes_nothing_about_a_job_that_ends_anyway():
     assert policy.status == 0
 
 
-def serving(*servers):
-    """A job of three ranks, of which some never end by themselves."""
-    policy = Policy(dict.fromkeys(range(3), "here"), GRACE, 60.0, 0.0, servers=servers)
-    for rank in range(3):
-        policy.handle(RankStarted(rank, 100 + rank), 0.0)
-    return policy
-
-
 def test_a_job_is_over_when_only_those_are_left_that_never_end():
-    policy = serving(0, 2)
+    policy = started(["here"] * 3, servers=(0, 2))
     assert policy.handle(ended(1), 1.0) == [TERM]
     assert policy.handle(ended(0, -15), 2.0) == []
     assert policy.handle(ended(2, -15), 2.0) == [FinishAgents(4.0)]
@@ -337,51 +364,15 @@ def test_a_job_is_over_when_only_those_are_left_that_never_end():
 
 
 def test_one_that_should_never_end_may_do_so_and_may_fail():
-    policy = serving(0, 2)
+    policy = started(["here"] * 3, servers=(0, 2))
     assert policy.handle(ended(0), 1.0) == []
     assert policy.handle(ended(2, 7), 1.0) == [TERM]
     assert policy.status == 7
 
 
-# Two ranks and the servers 2 and 3, one of which may be started again.
-WITH_SERVERS = {
-    "the servers end when all ranks have": (
-        [(1, ended(0), []), (2, ended(1), [TERM]), (2, ended(2, -15), []), (2, ended(3, -15), [FinishAgents(GRACE)])],
-        0,
-        None,
-    ),
-    "a server that is killed is restarted and the next one is the failure": (
-        [
-            (1, ended(3, -9), [RestartServer(3, "was killed by SIGKILL", 1)]),
-            (1, RankStarted(3, 200), []),
-            (2, ended(2, -9), [TERM]),
-            (3, ended(0, -15), []),
-            (3, ended(1, -15), []),
-            (3, ended(3, -15), [FinishAgents(GRACE - 1)]),
-        ],
-        137,
-        2,
-    ),
-    "a server is not restarted when a rank has failed": (
-        [
-            (1, ended(0, 5), [TERM]),
-            (1, ended(2, -9), []),
-            (1, ended(1, -15), []),
-            (1, ended(3, -15), [FinishAgents(GRACE)]),
-        ],
-        5,
-        0,
-    ),
-}
-
-
 def served_elsewhere(restarts, refuges=("a", "b", "c")):
     """Two ranks on a, a server on b, two on c."""
-    hosts = {0: "a", 1: "a", 2: "b", 3: "c", 4: "c"}
-    policy = Policy(hosts, GRACE, 60.0, 0.0, (), {2, 3, 4}, restarts, refuges)
-    for process in hosts:
-        policy.handle(RankStarted(process, 100 + process), 0)
-    return policy
+    return started("aabcc", servers={2, 3, 4}, server_restarts=restarts, refuges=refuges)
 
 
 def test_servers_of_a_host_that_is_lost_move_to_hosts_without_ranks_first():
@@ -418,14 +409,3 @@ def test_a_host_with_ranks_or_servers_without_copies_ends_the_job(lost):
     policy = served_elsewhere(5, "abc" if lost == "a" else "")
     assert TERM in policy.handle(AgentLost(lost, "it is gone", 1), 1)
     assert policy.failure == Failure(None, 1, "it is gone")
-
-
-@pytest.mark.parametrize(("steps", "status", "failed"), WITH_SERVERS.values(), ids=WITH_SERVERS)
-def test_servers_are_supervised(steps, status, failed):
-    policy = Policy(dict.fromkeys(range(4), "here"), GRACE, 60.0, 0.0, servers=(2, 3), server_restarts=1)
-    for process in range(4):
-        policy.handle(RankStarted(process, 100 + process), 0)
-    for now, event, expected in steps:
-        assert policy.handle(event, now) == expected
-    assert policy.status == status
-    assert (None if policy.failure is None else policy.failure.rank) == failed

@@ -1,7 +1,5 @@
 """The launcher of an elastic job forgets processes that are gone: a job of months has thousands of them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from distrun.runner.elastic.job import ElasticJob

@@ -1,7 +1,5 @@
 """A host tells what it lacks before anybody is waited for."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

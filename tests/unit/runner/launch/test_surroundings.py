@@ -1,7 +1,5 @@
 """The place of a host, from what cluster managers set; the samples are theirs."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

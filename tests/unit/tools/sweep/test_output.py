@@ -1,7 +1,5 @@
 """The output of trials: their files, and the values in it."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.runner.protocol.frames import Frame, FrameKind

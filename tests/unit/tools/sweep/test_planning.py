@@ -1,7 +1,5 @@
 """Planning the ranks of trials."""
 
-from __future__ import annotations
-
 from distrun.contract.launch import LaunchContract
 from distrun.runner.planning.hosts import Host
 from distrun.runner.planning.request import LaunchContext, LaunchRequest

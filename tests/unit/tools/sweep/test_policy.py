@@ -1,7 +1,5 @@
 """The decisions of a sweep, by histories of events."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

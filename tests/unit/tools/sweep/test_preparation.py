@@ -1,7 +1,5 @@
 """From options to the plan of a sweep, also of one that is resumed."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """The results of a sweep: records, the ranking, the study and the table."""
 
-from __future__ import annotations
-
 import json
 import math
 import resource

@@ -1,7 +1,5 @@
 """Search by Optuna, together with pruning, on a toy problem whose best is known; and what is told of trials."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameters: their ranges, the words of the command line, and the command of a trial."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

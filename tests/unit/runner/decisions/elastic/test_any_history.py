@@ -1,7 +1,5 @@
 """Elastic jobs under any history: deaths, lost hosts, hosts found, messages in any order and at any time."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

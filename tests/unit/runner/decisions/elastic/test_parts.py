@@ -1,7 +1,5 @@
 """The parts that the decisions about an elastic job are made of."""
 
-from __future__ import annotations
-
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given

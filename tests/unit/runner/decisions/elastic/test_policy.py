@@ -1,11 +1,9 @@
 """The decisions about an elastic job, by histories of events: no process, no clock but the one in the test."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest
-from histories.elastic import GRACE, START_TIMEOUT, History, running
+from histories.elastic import GRACE, START_TIMEOUT, History, connecting, ready, running
 
 from distrun.contract.elastic.messages import Ending, Enrolled, Imported, Joined, Waiting, Warm
 from distrun.runner.decisions.actions import CleanUpAfter, FinishAgents, SignalRanks, TellDeparture
@@ -50,14 +48,6 @@ def lost(host, **how):
     return AgentLost(host, f"the agent on {host} was killed by SIGKILL", 137, **how)
 
 
-def ready_on(host, *given, **options):
-    """Return a job on one host that has just become ready, so that its first generation begins."""
-    job = History(host, *given, **options)
-    job.at(0)
-    job.hear(HostReady(host[0]))
-    return job
-
-
 def started(actions):
     """Return the newcomers that the only action starts."""
     (action,) = actions
@@ -87,8 +77,7 @@ def test_a_job_that_runs_has_no_deadline_to_wake_up_for():
 
 
 def test_a_host_that_refuses_is_replaced_by_one_in_reserve():
-    job = History("a2b2c2", 4)
-    job.at(0)
+    job = connecting("a2b2c2", 4)
     job.hear(HostReady("a"))
     assert job.hear(HostRefused("b", "no key")) == [ConnectHosts(frozenset("c"))]
     assert job.begun(job.hear(HostReady("c"))) == [0, 1, 2, 3]
@@ -96,15 +85,13 @@ def test_a_host_that_refuses_is_replaced_by_one_in_reserve():
 
 
 def test_a_job_begins_with_fewer_ranks_if_it_may():
-    job = History("a2b2", 4, min_np=2)
-    job.at(0)
+    job = connecting("a2b2", 4, min_np=2)
     job.hear(HostRefused("b", "no key"))
     assert job.begun(job.hear(HostReady("a"))) == [0, 1]
 
 
 def test_hosts_that_refuse_end_a_job_that_needs_them():
-    job = History("a2b2", 4)
-    job.at(0)
+    job = connecting("a2b2", 4)
     job.hear(HostReady("a"))
     assert job.hear(HostRefused("b", "no key")) == [FinishAgents(0.0)]
     assert job.policy.status == 2
@@ -114,8 +101,7 @@ def test_hosts_that_refuse_end_a_job_that_needs_them():
 
 
 def test_a_host_that_does_not_answer_in_time_is_named_with_the_step_that_it_has_come_to():
-    job = History("a2", 2)
-    job.at(0)
+    job = connecting("a2", 2)
     job.hear(HostStep("a", "logging in as me"))
     assert job.policy.deadline == START_TIMEOUT
     assert job.at(START_TIMEOUT) == [FinishAgents(0.0)]
@@ -124,7 +110,7 @@ def test_a_host_that_does_not_answer_in_time_is_named_with_the_step_that_it_has_
 
 
 def test_too_few_slots_end_the_job():
-    job = ready_on("a2", 3)
+    job = ready("a2", 3)
     assert job.policy.failure.what == "the hosts have 2 slots, fewer than the 3 ranks of --min-np"
 
 
@@ -136,8 +122,7 @@ def test_a_job_whose_hosts_are_found_waits_for_them():
     assert job.said == ["waiting for 3 more ranks"]
     assert job.hear(HostsFound({"a": 2})) == [ConnectHosts(frozenset("a"))]
     assert job.hear(HostReady("a")) == [], "two would do, three are asked for"
-    job.now = 30
-    assert job.hear(HostsFound({"a": 2, "b": 2})) == [ConnectHosts(frozenset("b"))]
+    assert job.hear(HostsFound({"a": 2, "b": 2}), now=30) == [ConnectHosts(frozenset("b"))]
     assert len(job.begun(job.hear(HostReady("b")))) == 4
 
 
@@ -161,7 +146,7 @@ def test_a_job_whose_hosts_are_not_found_begins_with_what_it_has_or_ends():
 
 
 def test_a_command_that_cannot_be_started_ends_the_job_at_once():
-    job = ready_on("a2", 2)
+    job = ready("a2", 2)
     assert job.hear(RankNotStarted(0, 127, "no such file")) == [TERM]
     assert job.policy.status == 127
 
@@ -176,7 +161,7 @@ def test_a_newcomer_that_cannot_be_started_is_a_failure_of_its_slot():
 
 
 def test_ranks_that_do_not_start_in_time_are_replaced():
-    job = ready_on("a2", 2)
+    job = ready("a2", 2)
     job.hear(RankStarted(1, 100))
     assert job.policy.deadline == START_TIMEOUT
     actions = job.at(START_TIMEOUT)
@@ -190,8 +175,7 @@ def test_ranks_that_do_not_start_in_time_are_replaced():
 
 def test_survivors_go_on_at_once_if_they_are_enough_and_grow_again():
     job = running(min_np=2)
-    job.now = 10
-    assert started(job.kill(1)) == [4], "its replacement is started at once"
+    assert started(job.kill(1, now=10)) == [4], "its replacement is started at once"
     assert job.policy.state is State.REGROUPING
     assert job.policy.deadline == 10 + GATHER_TIME
     (begin,) = job.at(10 + GATHER_TIME)
@@ -213,24 +197,20 @@ def test_survivors_go_on_at_once_if_they_are_enough_and_grow_again():
 
 def test_survivors_that_are_too_few_wait_for_a_replacement():
     job = running()
-    job.now = 10
-    (start,) = job.kill(0)
+    (start,) = job.kill(0, now=10)
     assert start.processes == {4}
     assert [member.process for member in start.expected.members] == [1, 4, 2, 3], "the lowest survivor is rank 0"
     assert job.at(10 + GATHER_TIME) == []
     assert job.said == ["rank 0 on a (pid 100) was killed by SIGKILL: waiting for 1 more rank"]
     assert job.policy.deadline == 10 + START_TIMEOUT, "within which the newcomer must be started"
-    job.now = 15
-    assert job.begun(job.arrive(4)) == [1, 4, 2, 3]
+    assert job.begun(job.arrive(4, now=15)) == [1, 4, 2, 3]
     assert job.said[1:] == ["generation 2 goes on with 4 ranks; 9 of 10 restarts are left within the hour"]
 
 
 def test_deaths_of_the_same_moment_are_one_regroup_and_one_restart():
     job = running(min_np=1)
-    job.now = 10
-    job.kill(1)
-    job.now += GATHER_TIME / 2
-    job.kill(2)
+    job.kill(1, now=10)
+    job.kill(2, now=job.now + GATHER_TIME / 2)
     assert job.at(10 + GATHER_TIME) == []
     assert job.begun(job.at(10 + 1.5 * GATHER_TIME)) == [0, 3]
     assert "9 of 10 restarts" in job.said[-1]
@@ -241,8 +221,7 @@ def test_a_death_before_the_next_generation_has_met_is_one_more_regroup():
     job.kill(1)
     job.at(1)
     assert job.processes == [0, 3, 2]
-    job.now = 5
-    job.kill(3)
+    job.kill(3, now=5)
     assert job.begun(job.at(6)) == [0, 2]
     assert job.generation.number == 3
 
@@ -285,11 +264,9 @@ def test_the_user_learns_whose_state_is_lost_when_nobody_who_had_it_is_left():
 
 def test_a_rank_that_lost_a_peer_waits_for_the_root_cause():
     job = running(enrolled=False)
-    job.now = 10
-    assert job.exit(0, 1, lost_peer=True) == []
+    assert job.exit(0, 1, lost_peer=True, now=10) == []
     assert job.policy.state is State.SETTLING
-    job.now = 10.5
-    assert job.kill(2) == [EndProcesses(frozenset({1, 3}), GRACE)]
+    assert job.kill(2, now=10.5) == [EndProcesses(frozenset({1, 3}), GRACE)]
     assert job.policy.failure_history == ["after 10.5 s, generation 1: rank 2 on a (pid 102) was killed by SIGKILL"]
 
 
@@ -335,8 +312,7 @@ def test_the_failure_that_is_one_too_many_ends_the_job():
     job = running(min_np=1, max_restarts=1)
     job.kill(1)
     job.at(1)
-    job.now = 10
-    assert job.kill(2) == [TERM]
+    assert job.kill(2, now=10) == [TERM]
     assert job.policy.state is State.ENDING
     assert job.policy.failure.what == "was killed by SIGKILL; all 1 restarts within the hour are used up"
     assert (job.policy.failure.rank, job.policy.status) == (2, 137)
@@ -357,7 +333,7 @@ def test_without_restarts_the_first_failure_ends_the_job():
 
 
 def test_a_script_that_fails_before_any_rank_has_joined_is_not_tried_for_ever():
-    job = ready_on("a2", 2)
+    job = ready("a2", 2)
     for attempt in range(3):
         job.now = 10 * attempt
         for process in job.processes:
@@ -372,45 +348,40 @@ def test_a_script_that_fails_before_any_rank_has_joined_is_not_tried_for_ever():
 
 
 def test_who_asks_for_so_many_restarts_gets_them():
-    job = ready_on("a1", 1, max_restarts=4, gives_up_early=False)
+    job = ready("a1", 1, max_restarts=4, gives_up_early=False)
     for number in range(1, 6):
-        job.now = 10 * number
-        actions = job.exit(job.processes[0], 1)
+        actions = job.exit(job.processes[0], 1, now=10 * number)
         job.at(job.now + 1)
     assert job.generation.number == 5
     assert actions == [FinishAgents(GRACE)]
 
 
 def test_a_rank_that_is_killed_from_outside_does_not_make_a_generation_futile():
-    job = ready_on("a1", 1)
+    job = ready("a1", 1)
     for number in range(1, 5):
-        job.now = 10 * number
-        job.kill(job.processes[0])
+        job.kill(job.processes[0], now=10 * number)
         job.at(job.now + GATHER_TIME)
     assert job.policy.state is State.RUNNING
 
 
 def test_a_script_that_never_joins_may_fail_later():
-    job = ready_on("a1", 1)
+    job = ready("a1", 1)
     for attempt in range(5):
-        job.now = (attempt + 1) * (FUTILE_TIME + 1)
-        job.exit(job.processes[0], 1)
+        job.exit(job.processes[0], 1, now=(attempt + 1) * (FUTILE_TIME + 1))
         job.at(job.now + GATHER_TIME)
     assert job.policy.state is State.RUNNING
 
 
 def test_a_slot_that_fails_twice_is_left_out_for_a_while():
     job = running(min_np=1)
-    job.now = 10
-    job.kill(1)
+    job.kill(1, now=10)
     job.at(11)
     job.meet()
     job.arrive(4)
     for process in job.processes:
         job.leave(process)
     job.meet()
-    job.now = 20
-    assert job.kill(4) == [], "its slot is barred"
+    assert job.kill(4, now=20) == [], "its slot is barred"
     job.at(21)
     assert job.places == "a0 a3 a2"
     assert job.policy.deadline == 30
@@ -420,8 +391,7 @@ def test_a_slot_that_fails_twice_is_left_out_for_a_while():
 def test_what_is_barred_is_used_if_the_job_cannot_go_on_without():
     job = running("a2", 2)
     for number in range(1, 5):
-        job.now = 10 * number
-        (newcomer,) = started(job.kill(job.processes[1]))
+        (newcomer,) = started(job.kill(job.processes[1], now=10 * number))
         job.at(job.now + 1)
         job.arrive(newcomer)
         job.meet()
@@ -450,13 +420,11 @@ def test_newcomers_that_fail_at_the_start_are_tried_less_and_less_often():
 
 def test_another_slot_is_taken_before_one_that_is_barred():
     job = running("a2b2", 2)
-    job.now = 10
-    (newcomer,) = started(job.kill(1))
+    (newcomer,) = started(job.kill(1, now=10))
     job.at(11)
     job.arrive(newcomer)
     job.meet()
-    job.now = 20
-    assert job.kill(newcomer)[0] == ConnectHosts(frozenset("b"))
+    assert job.kill(newcomer, now=20)[0] == ConnectHosts(frozenset("b"))
 
 
 # --- links
@@ -478,8 +446,7 @@ def test_where_all_have_lost_their_peers_and_nobody_died_all_go_on_together():
 
 def test_somebody_who_has_not_heard_that_a_link_failed_is_not_waited_for_long():
     job = running()
-    job.now = 10
-    job.leave(2)
+    job.leave(2, now=10)
     assert job.policy.deadline == 10 + ROOT_CAUSE_TIMEOUT
     job.at(10 + ROOT_CAUSE_TIMEOUT)
     assert job.policy.state is State.REGROUPING
@@ -488,11 +455,9 @@ def test_somebody_who_has_not_heard_that_a_link_failed_is_not_waited_for_long():
 
 def test_a_host_that_may_have_been_cut_off_is_waited_for_longer():
     job = running("a2b2")
-    job.now = 10
-    job.leave(0)
+    job.leave(0, now=10)
     assert job.policy.deadline == 10 + ROOT_CAUSE_TIMEOUT + 3
-    job.now = 12
-    assert job.hear(lost("b", was_silent=True))[0] == CleanUpAfter("b")
+    assert job.hear(lost("b", was_silent=True), now=12)[0] == CleanUpAfter("b")
     assert "the agent on b" in job.policy.failure_history[0]
 
 
@@ -521,8 +486,7 @@ def test_a_host_whose_links_fail_twice_in_a_row_is_barred():
 
 def test_no_generation_begins_before_it_is_certain_that_the_lost_host_is_empty():
     job = running("a2b2", min_np=2)
-    job.now = 10
-    assert job.hear(lost("b")) == [CleanUpAfter("b")]
+    assert job.hear(lost("b"), now=10) == [CleanUpAfter("b")]
     assert job.at(20) == []
     assert job.hear(HostCleaned("b", is_certain=True)) == [
         ConnectHosts(frozenset("b")),
@@ -535,8 +499,7 @@ def test_no_generation_begins_before_it_is_certain_that_the_lost_host_is_empty()
 @pytest.mark.parametrize(("keepalive", "margin"), [(15.0, 17.0), (None, UNKNOWN_TIMEOUT)])
 def test_a_host_that_cannot_be_reached_has_given_up_after_a_while(keepalive, margin):
     job = running("a2b2", min_np=2, keepalive=keepalive)
-    job.now = 10
-    job.hear(lost("b"))
+    job.hear(lost("b"), now=10)
     job.hear(HostCleaned("b", is_certain=False))
     assert job.policy.deadline == 10 + GATHER_TIME
     job.at(11)
@@ -581,8 +544,7 @@ def test_a_host_that_comes_back_is_used_again():
     job.at(1)
     job.hear(HostCleaned("b", is_certain=True))
     job.meet()
-    job.now = 5
-    assert job.hear(HostRefused("b", "no route")) == []
+    assert job.hear(HostRefused("b", "no route"), now=5) == []
     assert job.policy.deadline == 5 + 20, "its second failure"
     assert job.at(25) == [ConnectHosts(frozenset("b"))]
     assert started(job.hear(HostReady("b"))) == [4, 5]
@@ -609,8 +571,7 @@ def test_an_agent_that_leaves_unasked_is_lost():
 
 def test_too_few_ranks_for_too_long_end_the_job_and_it_says_what_is_missing():
     job = running("a2b2", elastic_timeout=100.0)
-    job.now = 10
-    job.hear(lost("b"))
+    job.hear(lost("b"), now=10)
     job.at(11)
     assert job.hear(HostCleaned("b", is_certain=True)) == [ConnectHosts(frozenset("b"))]
     job.hear(HostRefused("b", "no route to host"))
@@ -649,8 +610,7 @@ def test_a_host_that_is_found_is_connected_to_and_its_ranks_join_together():
     job = running("a2", 2, max_np=4, discovers=True)
     assert job.hear(HostsFound({"a": 2, "b": 2})) == [ConnectHosts(frozenset("b"))]
     assert started(job.hear(HostReady("b"))) == [2, 3]
-    job.now = 10
-    assert job.arrive(3) == []
+    assert job.arrive(3, now=10) == []
     assert job.arrive(2) == [PrepareMembers(1, frozenset({0, 1}), "2 ranks join")]
     job.leave(0)
     assert job.begun(job.leave(1)) == [0, 1, 2, 3]
@@ -660,8 +620,7 @@ def test_a_host_that_is_found_is_connected_to_and_its_ranks_join_together():
 def test_a_newcomer_is_not_kept_waiting_for_another_for_long():
     job = running("a2", 2, max_np=4, discovers=True)
     job.hear(HostsFound({"a": 4}))
-    job.now = 10
-    assert job.arrive(3) == []
+    assert job.arrive(3, now=10) == []
     job.hear(RankStarted(2, 102))
     assert job.policy.deadline == 10 + BATCH_TIMEOUT
     assert job.at(10 + BATCH_TIMEOUT) == [PrepareMembers(1, frozenset({0, 1}), "1 rank joins")]
@@ -775,8 +734,7 @@ def test_a_death_while_members_leave_is_a_regroup_of_those_that_are_left():
     job = running("a2b2", min_np=1, discovers=True)
     job.hear(HostsFound({"a": 2}))
     job.leave(0)
-    job.now = 10
-    job.kill(1)
+    job.kill(1, now=10)
     assert job.begun(job.at(11)) == [0, 3, 2], "the host is released by the next planned change"
     job.meet()
     assert [type(action) for action in job.at(11 + BATCH_TIMEOUT)] == [PrepareMembers]
@@ -793,10 +751,7 @@ def test_newcomers_for_whom_there_is_no_room_any_more_are_ended():
 
 
 def test_spares_are_kept_activated_and_replaced():
-    job = History("a2b2", 4, spares=1)
-    job.at(0)
-    for host in "ab":
-        job.hear(HostReady(host))
+    job = ready("a2b2", 4, spares=1)
     assert job.meet() == [StartSpares({4: "a", 5: "b"}, ("torch",))]
     for spare in (4, 5):
         job.hear(ProcessSaid(spare, Warm()))
@@ -918,7 +873,7 @@ def test_members_that_have_met_one_that_has_ended_well_do_not_learn_it():
 
 def started_anew(generation):
     """Return a job whose generation of three ranks has begun and not met."""
-    job = ready_on("a3", 3)
+    job = ready("a3", 3)
     while job.generation.number < generation:
         for process in job.processes:
             job.kill(process)
@@ -1014,12 +969,6 @@ def test_the_agent_of_a_host_whose_ranks_have_ended_well_may_be_lost():
     assert job.hear(lost("b")) == [CleanUpAfter("b")]
     assert job.hear(lost("a"))[0] == CleanUpAfter("a")
     assert job.policy.status == 137
-
-
-def connecting():
-    job = History("a4", 4)
-    job.at(0)
-    return job
 
 
 def preparing():

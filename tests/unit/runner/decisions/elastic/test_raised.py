@@ -1,7 +1,5 @@
 """A member whose script has raised an exception: one failure, however long its interpreter takes to exit."""
 
-from __future__ import annotations
-
 import pytest
 from histories.elastic import GRACE, running
 
@@ -35,8 +33,7 @@ def test_it_costs_one_restart_whenever_it_exits(delay):
     assert job.said == [text]
     job.meet()
     if delay >= GATHER_TIME:
-        job.now += delay
-        (start,) = job.exit(2, 1)
+        (start,) = job.exit(2, 1, now=job.now + delay)
         assert isinstance(start, StartNewcomers)
     assert job.said == [text]
     assert len(job.policy.failure_history) == 1
@@ -135,8 +132,7 @@ def test_who_has_met_the_others_since_has_failed_anew():
     job = settled()
     job.at(job.policy.deadline)
     job.meet()
-    job.now += 3.0
-    job.exit(2, 1)
+    job.exit(2, 1, now=job.now + 3.0)
     job.at(job.now + GATHER_TIME)
     assert left(job) == 0
     assert len(job.policy.failure_history) == 2
@@ -146,7 +142,6 @@ def test_who_did_not_lose_its_peers_explains_nothing():
     job = settled()
     job.at(job.policy.deadline)
     job.hear(ProcessSaid(2, Joined(2)))
-    job.now += 3.0
-    job.exit(2, 1)
+    job.exit(2, 1, now=job.now + 3.0)
     job.at(job.now + GATHER_TIME)
     assert left(job) == 0

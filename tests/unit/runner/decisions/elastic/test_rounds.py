@@ -1,7 +1,5 @@
 """Ranks that all fail, again and again: they are started again later each time, and not for ever."""
 
-from __future__ import annotations
-
 import pytest
 from histories.elastic import running
 

@@ -1,18 +1,14 @@
 """The channel to an agent whose host has joined, when that host takes and says nothing any more."""
 
-from __future__ import annotations
-
 import socket
-import threading
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runner.hosts.joining import channel as channels
 from distrun.runner.hosts.joining.channel import Channel
 from distrun.runner.hosts.joining.connection import Connection
 from distrun.runner.hosts.joining.messages import MessageKind, encode
-
-DEADLINE = 60.0  # seconds
 
 
 @pytest.fixture
@@ -25,21 +21,13 @@ def ends():
 
 def test_a_frozen_host_delays_neither_the_reader_nor_who_ends_its_agent(ends, monkeypatch):
     monkeypatch.setattr(channels, "_TAKE_TIMEOUT", 0.1)
-    channel, failed = Channel(Connection(ends[0]), "3"), threading.Event()
-
-    def write():
-        try:
-            channel.write(bytes(64 << 20))
-        except OSError:
-            failed.set()
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
+    channel = Channel(Connection(ends[0]), "3")
+    writing = started(channel.write, bytes(64 << 20))
     assert ends[1].recv(1, socket.MSG_PEEK)  # it has begun, and cannot end
     with pytest.raises(TimeoutError):
         channel.read(0.05)
     channel.kill()
-    assert failed.wait(DEADLINE)
+    assert isinstance(writing.exception(DEADLINE), OSError)
     assert channel.read(DEADLINE) == b""
     channel.close()
 

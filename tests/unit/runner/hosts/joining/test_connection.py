@@ -1,7 +1,5 @@
 """A connection hands out whole messages, one by one or all that have arrived, and reports the end once."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,12 +1,11 @@
 """The join listener lets hosts join over real connections, and nobody waits in vain if it fails."""
 
-from __future__ import annotations
-
 import threading
 import time
 from dataclasses import replace
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.errors import LaunchError
 from distrun.host.connections.dialer import dial
@@ -17,7 +16,6 @@ from distrun.runner.hosts.joining.messages import End, LostError, Member, Messag
 from distrun.runner.hosts.joining.roster import Roster
 from distrun.runner.protocol.handshake import HostError
 
-DEADLINE = 60.0  # seconds
 OWN = Member(0, 2, "a", 1, "/")
 OTHER = Member(1, 2, "b", 1, "/").to_json()
 
@@ -78,11 +76,10 @@ def test_a_listener_that_fails_ends_the_wait_for_hosts_with_the_reason(desk, mon
 
     monkeypatch.setattr(Roster, "refusal", fail)
     here = desk()
-    caller = threading.Thread(target=here.call)
-    caller.start()
+    calling = started(here.call)
     with pytest.raises(LaunchError, match=r"^no host can join any more: RuntimeError\('no such luck'\)$"):
         here.join_listener.gather()
-    caller.join(DEADLINE)
+    calling.exception(DEADLINE)
 
 
 def test_an_elastic_job_is_told_that_no_host_can_join_any_more(desk, monkeypatch):

@@ -1,7 +1,5 @@
 """Messages between hosts and launcher arrive as they were meant."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

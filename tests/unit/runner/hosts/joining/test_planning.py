@@ -1,7 +1,5 @@
 """The plan of hosts that have joined: a part for each, and the ranks of a machine numbered together."""
 
-from __future__ import annotations
-
 from distrun.runner.hosts.joining.messages import Member
 from distrun.runner.hosts.joining.planning import plan_of
 from distrun.runner.planning.request import LaunchContext, LaunchRequest

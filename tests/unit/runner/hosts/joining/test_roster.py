@@ -1,7 +1,5 @@
 """The roster says who may join, who is refused with which sentence, who is missing, and when the job begins."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Every launcher plans the whole job by itself, and all plans agree."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.host.interfaces import Interface

@@ -1,7 +1,5 @@
 """The messages of launchers arrive as they were meant."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

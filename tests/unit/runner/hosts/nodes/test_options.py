@@ -1,7 +1,5 @@
 """The options of a launcher that is started on every node, as torchrun's users type them."""
 
-from __future__ import annotations
-
 import pytest
 
 from distrun.errors import UsageError

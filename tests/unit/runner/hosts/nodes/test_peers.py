@@ -1,12 +1,11 @@
 """Notifying the launchers of other nodes of events."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading
 
 import pytest
+from in_process.calls import DEADLINE, started
 
 from distrun.runner.decisions import events
 from distrun.runner.hosts.joining.connection import Connection
@@ -15,7 +14,6 @@ from distrun.runner.hosts.nodes.messages import Notification
 from distrun.runner.hosts.nodes.peers import Peers
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-DEADLINE = 60.0  # seconds
 
 
 def test_a_notification_is_on_its_way_when_a_launcher_is_about_to_stop():
@@ -38,10 +36,9 @@ def test_a_notification_is_on_its_way_when_a_launcher_is_about_to_stop():
         peers.notify(events.SignalReceived(signal.SIGTSTP))
         with pytest.raises(BlockingIOError):
             theirs.recv(1)
-        waiting = threading.Thread(target=peers.flush)
-        waiting.start()
+        waiting = started(peers.flush)
         may_continue.set()
-        waiting.join(DEADLINE)
+        waiting.result(DEADLINE)
         ((kind, payload),) = MessageDecoder().feed(theirs.recv(1 << 16))
         assert kind is MessageKind.EVENT
         assert Notification.from_json(payload).event == events.SignalReceived(signal.SIGTSTP, "alpha")

@@ -1,14 +1,13 @@
 """Launchers that meet, in threads of one process and on its loopback interface."""
 
-from __future__ import annotations
-
 import platform
 import socket
-import threading
 from queue import SimpleQueue
 
 import pytest
-from in_process.thread_clock import await_that, clock as clock
+from in_process.calls import DEADLINE, Caller
+from in_process.thread_clock import clock as clock
+from shell import wait_until
 
 from distrun import __version__
 from distrun.errors import LaunchError, UsageError
@@ -24,37 +23,24 @@ from distrun.runner.protocol.exits import RankExit
 from distrun.runner.protocol.handshake import HostInfo
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-DEADLINE = 60.0  # seconds
 HERE = "127.0.0.1"
 
 
-class Launcher(threading.Thread):
+class Launcher(Caller):
     """One launcher, until the job can begin."""
 
     def __init__(self, port, nodes=2, name="box", index=None, timeout=DEADLINE, job="x", is_host=None, version=None):
-        super().__init__(daemon=True)
         self.said = SimpleQueue()
         self.heard = SimpleQueue()
-        self.error = None
         info = HostInfo(__version__, platform.python_version(), 1)
         endpoint = JoinEndpoint((HERE, port), job.encode(), timeout, is_encrypted=False, key_name="--rdzv-id")
         self._options = RendezvousOptions(endpoint, nodes, nodes, is_host=is_host)
         self._member = Member(index, nodes, name, 2, "/", distrun=version or __version__, least=nodes, info=info)
-        self.start()
+        super().__init__(self._meet)
 
-    def run(self):
-        try:
-            self.assembly, self.peers = rendezvous(self._options, self._member, self.said.put)
-            self.key = job_key(self._options.endpoint, self.assembly)
-        except Exception as error:
-            self.error = error
-
-    def end(self):
-        """Wait until it has met the others, or failed to."""
-        self.join(2 * DEADLINE)
-        assert not self.is_alive()
-        if self.error is not None:
-            raise self.error
+    def _meet(self):
+        self.assembly, self.peers = rendezvous(self._options, self._member, self.said.put)
+        self.key = job_key(self._options.endpoint, self.assembly)
         return self
 
 
@@ -121,7 +107,7 @@ def test_places_that_were_asked_for_decide_about_the_ranks(port):
 
 def test_a_node_that_never_comes_is_missed_by_all_who_have(port, clock, listener):
     launchers = [Launcher(port, 3, name) for name in ("a", "b")]
-    await_that(lambda: listener and listener[0]._waiting)
+    wait_until(lambda: listener and listener[0]._waiting)
     end_time(clock, listener, *launchers)
     for launcher in launchers:
         with pytest.raises(LaunchError, match=r"2 of 3 hosts have joined .* within 60 s: see that all are started"):
@@ -131,7 +117,7 @@ def test_a_node_that_never_comes_is_missed_by_all_who_have(port, clock, listener
 def test_an_endpoint_that_nobody_serves_is_named_when_time_is_up(port, clock):
     words = f"the other nodes were not found at {HERE}:{port} within 60 s: .*refused.*--rdzv-endpoint and --rdzv-id"
     launcher = Launcher(port, is_host=False)
-    await_that(lambda: launcher in clock.failed)
+    wait_until(lambda: launcher in clock.failed)
     clock.end_for(launcher)
     with pytest.raises(LaunchError, match=words):
         launcher.end()
@@ -140,7 +126,7 @@ def test_an_endpoint_that_nobody_serves_is_named_when_time_is_up(port, clock):
 def test_a_launcher_of_another_job_is_not_let_in(port, clock):
     ours = Launcher(port, name="a", is_host=True)
     stranger = Launcher(port, name="b", job="y", is_host=False)
-    await_that(lambda: stranger in clock.refused)
+    wait_until(lambda: stranger in clock.refused)
     clock.end_for(stranger)
     with pytest.raises(LaunchError, match=r"does not (accept|know) --rdzv-id"):
         stranger.end()
@@ -149,7 +135,7 @@ def test_a_launcher_of_another_job_is_not_let_in(port, clock):
 
 def test_who_misses_nodes_is_told_of_strangers(port, clock, listener):
     ours, stranger = Launcher(port, is_host=True), Launcher(port, job="y", is_host=False)
-    await_that(lambda: stranger in clock.refused)
+    wait_until(lambda: stranger in clock.refused)
     clock.end_for(stranger)
     stranger.join(DEADLINE)
     end_time(clock, listener, ours)

@@ -1,7 +1,5 @@
 """Which keys a host is known by, in all notations of known_hosts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -113,8 +113,7 @@ def test_where_descriptors_are_scarce_there_are_no_clients(server, monkeypatch):
     monkeypatch.setattr(metrics_server, "are_scarce", lambda fd: scarce[0])
     with suppress(ConnectionResetError), asks(server) as client:
         assert client.recv(1) == b""
-    scarce.clear()
-    scarce.append(False)
+    scarce[0] = False
     assert get(server) == ""
 
 

@@ -98,9 +98,6 @@ def test_python_is_the_one_of_the_agent(monkeypatch, prefix, path, expected):
 
 
 @pytest.mark.parametrize(("cores", "ranks", "expected"), [(16, 4, "4"), (2, 2, "1"), (2, 32, "1"), (7, 2, "3")])
-def test_ranks_share_the_cores_of_their_host(cores, ranks, expected):
+def test_ranks_share_the_cores_of_their_host_unless_the_user_sets_a_thread_count(cores, ranks, expected):
     assert thread_variables({}, cores, ranks) == {"OMP_NUM_THREADS": expected}
-
-
-def test_a_thread_count_of_the_user_stands():
-    assert thread_variables({"OMP_NUM_THREADS": "3"}, 16, 2) == {}
+    assert thread_variables({"OMP_NUM_THREADS": "3"}, cores, ranks) == {}

@@ -10,7 +10,7 @@ import time
 
 import pytest
 from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, check_reachable, close, errors
-from in_process.thread_clock import await_that
+from shell import wait_until
 
 from distrun.errors import BootstrapError, UsageError
 from distrun.host.connections import listener
@@ -106,7 +106,7 @@ def test_two_hundred_ranks_gather_quickly(join, endpoint):
 
 def test_rank_0_may_come_late(endpoint, clock):
     others = [Rank(rank, 3, endpoint) for rank in (1, 2)]
-    await_that(lambda: clock.failed.issuperset(others))
+    wait_until(lambda: clock.failed.issuperset(others))
     assert all(rank.is_alive() for rank in others)
     close([Rank(0, 3, endpoint).end(), *[rank.end() for rank in others]])
 
@@ -163,7 +163,7 @@ def connect_and_hang(endpoint: RendezvousEndpoint) -> socket.socket:
 def test_clients_without_the_key_are_mentioned_when_a_rank_is_missing(endpoint, clock):
     leader = Rank(0, 2, endpoint)
     stranger = Rank(1, 2, RendezvousEndpoint(endpoint.addresses, KEY[::-1]))
-    await_that(lambda: stranger in clock.refused)
+    wait_until(lambda: stranger in clock.refused)
     clock.end_for(stranger)
     with pytest.raises(BootstrapError, match="does not accept the job key"):
         stranger.end()
@@ -189,7 +189,7 @@ def test_rank_0_names_the_missing_ranks_to_those_that_came(endpoint, clock):
 
 def test_a_rank_says_that_rank_0_does_not_answer(endpoint, clock):
     rank = Rank(3, 4, endpoint)
-    await_that(lambda: rank in clock.failed)
+    wait_until(lambda: rank in clock.failed)
     clock.end_for(rank)
     (text,) = errors([rank])
     assert text.startswith("rank 3 did not find rank 0 within 60 s: no connection was made within ")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from in_process.rendezvous_of_threads import DEADLINE, HERE, KEY, RankThread, check_reachable, close, errors
-from in_process.thread_clock import await_that
+from shell import wait_until
 
 from distrun.host.connections import listener
 from distrun.host.connections.dialer import dial
@@ -73,7 +73,7 @@ class Job:
     def relay(self, rank: int, **options: Any) -> Rank:
         """Start a rank, and wait until it has its host's place."""
         started = Rank(self, rank, **options)
-        await_that(lambda: self.is_claimed(rank))
+        wait_until(lambda: self.is_claimed(rank))
         return started
 
     def is_claimed(self, rank: int) -> bool:
@@ -108,7 +108,7 @@ class Rank(RankThread):
 
     def await_waiting(self) -> None:
         """Wait until it has been let in by rank 0 or by its relay, and waits for the table."""
-        await_that(lambda: self.is_in("introduce", "receive_packed") and self.is_in("_receive_table", "_await_relay"))
+        wait_until(lambda: self.is_in("introduce", "receive_packed") and self.is_in("_receive_table", "_await_relay"))
 
     def is_with_relay(self) -> bool:
         """Whether it waits for its relay, which has not found rank 0 yet."""
@@ -192,7 +192,7 @@ def test_a_host_with_rank_0_may_be_the_only_large_one(join, endpoint):
 
 def test_rank_0_may_come_late(job):
     others = [job.relay(3), job.relay(7), *job.ranks(1, 2, 4, 5, 6)]
-    await_that(others[-1].is_with_relay)
+    wait_until(others[-1].is_with_relay)
     close([job.rank(0).end(), *[rank.end() for rank in others]])
 
 
@@ -295,7 +295,7 @@ def test_rank_0_names_the_missing_ranks_to_those_that_came(job, missing, clock, 
 
     others = [job.rank(rank) for rank in range(1, 8) if rank not in missing]
     leader = job.rank(0)
-    await_that(knows_all)
+    wait_until(knows_all)
     clock.end_for(leader)
     texts = errors([leader, *others])
     named = {(1,): "rank 1", (2,): "rank 2", (4,): "rank 4", (2, 3, 4): "ranks 2-4", (3, 5, 6): "ranks 3, 5-6"}[missing]
@@ -305,7 +305,7 @@ def test_rank_0_names_the_missing_ranks_to_those_that_came(job, missing, clock, 
 
 def test_ranks_say_that_rank_0_does_not_answer(job, clock):
     ranks = [job.relay(2), job.rank(3)]
-    await_that(lambda: ranks[0] in clock.failed and ranks[1].is_with_relay())
+    wait_until(lambda: ranks[0] in clock.failed and ranks[1].is_with_relay())
     clock.end_for(*ranks)
     texts = errors(ranks)
     assert re.match(r"rank 2 did not find rank 0 within 60 s: .*\(connection refused\)", texts[0])
@@ -325,10 +325,10 @@ def test_a_rank_says_that_its_relay_has_not_found_rank_0(job, clock):
 
 def test_when_a_relay_gives_up_another_rank_takes_its_place(join, job, clock):
     relay, other = job.relay(2), job.rank(3)
-    await_that(other.is_with_relay)
+    wait_until(other.is_with_relay)
     clock.end_for(relay)
     errors([relay])
-    await_that(lambda: job.is_claimed(3))
+    wait_until(lambda: job.is_claimed(3))
     joined = join([*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)])
     assert 3 in joined[0].control
 
@@ -448,7 +448,7 @@ def test_an_interrupted_relay_tells_why(job, stop, has_rank_0):
         relay.await_waiting()
         other.await_waiting()
     else:
-        await_that(other.is_with_relay)
+        wait_until(other.is_with_relay)
     stop.come("host gamma has joined")
     assert errors([relay, other]) == ["host gamma has joined"] * 2
     for text in errors(first):

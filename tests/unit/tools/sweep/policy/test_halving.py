@@ -1,7 +1,5 @@
 """Asynchronous successive halving: who goes on at a rung."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given, strategies as st
