@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from distrun.auto import comparing  # noqa: E402
 from distrun.auto.refusing import Refusal  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
-from distrun.auto.torch.trial import drawing, merging  # noqa: E402
+from distrun.auto.torch.trial import drawing, samples  # noqa: E402
 from distrun.auto.torch.trial.differences import EXACT, difference, gradient_of  # noqa: E402
 
 pytestmark = pytest.mark.gate
@@ -39,7 +39,7 @@ def test_parts_make_up_the_batch(whole):
             return value[start:stop]
         return type(value)(part(each, start, stop) for each in value) if isinstance(value, (list, tuple)) else value
 
-    merged = merging.merged([part(whole, 0, 3), part(whole, 3, 5), part(whole, 5, 7)], SIZES)
+    merged = samples.merged([part(whole, 0, 3), part(whole, 3, 5), part(whole, 5, 7)], SIZES)
     assert repr(merged) == repr(whole)
 
 
@@ -53,7 +53,7 @@ def test_parts_make_up_the_batch(whole):
     ids=["padded", "of another size", "unequal text"],
 )
 def test_what_is_not_made_of_samples_is_not_put_together(parts):
-    assert merging.merged(parts, SIZES) is None
+    assert samples.merged(parts, SIZES) is None
 
 
 @pytest.mark.parametrize(
