@@ -56,22 +56,22 @@ def main(arguments: list[str]) -> int:
 def _begin(program: list[str]) -> None:
     """Join the job and prepare this process for the program, or prepare it to rehearse the program."""
     import distrun
-    from distrun.auto import files, frameworks, job, output, randomness, rehearsal, source
+    from distrun.auto import files, frameworks, job, output, rehearsal, source
 
     forked = rehearsal.fork() if job.current.mode == "global" and rehearsal.is_needed() else None
     if isinstance(forked, rehearsal.RehearsingProcess):
         job.current.is_copy, job.current.rehearsing = True, forked
-        randomness.begin(forked.beginning().seed)
+        job.current.begin_random(forked.seed())
     else:
         job.current.rehearsal = forked
         distrun.init()
         if distrun.size() == 1:
             return
         source.check(program)
-        randomness.begin()
+        job.current.begin_random()
         if forked is not None:
             device = distrun.device()
-            forked.begin(rehearsal.Beginning(randomness.common_seed(), device.index if device.name == "cuda" else None))
+            forked.begin(job.current.seed, device.index if device.name == "cuda" else None)
     if job.current.is_silent:
         output.mute()
         files.keep_private()

@@ -56,16 +56,13 @@ def compare(
         refuse(f"the {what} of the ranks differ after step {step}: {which}{more}. {why}", lines)
 
 
-def _of_all_ranks(
-    values: Callable[[], tuple[Sequence[str], Sequence[int]]],
-) -> tuple[Sequence[str], list[np.ndarray[Any, np.dtype[np.int64]]]]:
+def _of_all_ranks(values: Callable[[], tuple[Sequence[str], Sequence[int]]]) -> tuple[Sequence[str], list[Any]]:
     names, sums = values()
     table = distrun.allgather(np.array([len(sums), *sums], np.int64), name="auto.weights")
     rows = []
     while table.size:
-        count = int(table[0])
-        rows.append(table[1 : count + 1])
-        table = table[count + 1 :]
+        row, table = np.split(table, [int(table[0]) + 1])
+        rows.append(row[1:])
     return names, rows
 
 

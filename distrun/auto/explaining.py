@@ -47,25 +47,27 @@ def explain(program: Sequence[str]) -> int:
     except SyntaxError as error:
         print(f"distrun --auto=explain: {path}:{error.lineno}: {error.msg}", file=sys.stderr)
         return 2
-    found = source.facts(path)
+    refusals, warnings = source.facts(path)
     print(f"What distrun --auto would change in {path}:")
     for line in _changes(tree, path):
         print(f"  {line}")
-    for warning in found.warnings:
+    for warning in warnings:
         print(f"Note: {warning}")
-    for reason, lines in found.refusals:
+    for reason, lines in refusals:
         print(refusing.text_of(reason, lines))
-    if not found.refusals:
+    if not refusals:
         print("Nothing was found that is refused; more is checked while the script runs.")
-    return refusing.STATUS if found.refusals else 0
+    return refusing.STATUS if refusals else 0
 
 
 def _changes(tree: ast.AST, path: Path) -> list[str]:
     """Return a line for each function whose behaviour would change, with the lines where it is called or defined."""
-    imported = {part for node in ast.walk(tree) for part in _packages(node)}
+    imported = {module.partition(".")[0] for node in ast.walk(tree) for module in source.imports(node)}
     places: dict[str, list[int]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.ImportFrom):  # from tensorflow import keras
+            imported |= {"keras"}.intersection(alias.name for alias in node.names)
+        elif isinstance(node, ast.Call):
             places.setdefault(called(node), []).append(node.lineno)
         elif isinstance(node, ast.FunctionDef) and node.name in ("train_step", "compute_loss"):
             places.setdefault(node.name, []).append(node.lineno)
@@ -78,12 +80,3 @@ def _changes(tree: ast.AST, path: Path) -> list[str]:
                 where = ", ".join(map(str, sorted(set(places[name]))))
                 lines.append(f"{path.name}:{where}: {name}: {what}")
     return lines or ["nothing: it calls nothing of torch or Keras that is known"]
-
-
-def _packages(node: ast.AST) -> set[str]:
-    if isinstance(node, ast.Import):
-        return {alias.name.partition(".")[0] for alias in node.names}
-    if isinstance(node, ast.ImportFrom) and node.module:
-        names = {node.module.partition(".")[0]}
-        return names | {alias.name for alias in node.names if alias.name == "keras"}  # from tensorflow import keras
-    return set()

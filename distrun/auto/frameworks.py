@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
-
-ROOMS: Mapping[str, str] = {"torch": "distrun.auto.torch", "keras": "distrun.auto.keras"}
-"""Modules that a script may import, and the room whose `install` is then called for each."""
 
 _actions: dict[str, list[Callable[[ModuleType], None]]] = {}
 
 
 def watch() -> None:
     """Call `install` of a framework's room when the framework is imported, or now if it is already."""
-    for name, room in ROOMS.items():
-        after_import(name, lambda _, room=room: importlib.import_module(room).install())  # type: ignore[misc]
+    for name in ("torch", "keras"):
+        after_import(name, lambda module: importlib.import_module(f"distrun.auto.{module.__name__}").install())
 
 
 def after_import(name: str, action: Callable[[ModuleType], None]) -> None:

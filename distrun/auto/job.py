@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import NoReturn
 
+import numpy as np
+
 import distrun
 from distrun.auto.rehearsal import Rehearsal, RehearsingProcess
-
-MODES = ("global", "scale")
-"""`global`: each batch of the script is divided among the ranks. `scale`: each rank takes a batch of that size."""
 
 
 @dataclass
@@ -20,8 +21,11 @@ class AutoJob:
     """The facts that all frameworks need. There is one object per process, `current`."""
 
     mode: str = "global"
+    """`global`: each batch of the script is divided among the ranks. `scale`: each rank takes a batch of that size."""
     script: str = ""
     """The script's path, or the module's name."""
+    seed: int = 0
+    """The seed that all ranks of this job begin with. It differs from job to job."""
     is_announced: bool = False
     """Whether rank 0 has printed what was changed."""
     is_in_keras: bool = False
@@ -49,6 +53,15 @@ class AutoJob:
     def is_silent(self) -> bool:
         """Whether this process prints nothing and writes no files, because rank 0 does."""
         return self.is_copy or distrun.rank() > 0
+
+    def begin_random(self, seed: int | None = None) -> None:
+        """Seed Python's and numpy's generators. Without a seed, all ranks must call this, and agree on a random one."""
+        if seed is None:
+            drawn = np.array([secrets.randbits(31)], np.int64)
+            seed = int(distrun.broadcast(drawn, 0, "auto.seed")[0])
+        self.seed = seed
+        random.seed(seed)
+        np.random.seed(seed)
 
     def leave_loop(self) -> None:
         """Note the frames where the script leaves its loop. This may be called while an exception unwinds them."""

@@ -22,8 +22,6 @@ def mute() -> None:
     What C libraries print to the standard error is kept, because they report crashes there.
     """
     global _real_stderr
-    if _real_stderr is not None:
-        return
     sys.stdout.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 
 from distrun.contract.launch import LaunchContract
@@ -22,15 +21,6 @@ from distrun.host.gpus import visible_gpus
 _TIMEOUT = 180.0  # seconds from the batch to the findings
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """The facts that the rank sends to the rehearsal before the script begins."""
-
-    seed: int
-    gpu: int | None
-    """The index of the GPU that it shares with the last rank."""
-
-
 class Rehearsal:
     """The rank's side of a rehearsal, in the parent process."""
 
@@ -38,10 +28,10 @@ class Rehearsal:
         """`given` is the descriptor of a file in memory that both processes share."""
         self._fork, self._connection, self._given = fork, connection, given
 
-    def begin(self, beginning: Beginning) -> None:
-        """Let the rehearsal run the script up to its training loop."""
+    def begin(self, seed: int, gpu: int | None) -> None:
+        """Let the rehearsal run the script up to its training loop. `gpu` is the index of the GPU that both share."""
         with suppress(OSError):  # it has ended, and `found` will return nothing
-            self._connection.send(beginning)
+            self._connection.send((seed, gpu))
 
     def found(self, given: bytes) -> bytes:
         """Hand over `given`, wait for the process to end, and return its findings, or empty if it has none."""
@@ -67,18 +57,17 @@ class RehearsingProcess:
         self._connection, self._given = connection, given
         self.leave = fork.leave
         self.gpu: int | None = None
-        """The index of the GPU that it works on, or None without one, or before `beginning`."""
+        """The index of the GPU that it works on, or None without one, or before `seed`."""
 
-    def beginning(self) -> Beginning:
-        """Wait until the rank has joined its job. End the process if there is nothing to rehearse."""
+    def seed(self) -> int:
+        """Wait until the rank has joined its job, and return its seed. End the process if nothing is rehearsed."""
         if _is_exclusive():
             os._exit(1)
         try:
-            beginning: Beginning = self._connection.recv()  # from the process that forked this one
+            seed, self.gpu = self._connection.recv()  # from the process that forked this one
         except EOFError:
             os._exit(1)
-        self.gpu = beginning.gpu
-        return beginning
+        return int(seed)
 
     def given(self) -> bytes:
         """Wait for the data that the rank hands over. End the process if there is none."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import distrun
@@ -40,56 +39,51 @@ _COUNTING = (
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "init_process_group")
 
 
-@dataclass
-class ScriptFacts:
-    """The findings from one source file."""
-
-    refusals: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    """The reasons to refuse it, each with the lines to write instead."""
-    warnings: list[str] = field(default_factory=list)
-    """Clauses about the numbers it prints that will describe one rank's part only."""
-
-
 def check(program: Sequence[str]) -> None:
     """Refuse a program whose source shows that it cannot be right. Warn about numbers that describe one part only."""
     path = running.source_of(program)
     if path is None or not path.is_file():
         return
-    found = facts(path)
-    for reason, lines in found.refusals[:1]:
+    refusals, warnings = facts(path)
+    for reason, lines in refusals[:1]:
         refusing.refuse(reason, lines)
     if distrun.rank() == 0:
-        for warning in found.warnings:
+        for warning in warnings:
             output.tell(f"distrun --auto: warning: {warning}")
 
 
-def facts(path: Path) -> ScriptFacts:
-    """Return the findings from a source file, or none if it cannot be parsed, as running it will show the error."""
-    found = ScriptFacts()
+def facts(path: Path) -> tuple[list[tuple[str, tuple[str, ...]]], list[str]]:
+    """Return the findings from a source file, or none if it cannot be parsed, as running it will show the error.
+
+    Returns:
+        The reasons to refuse it, each with the lines to write instead, and clauses about the numbers it prints that
+        will describe one rank's part only.
+    """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError):
-        return found
+        return [], []
+    refusals = []
     for node in ast.walk(tree):
-        for module in _imports(node):
+        for module in imports(node):
             package = module.partition(".")[0]
             if package in DISTRIBUTING:
                 line = getattr(node, "lineno", 0)
                 reason = f"{path.name}:{line} imports {module}: {DISTRIBUTING[package]}"
-                found.refusals.append((reason, _LINES.get(package, _WITHOUT)))
+                refusals.append((reason, _LINES.get(package, _WITHOUT)))
         if isinstance(node, ast.Call) and (name := called(node)) in _WRAPPERS:
             reason = f"{path.name}:{node.lineno} calls {name}: the script distributes by itself"
-            found.refusals.append((reason, _WITHOUT))
+            refusals.append((reason, _WITHOUT))
     if job.current.mode == "global":
-        found.refusals += [
+        refusals += [
             (f"{path.name}:{line} decides by what each rank counts in its own part of the batches: {text}", _COUNTING)
             for line, text in partial_decisions(tree)
         ]
-    found.warnings = [f"{path.name}:{line}: {text}" for line, text in partial_numbers(tree)]
-    return found
+    return refusals, [f"{path.name}:{line}: {text}" for line, text in partial_numbers(tree)]
 
 
-def _imports(node: ast.AST) -> list[str]:
+def imports(node: ast.AST) -> list[str]:
+    """Return the names of the modules that a statement imports, or imports from."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:

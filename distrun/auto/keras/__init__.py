@@ -14,7 +14,7 @@ import os
 
 def install() -> None:
     """Change Keras, right after the script has imported it. The ranks have joined the job."""
-    from distrun.auto import job, randomness
+    from distrun.auto import job
 
     if job.current.rehearsing is not None:
         os._exit(0)  # a training by Keras is not rehearsed
@@ -27,7 +27,7 @@ def install() -> None:
     init()  # chooses the GPU of this rank
     if not job.current.is_shared:
         return
-    data.seed_all(randomness.common_seed())
+    data.seed_all(job.current.seed)
     training.install(library.trainer_of(keras), job.current.mode == "scale")
     losses.install()
     metrics.install()

@@ -18,16 +18,7 @@ def install() -> None:
     import torch
 
     from distrun.auto import job
-    from distrun.auto.randomness import common_seed
-    from distrun.auto.torch import (
-        backward,
-        loaders,
-        normalization,
-        optimizers,
-        reading,
-        saving,
-        self_distributed,
-    )
+    from distrun.auto.torch import backward, loaders, normalization, optimizers, reading, saving, self_distributed
     from distrun.auto.torch.statistics import compiling
     from distrun.torch import cuda
     from distrun.torch.ranks import init
@@ -38,10 +29,8 @@ def install() -> None:
     elif rehearsing.gpu is not None:
         cuda.bind(rehearsing.gpu)
         # The rank must not run out of memory because this process holds it. The limit is lifted once the rank waits for
-        # this process (`rehearsing`).
-        torch.cuda._lazy_call(  # type: ignore[no-untyped-call]
-            lambda: torch.cuda.set_per_process_memory_fraction(0.3)
-        )
-    torch.manual_seed(common_seed())
+        # this process (`loaders.RehearsedBatches`).
+        torch.cuda._lazy_call(lambda: torch.cuda.set_per_process_memory_fraction(0.3))  # type: ignore[no-untyped-call]
+    torch.manual_seed(job.current.seed)
     for room in (optimizers, loaders, backward, reading, normalization, saving, self_distributed, compiling):
         room.install()

@@ -142,7 +142,8 @@ def _rules_of_different(
     """
     found = []
     for reduction, is_linear in enumerate(ranks[0].linear):
-        below = [_below(other, other.places[reduction]) for other in ranks]
+        # The operations that it is computed with, and the shapes of their results.
+        below = [[other.graph[each][:2] for each in _below(other, other.places[reduction])] for other in ranks]
         if all(each == below[0] for each in below):
             found.append(CombiningRule.ONCE)
         elif is_linear:
@@ -152,13 +153,13 @@ def _rules_of_different(
     return tuple(found)
 
 
-def _below(facts: LossFacts, place: int) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """Return the operations that the node at `place` is computed with, and the shapes of their results."""
+def _below(facts: LossFacts, place: int) -> list[int]:
+    """Return the nodes that the node at `place` is computed with, and itself, in order."""
     places = {place}
     for each in range(place, -1, -1):  # each node comes after its inputs
         if each in places:
             places.update(facts.graph[each][2])
-    return [facts.graph[each][:2] for each in sorted(places)]
+    return sorted(places)
 
 
 def lasting(known: Sequence[CombiningRule], new: Sequence[CombiningRule], is_tried: bool) -> tuple[CombiningRule, ...]:
@@ -242,14 +243,7 @@ def _are_close(numbers: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _depending(ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool, may_select: bool) -> list[bool]:
-    """Return, for each node, whether it depends on the rank's part.
-
-    Args:
-        ranks, sizes, is_padded, may_select: as for `rules`.
-
-    Raises:
-        RefusedError: a node is computed across the samples.
-    """
+    """Return, for each node, whether it depends on the rank's part. Refuse nodes that are computed across samples."""
     depends: list[bool] = []
     selected: list[int | None] = []  # by node: the first extent, if it is computed from a selection of samples
     for nodes in zip(*(other.graph for other in ranks), strict=True):
@@ -277,9 +271,7 @@ def _depending(ranks: Sequence[LossFacts], sizes: Sequence[int], is_padded: bool
 def _check_order(ranks: Sequence[LossFacts], sizes: Sequence[int], may_vary: bool) -> None:
     """Refuse nodes that order the samples, or compare them with each other.
 
-    Args:
-        ranks, sizes: as for `rules`.
-        may_vary: whether extents that do not count samples may depend on the part as well.
+    If `may_vary`, extents that do not count samples may depend on the part as well.
     """
     for found in zip(*(other.across for other in ranks), strict=True):
         place = found[0][0]
@@ -294,20 +286,14 @@ def _check_order(ranks: Sequence[LossFacts], sizes: Sequence[int], may_vary: boo
 
 def _check_opaque(facts: LossFacts, reduction: int) -> None:
     """Refuse a reduction that seems independent of the batch, if a function below it may hide that it depends on it."""
-    places = [reduction]
-    seen = set(places)
-    while places:
-        place = places.pop()
-        name, _, inputs = facts.graph[place]
-        if place in facts.opaque:
-            raise RefusedError(
-                f"a number is computed from the batch within one function ({name}), so that nothing shows whether it "
-                "is a mean over the samples or a sum",
-                "output = model(x)  # compiled, or a function of one's own",
-                "loss = criterion(output, y)  # outside of it",
-            )
-        places += [each for each in inputs if each not in seen]
-        seen.update(inputs)
+    hiding = set(facts.opaque).intersection(_below(facts, reduction))
+    if hiding:
+        raise RefusedError(
+            f"a number is computed from the batch within one function ({facts.graph[max(hiding)][0]}), so that nothing "
+            "shows whether it is a mean over the samples or a sum",
+            "output = model(x)  # compiled, or a function of one's own",
+            "loss = criterion(output, y)  # outside of it",
+        )
 
 
 def _is_number(shapes: Sequence[tuple[int, ...]]) -> bool:
@@ -329,9 +315,10 @@ def _is_of_each_sample(ranks: Sequence[LossFacts], place: int) -> bool:
 
 def _multiplies(facts: LossFacts, depends: Sequence[bool]) -> bool:
     """Whether any number is a product of two numbers that both depend on the batch."""
-    for name, shapes, inputs in facts.graph:
-        if name == "MulBackward0" and _is_number(shapes) and len(inputs) == 2:
-            numbers = [place for place in inputs if _is_number(facts.graph[place][1])]
-            if len(numbers) == 2 and all(depends[place] for place in numbers):
-                return True
-    return False
+    return any(
+        name == "MulBackward0"
+        and _is_number(shapes)
+        and len(inputs) == 2
+        and all(_is_number(facts.graph[place][1]) and depends[place] for place in inputs)
+        for name, shapes, inputs in facts.graph
+    )

@@ -114,7 +114,7 @@ def _weigh(root: Tensor, part: Part) -> None:
             )
         if weight != 1 and _MARK not in node.metadata:
             node.metadata[_MARK] = weight
-            node.register_hook(_multiplied_input(place, weight))
+            node.register_hook(_multiplied(weight, place))
 
 
 def _known(loss: losses.Weighted | None) -> losses.Weighted:
@@ -127,19 +127,13 @@ def _known(loss: losses.Weighted | None) -> losses.Weighted:
     return loss
 
 
-def _multiplied(factor: float) -> Callable[[Sequence[Tensor | None]], tuple[Tensor | None, ...]]:
-    def multiply(gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        return tuple(None if each is None else each * factor for each in gradients)
+def _multiplied(factor: float, place: int | None = None) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return a hook of a node that multiplies all gradients, or that of the input at `place`."""
 
-    return multiply
-
-
-def _multiplied_input(
-    place: int, factor: float
-) -> Callable[[Sequence[Tensor | None], Sequence[Tensor | None]], tuple[Tensor | None, ...]]:
-    def multiply(inputs: Sequence[Tensor | None], _: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    def multiply(gradients: Sequence[Tensor | None], *_: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         return tuple(
-            each * factor if which == place and each is not None else each for which, each in enumerate(inputs)
+            each if each is None or place not in (None, which) else each * factor
+            for which, each in enumerate(gradients)
         )
 
     return multiply

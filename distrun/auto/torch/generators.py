@@ -62,10 +62,7 @@ def _put_torch(states: list[torch.Tensor]) -> None:
 
 def _begin_torch() -> list[torch.Tensor]:
     seed = own_seed(torch.initial_seed(), distrun.rank())
-    states = []
-    for generator in _torch_generators():
-        states.append(torch.Generator(generator.device).manual_seed(seed).get_state())
-    return states
+    return [torch.Generator(each.device).manual_seed(seed).get_state() for each in _torch_generators()]
 
 
 def _put_python(states: tuple[Any, Any]) -> None:

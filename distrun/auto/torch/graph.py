@@ -23,6 +23,7 @@ Signature = tuple[str, ...]
 
 _SAME = {"CloneBackward0", "ToCopyBackward0", "AliasBackward0", "ViewBackward0", "ReshapeAliasBackward0"}
 _SAME |= {"SqueezeBackward0", "SqueezeBackward1", "SqueezeBackward2", "UnsqueezeBackward0", "UnsafeViewBackward0"}
+_SAME |= {"AddBackward1", "SubBackward1"}  # a constant is added, which is not in the graph
 _MEANS = {"MeanBackward0", "MeanBackward1"}
 _NONE_IGNORED = (-100, (1 << 64) - 100)  # torch gives the number as it is, or as unsigned 64 bits
 _SELECTIONS = {"IndexBackward0", "MaskedSelectBackward0"}
@@ -140,12 +141,6 @@ def _through(opened: _Open, name: str, inputs: Sequence[Node]) -> list[_Open]:
     node = opened.node
     if name in _SAME or name in _MEANS or name in _SUMS:
         return [opened.to(each) for each in inputs]
-    if name in ("AddBackward1", "SubBackward1"):  # a constant is added, which is not in the graph
-        return [opened.to(each) for each in inputs]
-    if name == "MulBackward1":
-        return [opened.times(inputs[0], _number(node, "_saved_other"))]
-    if name == "DivBackward1":
-        return [opened.times(inputs[0], _reciprocal(_number(node, "_saved_other")))]
     if name in ("NegBackward0", "RsubBackward1"):
         return [opened.to(each)._replace(factor=-opened.factor) for each in inputs]
     if name in ("AddBackward0", "SubBackward0"):
@@ -153,19 +148,16 @@ def _through(opened: _Open, name: str, inputs: Sequence[Node]) -> list[_Open]:
         second = node.next_functions[1][0]
         scale = sign * float(node._saved_alpha)
         return [opened.to(each)._replace(factor=opened.factor * (scale if each is second else 1.0)) for each in inputs]
-    if name == "MulBackward0":
+    first, *second = (each for each, _ in node.next_functions)
+    if name in ("MulBackward0", "MulBackward1"):
         if len(inputs) == 2:  # linear if only one of them depends on the batch: see `agreement`
             return [opened.to(each) for each in inputs]
-        return [
-            opened.times(
-                inputs[0], _number(node, "_saved_other" if node.next_functions[0][0] is not None else "_saved_self")
-            )
-        ]
-    if name == "DivBackward0":
-        first, second = (each for each, _ in node.next_functions)
-        if second is not None:
+        return [opened.times(inputs[0], _number(node, "_saved_self" if first is None else "_saved_other"))]
+    if name in ("DivBackward0", "DivBackward1"):
+        if second not in ([], [None]):
             return [opened.to(each)._replace(is_linear=opened.is_linear and each is first) for each in inputs]
-        return [opened.times(inputs[0], _reciprocal(_number(node, "_saved_other")))]
+        number = _number(node, "_saved_other")
+        return [opened.times(inputs[0], 1 / number if number else inf)]
     return [opened.to(each)._replace(is_linear=False) for each in inputs]
 
 
@@ -180,10 +172,6 @@ def _number(node: Node, name: str) -> float:
                 return 1.0
             marks[_KEPT] = 1.0 if value is None else float(value)
     return float(marks[_KEPT])
-
-
-def _reciprocal(number: float) -> float:
-    return 1 / number if number else inf
 
 
 def _stacked(

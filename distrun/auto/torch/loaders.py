@@ -8,11 +8,13 @@ evaluation is left as it is: every rank sees all batches, and its result is exac
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -24,11 +26,11 @@ from torch.utils.data.distributed import DistributedSampler
 import distrun
 from distrun.auto import job
 from distrun.auto.refusing import refuse
+from distrun.auto.rehearsal import RehearsingProcess
 from distrun.auto.torch import generators, optimizers, statistics, trial
 from distrun.auto.torch.parts import Part, cut, pooled
 from distrun.auto.torch.session import current as session, is_shared
-from distrun.auto.torch.trial import samples
-from distrun.auto.torch.trial.rehearsing import RehearsedBatches
+from distrun.auto.torch.trial import copying, samples
 
 _SINGLE = "next(iter(loader)) takes a single batch, which is not divided"
 _UNEVEN = 16  # batches of an iteration with unequal parts, so that the rules of new kinds of losses can be found
@@ -84,16 +86,23 @@ class CutBatches:
         self._loader, self._batches = loader, batches
 
     def __len__(self) -> int:
-        count = len(self._batches)
+        batches = len(self._batches)
         is_divided = job.current.mode == "scale" and _shardings.get(self._loader) is not None
-        return -(-count // distrun.size()) if is_divided else count
+        return -(-batches // distrun.size()) if is_divided else batches
 
     def __iter__(self) -> Iterator[list[Any]]:
         sharding = _shardings.get(self._loader)
         return iter(self._batches) if sharding is None else self._parts(sharding)
 
     def _parts(self, sharding: Sharding) -> Iterator[list[Any]]:
-        for part, indices in _cut_all(_drawn(self._loader.dataset, self._batches), job.current.mode):
+        batches = _drawn(self._loader.dataset, self._batches)
+        ranks, rank = distrun.size(), distrun.rank()
+        cut_all = (
+            pooled(batches, ranks, rank)
+            if job.current.mode == "scale"
+            else ((cut(len(batch), ranks, rank, place < _UNEVEN), batch) for place, batch in enumerate(batches))
+        )
+        for part, indices in cut_all:
             sharding.parts.append((part, indices))
             yield part.take(indices)
 
@@ -102,27 +111,14 @@ def _drawn(dataset: Any, batches: Iterable[list[Any]]) -> Iterator[list[Any]]:
     """Yield the batches of a sampler, which draws from the common streams. Compare the first between the ranks."""
     with generators.common():
         iterator = iter(batches)
-    is_first = True
-    while True:
+    for place in count():
         with generators.common():
             batch = next(iterator, None)
-        if batch is None:
-            return
-        if is_first:
-            with generators.common():
+            if batch is None:
+                return
+            if not place:
                 samples.compare(dataset, batch)
-            is_first = False
         yield batch
-
-
-def _cut_all(batches: Iterator[list[Any]], mode: str) -> Iterator[tuple[Part, list[Any]]]:
-    """Yield this rank's part of each batch, with the indices of all samples of the batch."""
-    ranks, rank = distrun.size(), distrun.rank()
-    if mode == "scale":
-        yield from pooled(batches, ranks, rank)
-        return
-    for place, batch in enumerate(batches):
-        yield cut(len(batch), ranks, rank, uneven=place < _UNEVEN), batch
 
 
 class DividedBatches:
@@ -200,6 +196,40 @@ class DividedBatches:
             generators.of_torch.use(own=False)
 
 
+class RehearsedBatches:
+    """The iterator of a DataLoader in the process that rehearses: it gives the ranks' first batch alone."""
+
+    def __init__(self, process: RehearsingProcess, loader: DataLoader[Any]) -> None:
+        self._process, self._loader = process, loader
+        self._has_begun = False
+
+    def __iter__(self) -> RehearsedBatches:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        if self._has_begun:
+            trial.finish()
+        if trial.is_running():  # the batches of two DataLoaders at once are not handed over
+            os._exit(1)
+        self._has_begun = True
+        batch, states, sums = copying.unpacked(self._process.given())
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.set_per_process_memory_fraction(1.0)
+        session.prepared.update(session.optimizers)
+        if optimizers.sums_of_weights() != sums:
+            os._exit(1)  # the script has created other weights here than on rank 0
+        trial.begin_copy(copying.Copy(self._process.leave))
+        generators.put(states)
+        return batch
+
+    def __del__(self) -> None:
+        if self._has_begun:
+            trial.leave_loop()
+
+
 def _takes_one_batch(caller: FrameType) -> bool:
     """Whether the caller's line is `next(iter(loader))`, which drops the iterator after one batch."""
     return "next(iter(" in linecache.getline(caller.f_code.co_filename, caller.f_lineno)
@@ -210,7 +240,7 @@ def _iterate(loader: DataLoader[Any]) -> Any:
     takes_one = _takes_one_batch(sys._getframe(1))
     rehearsing = job.current.rehearsing if torch.utils.data.get_worker_info() is None else None
     if rehearsing is not None and not takes_one and why_not(loader) is None:
-        return RehearsedBatches(rehearsing, loader, optimizers.sums_of_weights)
+        return RehearsedBatches(rehearsing, loader)
     if not is_shared():
         return _plain_iter(loader)
     global _number

@@ -196,7 +196,15 @@ def _agree(
         why = f"the loss of the batch is not made up of those of its parts: {reason}"
         refuse(why, reason.lines or _LINES)
     if any(other.has_even_parts for other in ranks) and ONCE in rules:
-        return _known_with_others(rules, known)
+        # Some terms may depend on a batch of another loader whose parts are equal, which shapes do not show.
+        if known is None:
+            refuse(
+                "a loss appears for the first time while the script works on batches of two DataLoaders, one of them "
+                "in the middle of its epoch, where the parts of the ranks are equal: what the loss is to that one's "
+                "batch cannot be found out",
+                _TOGETHER_LINES,
+            )
+        return known
     for number, of_term in zip(
         taken.numbers, agreement.rules_of_terms(ranks, part.sizes, session.is_padded, rules), strict=True
     ):  # its terms may be read one by one
@@ -229,23 +237,6 @@ def _facts(loss: Tensor, taken: graph.Decomposition) -> agreement.LossFacts:
         session.other_parts() != [],
         any(not (other.is_uneven or other.is_whole) for other in session.other_parts()),
     )
-
-
-def _known_with_others(
-    rules: tuple[CombiningRule, ...], known: tuple[CombiningRule, ...] | None
-) -> tuple[CombiningRule, ...]:
-    """Return the known rules of a loss some of whose terms may depend on a batch of another loader with equal parts.
-
-    Where parts are equal, shapes do not show what depends on the batch, so `rules` found just now cannot be trusted.
-    """
-    if known is None:
-        refuse(
-            "a loss appears for the first time while the script works on batches of two DataLoaders, one of them in "
-            "the middle of its epoch, where the parts of the ranks are equal: what the loss is to that one's batch "
-            "cannot be found out",
-            _TOGETHER_LINES,
-        )
-    return known
 
 
 def _counted(

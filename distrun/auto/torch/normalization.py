@@ -27,7 +27,7 @@ def _forward(layer: _BatchNorm, input: Tensor) -> Tensor:
         layer.num_batches_tracked.add_(1)
         momentum = 1.0 / float(layer.num_batches_tracked) if layer.momentum is None else layer.momentum
         running = layer.running_mean, layer.running_var, momentum
-    with statistics.paused:
+    with statistics.paused():
         return _normalise(input, layer.weight, layer.bias, layer.eps, running, Call("allreduce", _name(layer), Sum))
 
 

@@ -16,7 +16,7 @@ from distrun.auto import comparing, job
 from distrun.auto.output import announce
 from distrun.auto.refusing import refuse
 from distrun.auto.torch import generators, reading, trial
-from distrun.auto.torch.session import current as session, is_shared, modules_of
+from distrun.auto.torch.session import current as session, is_shared, modules_of, weights_of
 from distrun.torch.gradients.reducer import GradientReducer
 from distrun.torch.optimizer import Distributed
 
@@ -64,7 +64,7 @@ def prepare() -> None:
 
 def _check_made(optimizer: Optimizer) -> None:
     """Refuse an optimizer of weights that the first forward pass will create."""
-    if any(torch.nn.parameter.is_lazy(each) for group in optimizer.param_groups for each in group["params"]):
+    if any(torch.nn.parameter.is_lazy(each) for each in weights_of(optimizer)):
         refuse(
             "an optimizer has weights that are not made before the first forward pass (lazy layers), so that rank 0's "
             "cannot be given to all",
@@ -85,18 +85,13 @@ def _check_disjoint(optimizer: Optimizer) -> None:
 
 
 def _shares(optimizer: Optimizer) -> bool:
-    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    return any(
-        id(parameter) in own
-        for other in session.optimizers
-        if other is not optimizer
-        for group in other.param_groups
-        for parameter in group["params"]
-    )
+    own = {id(parameter) for parameter in weights_of(optimizer)}
+    others = (other for other in session.optimizers if other is not optimizer)
+    return any(id(parameter) in own for other in others for parameter in weights_of(other))
 
 
 def _broadcast(optimizer: Optimizer) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = weights_of(optimizer)
     owners = _owners_of(optimizer)
     known = [module() for module in _owners]
     _owners.extend(weakref.ref(module) for module in owners if not any(module is each for each in known))
@@ -115,8 +110,7 @@ def _broadcast(optimizer: Optimizer) -> None:
 
 def _owners_of(optimizer: Optimizer) -> list[torch.nn.Module]:
     """Return the outermost modules that hold an optimizer's weights, in the order of the weights."""
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    places = {id(parameter): place for place, parameter in enumerate(parameters)}
+    places = {id(parameter): place for place, parameter in enumerate(weights_of(optimizer))}
     owners = modules_of(set(places))
     owners.sort(key=lambda module: min(places.get(id(each), len(places)) for each in module.parameters()))
     return owners
@@ -131,7 +125,7 @@ def compare() -> None:
 
 def _parameters() -> Iterator[tuple[str, torch.Tensor]]:
     for optimizer in session.in_order(session.prepared):
-        for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+        for parameter in weights_of(optimizer):
             yield _names.get(optimizer, {}).get(id(parameter), "a parameter"), parameter.detach()
 
 
@@ -183,7 +177,7 @@ def _before_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
         )
     if session.has_unshared_gradients:
         _refuse_step()
-    has_gradients = any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+    has_gradients = any(parameter.grad is not None for parameter in weights_of(optimizer))
     if optimizer not in session.prepared and (has_gradients or arguments or options):
         _refuse_step()
     if not _is_of_torch(optimizer):  # so that any noise it adds to the weights is the same on all ranks
@@ -199,7 +193,7 @@ def _refuse_step() -> None:
 
 
 def _after_step(optimizer: Optimizer, arguments: Any, options: Any) -> None:
-    trial.after_step()
+    trial.follow_draws(True)
     if not is_shared() or optimizer not in session.prepared:
         return
     session.steps += 1

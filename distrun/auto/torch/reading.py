@@ -8,7 +8,7 @@ that has a graph and the batch is divided. All ranks run the same script, so the
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,12 @@ import distrun
 from distrun.auto.output import tell
 from distrun.auto.torch import losses, trial
 from distrun.auto.torch.session import is_shared
-from distrun.auto.torch.statistics.decisions import agreed
+from distrun.auto.torch.statistics.numbers import agreed
 
 _TESTS = ("isnan", "isinf", "isfinite")  # methods of tensors, and functions of torch
-_READERS = ("item", "tolist", "__float__", "__int__", "__bool__", "detach", *_TESTS)
+_READERS = ("item", "tolist", "__float__", "__int__", "__bool__", *_TESTS)
 _NUMBERS = ("item", "__float__")
 _COMPARISONS = ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__")
-_has_warned = False
 
 
 def of_all(tensor: Tensor) -> float | None:
@@ -66,10 +65,9 @@ def loss_of_all(loss: Any) -> Any:
     return _detached(loss) if _is_loss(loss) else loss
 
 
+@cache
 def _warn_once() -> None:
-    global _has_warned
-    if not _has_warned and distrun.rank() == 0:
-        _has_warned = True
+    if distrun.rank() == 0:
         tell(
             "distrun --auto: a loss whose terms are sums and means, or that does not appear in the first batches of an "
             "epoch, is read: the number is that of rank 0's part"
@@ -89,19 +87,16 @@ def _is_loss(tensor: Any) -> bool:
 def _detached(tensor: Tensor) -> Tensor:
     with torch._C.DisableTorchFunction():  # a mode would call the methods of `Tensor`, which this module has replaced
         value = of_all(tensor)
-        plain = _plain["detach"](tensor)
+        plain = _plain_detach(tensor)
         return plain if value is None else torch.full_like(plain, value)
 
 
+@wraps(Tensor.detach)
+def _detach(tensor: Tensor, *arguments: Any) -> Any:
+    return _detached(tensor) if _is_loss(tensor) else _plain_detach(tensor, *arguments)
+
+
 def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    if name == "detach":
-
-        @wraps(plain)
-        def detach(tensor: Tensor, *arguments: Any) -> Any:
-            return _detached(tensor) if _is_loss(tensor) else plain(tensor, *arguments)
-
-        return detach
-
     @wraps(plain)
     def read(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
         if name == "__bool__" and not _is_loss(tensor):
@@ -110,7 +105,7 @@ def _reader(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
         if name not in _NUMBERS or tensor.grad_fn is None or tensor.numel() != 1 or not trial.is_running():
             return plain(value, *arguments, **options)
         with torch._C._DisableTorchDispatch():
-            number = plain(_plain["detach"](value))
+            number = plain(_plain_detach(value))
         trial.note_read(number)
         return number
 
@@ -138,15 +133,16 @@ def _comparison(plain: Callable[..., Any]) -> Callable[..., Any]:
     return compare
 
 
-_plain: dict[str, Callable[..., Any]] = {name: getattr(Tensor, name) for name in (*_READERS, *_COMPARISONS)}
-_plain_item = _plain["item"]
+_plain_item: Callable[..., Any] = Tensor.item
+_plain_detach: Callable[..., Any] = Tensor.detach
 
 
 def install() -> None:
     """Change the methods and functions that read a tensor of one number."""
+    Tensor.detach = _detach  # type: ignore[assignment]
     for name in _READERS:
-        setattr(Tensor, name, _reader(name, _plain[name]))
+        setattr(Tensor, name, _reader(name, getattr(Tensor, name)))
     for name in _COMPARISONS:
-        setattr(Tensor, name, _comparison(_plain[name]))
+        setattr(Tensor, name, _comparison(getattr(Tensor, name)))
     for name in _TESTS:
         setattr(torch, name, _tester(getattr(torch, name)))

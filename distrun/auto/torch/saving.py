@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -71,12 +71,15 @@ def _load(file: Any, *arguments: Any, **options: Any) -> Any:
     return _plain_load(file, *arguments, **options)
 
 
-def _nothing(plain: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(plain)
+def _without(kind: str, save: str, module: ModuleType) -> None:
+    """Let the method `save` of the class `kind` do nothing."""
+    owner = getattr(module, kind)
+
+    @wraps(getattr(owner, save))
     def skipped(*arguments: Any, **options: Any) -> None:
         return None
 
-    return skipped
+    setattr(owner, save, skipped)
 
 
 def _without_writer(module: ModuleType) -> None:
@@ -99,14 +102,6 @@ def _reading(method: Callable[..., Any]) -> Callable[..., Any]:
     return write
 
 
-def _without_figures(module: ModuleType) -> None:
-    module.Figure.savefig = _nothing(module.Figure.savefig)
-
-
-def _without_images(module: ModuleType) -> None:
-    module.Image.save = _nothing(module.Image.save)
-
-
 _plain_save = torch.save
 _plain_load = torch.load
 _plain_makedirs = getattr(os.makedirs, "__wrapped__", os.makedirs)  # as `files` may have replaced it
@@ -120,5 +115,5 @@ def install() -> None:
         frameworks.after_import(writers, _without_writer if job.current.is_silent else _with_read_losses)
     if job.current.is_silent:
         os.environ.setdefault("WANDB_MODE", "disabled")
-        frameworks.after_import("matplotlib.figure", _without_figures)
-        frameworks.after_import("PIL.Image", _without_images)
+        for module, kind, save in (("matplotlib.figure", "Figure", "savefig"), ("PIL.Image", "Image", "save")):
+            frameworks.after_import(module, partial(_without, kind, save))

@@ -30,7 +30,7 @@ def _train(module: nn.Module, mode: bool = True) -> nn.Module:
     finally:
         _depth -= 1
         if not _depth:
-            session.note_mode(module)
+            session.modes.add(module)
 
 
 _plain_train = nn.Module.train

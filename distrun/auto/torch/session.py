@@ -59,7 +59,8 @@ class TrainingSession:
         self.parts: weakref.WeakKeyDictionary[object, Part] = weakref.WeakKeyDictionary()
         """The latest part of each divided iteration that has not ended, by its iterator."""
         self._made = 0
-        self._modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.modes: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        """The modules whose `train` or `eval` the script has called."""
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Note an optimizer that the script has created."""
@@ -74,12 +75,7 @@ class TrainingSession:
     def parameters(self) -> Iterator[torch.Tensor]:
         """Yield the parameters of all optimizers."""
         for optimizer in self.optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
-
-    def note_mode(self, module: nn.Module) -> None:
-        """Note a module whose `train` or `eval` the script has called."""
-        self._modes.add(module)
+            yield from weights_of(optimizer)
 
     @property
     def is_evaluating(self) -> bool:
@@ -87,7 +83,7 @@ class TrainingSession:
         trained = {id(parameter) for parameter in self.parameters()}
         modes = [
             module.training
-            for module in self._modes
+            for module in self.modes
             if any(id(parameter) in trained for parameter in module.parameters())
         ]
         return bool(modes) and not any(modes)
@@ -109,6 +105,11 @@ class TrainingSession:
         """Note that the script no longer works on this rank's part of a batch, and why."""
         self.part = None
         self.why_not_shared = why
+
+
+def weights_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return the parameters of an optimizer."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def modules_of(parameters: set[int]) -> list[nn.Module]:

@@ -98,12 +98,9 @@ def test_what_is_no_combination_of_the_parts_is_refused(loss_of, why):
         rules_of(loss_of)
 
 
-def test_a_mean_over_padded_samples_is_counted():
-    assert rules_of(lambda o, y: o.mean(), is_padded=True) == (COUNTED,)
-
-
-def test_a_mean_is_counted_where_the_script_works_on_batches_of_two_loaders():
-    assert rules_of(lambda o, y: o.mean(), has_other_parts=True) == (COUNTED,)
+@pytest.mark.parametrize("why", ["is_padded", "has_other_parts"])
+def test_a_mean_is_counted_over_padded_samples_and_where_the_script_works_on_batches_of_two_loaders(why):
+    assert rules_of(lambda o, y: o.mean(), **{why: True}) == (COUNTED,)
 
 
 def test_what_compares_elements_along_a_padded_dimension_is_not_refused():
@@ -156,8 +153,7 @@ def test_graphs_that_differ_are_refused_unless_a_trial_shows_that_the_loss_is_ri
 
 
 def test_as_many_samples_selected_on_each_rank_need_a_trial():
-    of_parts = [NET(torch.randn(size, 4))[torch.arange(size) < 2].mean() for size in SIZES]
-    ranks = [facts_of(loss) for loss in of_parts]
+    ranks = [facts_of(NET(torch.randn(size, 4))[torch.arange(size) < 2].mean()) for size in SIZES]
     with pytest.raises(RefusedError, match="combined before the loss"):
         rules(ranks, SIZES)
     assert rules(ranks, SIZES, whole=(12.0,), may_select=True) == (COUNTED,)
@@ -175,8 +171,8 @@ def test_what_is_computed_of_a_selection_may_have_its_extent_and_a_mean_over_it_
 
 @pytest.mark.parametrize(("whole", "expected"), [(None, SUM), ((4.0,), SUM), ((8.0,), COUNTED)], ids=str)
 def test_the_divisor_of_the_batch_tells_a_count_that_is_equal_on_all_ranks_from_a_constant(whole, expected):
-    of_parts = [NET(torch.randn(size, 4)).sum() / torch.tensor(4.0) for size in SIZES]
-    assert rules([facts_of(loss) for loss in of_parts], SIZES, whole=whole) == (expected,)
+    ranks = [facts_of(NET(torch.randn(size, 4)).sum() / torch.tensor(4.0)) for size in SIZES]
+    assert rules(ranks, SIZES, whole=whole) == (expected,)
 
 
 def test_rules_last_where_another_batch_shows_less_by_chance():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 
@@ -279,13 +280,8 @@ def test_nothing_is_found_after_the_batch(following):
 
 
 def test_batches_may_be_dictionaries_or_objects(following):
-    class Batch:
-        def __init__(self):
-            self.features = {"x": torch.randn(SIZE, 4)}
-
-    batch = Batch()
-    following.begin(batch, SIZE)
-    x = batch.features["x"]
+    x = torch.randn(SIZE, 4)
+    following.begin(SimpleNamespace(features={"x": x}), SIZE)
     assert marked([NET(x - x.mean(0)).sum()])
 
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from distrun.auto import comparing  # noqa: E402
 from distrun.auto.refusing import Refusal  # noqa: E402
 from distrun.auto.torch.parts import Part  # noqa: E402
-from distrun.auto.torch.trial import drawing, merging  # noqa: E402
+from distrun.auto.torch.trial import drawing, samples  # noqa: E402
 from distrun.auto.torch.trial.differences import EXACT, difference, gradient_of  # noqa: E402
 
 pytestmark = pytest.mark.gate
@@ -39,7 +39,7 @@ def test_parts_make_up_the_batch(whole):
             return value[start:stop]
         return type(value)(part(each, start, stop) for each in value) if isinstance(value, (list, tuple)) else value
 
-    merged = merging.merged([part(whole, 0, 3), part(whole, 3, 5), part(whole, 5, 7)], SIZES)
+    merged = samples.merged([part(whole, 0, 3), part(whole, 3, 5), part(whole, 5, 7)], SIZES)
     assert repr(merged) == repr(whole)
 
 
@@ -53,7 +53,7 @@ def test_parts_make_up_the_batch(whole):
     ids=["padded", "of another size", "unequal text"],
 )
 def test_what_is_not_made_of_samples_is_not_put_together(parts):
-    assert merging.merged(parts, SIZES) is None
+    assert samples.merged(parts, SIZES) is None
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,13 @@ def draws(rows):
 
 def test_ranks_draw_their_rows_of_what_one_process_draws():
     torch.manual_seed(3)
-    recording = drawing.Recording()
-    recording.begin()
-    whole = draws(7)
-    recording.end()
+    with drawing.Recording() as recording:
+        whole = draws(7)
     of_ranks = []
     for rank in range(3):
         torch.manual_seed(3)
-        mode = drawing.Replaying(recording.draws, Part(SIZES, rank), list)
-        mode.begin()
-        mine = draws(SIZES[rank])
-        mode.end()
+        with drawing.Replaying(recording.draws, Part(SIZES, rank), list) as mode:
+            mine = draws(SIZES[rank])
         assert not mode.is_void
         of_ranks.append(mine)
     for place, expected in enumerate(whole):
@@ -152,14 +148,10 @@ def test_ranks_draw_their_rows_of_what_one_process_draws():
     ids=["rows", "no rows", "another number of rows", "permutation", "own generator"],
 )
 def test_a_draw_that_is_not_one_of_rows_shows_nothing_or_is_a_choice(draw, is_void, refused):
-    recording = drawing.Recording()
-    recording.begin()
-    draw(7)
-    recording.end()
-    mode = drawing.Replaying(recording.draws, Part(SIZES, 0), list)
-    mode.begin()
-    draw(3)
-    mode.end()
+    with drawing.Recording() as recording:
+        draw(7)
+    with drawing.Replaying(recording.draws, Part(SIZES, 0), list) as mode:
+        draw(3)
     assert (mode.is_void, mode.refused) == (is_void, refused)
 
 
@@ -206,9 +198,6 @@ def test_kernels_that_drop_nothing_out_draw_nothing():
     q = torch.randn(2, 1, 4, 8)
     with torch.no_grad(), drawing.Recording() as mode:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        assert not mode.draws
         torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
     assert mode.draws
-    count = len(mode.draws)
-    with torch.no_grad(), drawing.Recording() as mode:
-        torch.nn.functional.scaled_dot_product_attention(q, q, q)
-    assert len(mode.draws) == 0 < count

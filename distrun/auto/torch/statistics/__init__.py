@@ -11,7 +11,8 @@ looks for marks before `backward()`. In all other batches nothing is done.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,8 @@ def begin(batch: Any, part: Part, is_new: bool = False) -> None:
 
     Args:
         batch: what the DataLoader gives the script.
-            part: this rank's part.
-            is_new: whether an optimizer is new since the last batch, as when the script begins to train another model.
+        part: this rank's part.
+        is_new: whether an optimizer is new since the last batch, as when the script begins to train another model.
     """
     global _iterations, _followed_at
     _iterations = 1 if is_new else _iterations + 1
@@ -62,17 +63,14 @@ def end() -> None:
         _following.end()
 
 
-class _Paused:
+@contextmanager
+def paused() -> Iterator[None]:
     """A context in which nothing is followed."""
-
-    def __enter__(self) -> None:
-        self._was_on, _following.is_on = _following.is_on, False
-
-    def __exit__(self, *error: object) -> None:
-        _following.is_on = self._was_on
-
-
-paused = _Paused()
+    was_on, _following.is_on = _following.is_on, False
+    try:
+        yield
+    finally:
+        _following.is_on = was_on
 
 
 def check(roots: Sequence[Tensor]) -> None:

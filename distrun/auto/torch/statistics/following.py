@@ -22,7 +22,6 @@ from torch.overrides import TorchFunctionMode
 
 from distrun.auto.torch.session import is_shared
 from distrun.auto.torch.statistics import numbers, rows
-from distrun.auto.torch.statistics.decisions import is_asserted, refuse_decision
 
 _MARK = "distrun.auto.statistic"
 _UNFOLLOWED = {"grad", "backward", "unique_consecutive", "nonzero", "argwhere", "data_ptr"}
@@ -111,8 +110,8 @@ class Following(TorchFunctionMode):
         words = next((each.words for each in state.statistics if each.extreme is None), "") if state else ""
         if not words or not is_shared() or name not in ("bool", "item", "tolist"):
             return value
-        if isinstance(value, bool) and not is_asserted():
-            refuse_decision(words)
+        if isinstance(value, bool) and not numbers.is_asserted():
+            numbers.refuse_decision(words)
         return numbers.of(value, words)
 
     def _know(self, tensor: Tensor, state: TensorFacts) -> None:
@@ -257,11 +256,6 @@ def _innermost() -> Any:
 def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
-    elif not depth:
-        return
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each, depth - 1)
-    elif isinstance(value, (tuple, list)):
-        for each in value:
+    elif depth and isinstance(value, (Mapping, tuple, list)):
+        for each in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(each, depth - 1)

@@ -6,8 +6,8 @@ optimizer is about to use. Then the ranks go through it, each on its part. Where
 those that the copy drew, and each takes its rows (`drawing`). After the reduction all ranks hold the same gradients, so
 only the last one compares. A difference beyond rounding ends the job before a weight has been updated. Losses that the
 script reads are compared as well, and all ranks must make the same calls. On GPUs a process cannot be forked. There, a
-process that was forked before the script began takes the place of the copy, in the first step of the job
-(`rehearsing`).
+process that was forked before the script began (`distrun.auto.rehearsal`) takes the place of the copy, in the first
+step of the job.
 
 So everything that the script does with its batch is tested, and not only what is known to be wrong: statistics of the
 batch, positions in it, choices among samples, gradients that bypass the loss. The first batches of an optimizer are
@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -34,9 +33,9 @@ from distrun.auto.refusing import refuse
 from distrun.auto.rehearsal import Rehearsal
 from distrun.auto.torch import generators, graph
 from distrun.auto.torch.parts import Part
-from distrun.auto.torch.session import current as session
+from distrun.auto.torch.session import current as session, weights_of
 from distrun.auto.torch.statistics import compiling
-from distrun.auto.torch.trial import copying, differences, drawing, merging
+from distrun.auto.torch.trial import copying, differences, drawing, samples
 from distrun.auto.torch.trial.differences import Gradients
 
 _LINES = (
@@ -57,21 +56,20 @@ class Weights(Protocol):
         """Return numbers that depend on all bits of the weights and buffers."""
 
 
-@dataclass
 class _Running:
     """A trial that is under way on this rank."""
 
-    found: copying.CopyFindings | None
-    """The findings of the copy, on the last rank, or None on the others."""
-    mode: drawing.Replaying
-    losses: Sequence[tuple[graph.Signature, tuple[float, ...]]]
-    """The losses of the copy. See `copying.CopyFindings`."""
-    backwards: int = 0
-    """The number of losses that `backward()` was called for."""
-    steps: int = 0
-    """The number of steps that have been compared."""
-    reads: int = 0
-    """The number of losses that have been read."""
+    def __init__(
+        self,
+        found: copying.CopyFindings | None,
+        mode: drawing.Replaying,
+        losses: Sequence[tuple[graph.Signature, tuple[float, ...]]],
+    ) -> None:
+        """`found` are the findings of the copy, on the last rank, or None on the others; `losses` are the copy's."""
+        self.found, self.mode, self.losses = found, mode, losses
+        findings = found or copying.CopyFindings()
+        # The next ones that the ranks' are compared with:
+        self.steps, self.reads, self.backwards = iter(findings.steps), iter(findings.reads), iter(losses)
 
 
 _running: _Running | None = None
@@ -116,28 +114,35 @@ def _tried(
     if any(is_on_gpu for _, is_on_gpu in ways) and not is_rehearsed:
         return mine
     weights.compare()
-    whole = merging.merged(distrun_torch.allgather_object(mine, name="auto.trial"), part.sizes)
+    whole = samples.merged(distrun_torch.allgather_object(mine, name="auto.trial"), part.sizes)
     if whole is None and collate is None:
         return mine
     found: copying.CopyFindings | None = None
     generators.of_torch.use(own=False)
     if is_rehearsed and rehearsal is not None:
-        whole = whole if collate is None else _collated(collate, whole)
+        whole = _collated(collate, whole)
         if whole is not None:
-            found = copying.rehearsed(rehearsal, (whole, generators.states(), weights.sums_of_weights()))
+            found = copying.found(rehearsal, (whole, generators.states(), weights.sums_of_weights()))
     elif distrun.rank() == _judge():
         copy = copying.begin()
         if isinstance(copy, copying.Copy):
             begin_copy(copy)
             _work_alone()
-            return _batch_of_copy(whole, collate)
+            copy.mode.is_paused = True
+            whole = _collated(collate, whole)
+            copy.mode.is_paused = False
+            if whole is None:
+                os._exit(1)
+            return whole
         found = copying.found(copy)
     _begin_step(found, part)
     return mine
 
 
-def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
-    """Return the whole batch from the script's `collate_fn`; `otherwise` if it gives None, None if it fails."""
+def _collated(collate: Callable[[], Any] | None, otherwise: Any) -> Any:
+    """Return the whole batch from the script's `collate_fn`; `otherwise` if there is none, None if it fails."""
+    if collate is None:
+        return otherwise
     session.is_loading = True
     try:
         with generators.kept():
@@ -150,12 +155,7 @@ def _collated(collate: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def _begin_step(found: copying.CopyFindings | None, part: Part) -> None:
-    """Begin a step in which the ranks' gradients are compared with a copy's, if the copy has found any.
-
-    Args:
-        found: the findings of the copy on the last rank, or None elsewhere, or if the copy failed.
-        part: this rank's part.
-    """
+    """Begin a step in which the ranks' gradients are compared with a copy's. `found` is None if the copy has failed."""
     global _running
     sent = distrun.broadcast_object(None if found is None else (found.draws, found.losses), _judge(), "auto.trial.copy")
     if sent is None:
@@ -177,20 +177,6 @@ def begin_copy(copy: copying.Copy) -> None:
     job.current.end_copy = copy.end
     _stepped.clear()
     compiling.run_eagerly(is_eager=True)
-
-
-def _batch_of_copy(merged: Any, collate: Callable[[], Any] | None) -> Any:
-    """Return the whole batch as a single process has it. End the copy if it cannot be made."""
-    if collate is None:
-        return merged
-    assert _copy is not None
-    _copy.mode.is_paused = True
-    with generators.kept():
-        whole = collate()
-    _copy.mode.is_paused = False
-    if whole is None and merged is None:
-        os._exit(1)
-    return merged if whole is None else whole
 
 
 def _is_possible() -> bool:
@@ -224,8 +210,7 @@ def divisors_of_batch(signature: graph.Signature) -> tuple[float, ...] | None:
     """Return the divisors of the reductions in the copy's next loss, None without a trial, for another signature."""
     if _running is None:
         return None
-    place, _running.backwards = _running.backwards, _running.backwards + 1
-    of_copy, divisors = _running.losses[place] if place < len(_running.losses) else ((), ())
+    of_copy, divisors = next(_running.backwards, ((), ()))
     return divisors if of_copy == signature else None
 
 
@@ -254,7 +239,7 @@ def _end_copy_that_has_left() -> None:
 def before_step(optimizer: torch.optim.Optimizer) -> None:
     """Note, in the copy, the gradients that an optimizer is about to use. Compare, in the ranks, theirs with them."""
     _end_copy_that_has_left()
-    _follow_draws(False)
+    follow_draws(False)
     if not is_running() or optimizer not in session.prepared:
         return
     _stepped.add(optimizer)
@@ -262,19 +247,13 @@ def before_step(optimizer: torch.optim.Optimizer) -> None:
         _copy.found.steps.append(_gradients_of([optimizer]))
         return
     assert _running is not None
-    found, place, why = _running.found, _running.steps, ""
-    _running.steps += 1
+    found, whole, why = _running.found, next(_running.steps, None), ""
     if found is not None:
-        if place < len(found.steps):
-            why = differences.difference(found.steps[place], _gradients_of([optimizer]), found.tolerance)
+        if whole is not None:
+            why = differences.difference(whole, _gradients_of([optimizer]), found.tolerance)
         elif differences.are_finite(found.left):  # else a GradScaler has skipped the step
             why = f"there are more than {len(found.steps)} steps of optimizers in this batch"
     _agree("calls an optimizer's step()", why)
-
-
-def after_step() -> None:
-    """Follow draws again, as an optimizer has finished its step."""
-    _follow_draws(True)
 
 
 def draws_alone() -> bool:
@@ -282,7 +261,7 @@ def draws_alone() -> bool:
     return _running is None or _running.mode.is_void
 
 
-def _follow_draws(follows: bool) -> None:
+def follow_draws(follows: bool) -> None:
     """Follow draws, or stop following them within an optimizer's step, where all ranks draw the same numbers."""
     trying = _copy or _running
     if trying is not None:
@@ -294,22 +273,16 @@ def note_read(value: float) -> None:
     if _copy is not None:
         _copy.found.reads.append(value)
     elif _running is not None:
-        found, place, why = _running.found, _running.reads, ""
-        _running.reads += 1
-        if found is not None and place < len(found.reads):
-            expected = found.reads[place]
-            if not differences.are_close(expected, value, (abs(expected) + _NEAR_ZERO) * found.tolerance):
+        found, expected, why = _running.found, next(_running.reads, None), ""
+        if found is not None and expected is not None:
+            tolerance = (abs(expected) + _NEAR_ZERO) * found.tolerance
+            if not differences.are_close(expected, value, tolerance):
                 why = f"a loss that the script reads is {value:.6g} by a part, and {expected:.6g} by the batch"
         _agree("reads a loss", why)
 
 
 def _agree(what: str, why: str = "") -> None:
-    """Refuse the script if any rank does something else now, or has a reason to refuse it.
-
-    Args:
-        what: what the script does on this rank, as a predicate of "one rank".
-        why: the reason, a clause. Empty on all ranks but one, or on all.
-    """
+    """Refuse the script if any rank does not do `what`, a predicate of "one rank", or has a reason to refuse it."""
     assert _running is not None
     mode = _running.mode
     # A void trial drew other numbers than the copy, so its differences (`why`) show nothing. These reasons hold anyway.
@@ -364,5 +337,5 @@ def _gradients_of(optimizers: Iterable[torch.optim.Optimizer]) -> Gradients:
         return {
             (session.places[optimizer], place): differences.gradient_of(weight)
             for optimizer in optimizers
-            for place, weight in enumerate(each for group in optimizer.param_groups for each in group["params"])
+            for place, weight in enumerate(weights_of(optimizer))
         }

@@ -86,16 +86,12 @@ def begin() -> Fork | Copy:
     return Copy(fork.leave)
 
 
-def found(fork: Fork) -> CopyFindings | None:
-    """Wait for a copy to end, and return its findings, or None if it did not reach the end of the step."""
-    return _found(fork.result(_TIMEOUT))
+def found(by: Fork | Rehearsal, given: Any = None) -> CopyFindings | None:
+    """Wait for a copy, or for a rehearsal that is `given` what it needs, to end.
 
-
-def rehearsed(rehearsal: Rehearsal, given: Any) -> CopyFindings | None:
-    """Give a rehearsal what it needs, and return its findings, or None as in `found`."""
-    return _found(rehearsal.found(packed(given)))
-
-
-def _found(data: bytes) -> CopyFindings | None:
-    found: CopyFindings | None = unpacked(data) if data else None
-    return found
+    Returns:
+        Its findings, or None if it did not reach the end of the step.
+    """
+    data = by.found(packed(given)) if isinstance(by, Rehearsal) else by.result(_TIMEOUT)
+    findings: CopyFindings | None = unpacked(data) if data else None
+    return findings

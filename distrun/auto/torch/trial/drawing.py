@@ -103,15 +103,9 @@ class Replaying(_Mode):  # type: ignore[no-untyped-call]
 
         It is -1 for a bound, such as the length of a permutation. None if anything else differs.
         """
-        dims = {}
-        for place, (all_, mine) in enumerate(zip(whole, own, strict=True)):
-            if all_ == mine:
-                continue
-            dim = self._dim(all_, mine)
-            if dim is None:
-                return None
-            dims[place] = dim
-        return dims
+        pairs = enumerate(zip(whole, own, strict=True))
+        dims: dict[int, Any] = {place: self._dim(all_, mine) for place, (all_, mine) in pairs if all_ != mine}
+        return None if None in dims.values() else dims
 
     def _dim(self, whole: Any, own: Any) -> int | None:
         """Return the only dimension where two shapes differ as part and batch do, or -1 for two numbers that do."""

@@ -1,10 +1,9 @@
-"""The samples of a batch: a check that all ranks have the same, and the whole batch as a single process collates it."""
+"""The samples of a batch: all ranks must have the same. The whole batch is collated, or put together from its parts."""
 
 from __future__ import annotations
 
-import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from torch.utils.data import DataLoader
 
 import distrun
 from distrun.auto.refusing import refuse
+from distrun.auto.torch import generators
 
 
 def compare(dataset: Any, batch: list[Any]) -> None:
@@ -54,17 +54,11 @@ def collated(loader: DataLoader[Any], indices: list[Any]) -> Any:
 
 def _fingerprint(dataset: Any, index: Any) -> int:
     """Return a number that depends on all of a sample, or -1 if it differs from load to load, or fails to load."""
-    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
     found = set()
     try:
         for _ in range(2):
-            value = 0
-            for piece in _pieces(dataset[index]):
-                value = zlib.crc32(piece, value)
-            found.add(value)
-            torch.set_rng_state(states[0])
-            random.setstate(states[1])
-            np.random.set_state(states[2])
+            with generators.kept():
+                found.add(zlib.crc32(b"".join(_pieces(dataset[index]))))
     except Exception:  # raised by the data set, which will raise it again when the sample is loaded for training
         return -1
     return found.pop() if len(found) == 1 else -1
@@ -85,3 +79,55 @@ def _pieces(value: Any) -> Iterator[bytes]:
             yield from _pieces(each)
     elif isinstance(value, (str, bytes, int, float, np.generic)):
         yield repr(value).encode()
+
+
+# Whole batches from parts ---------------------------------------------------------------------------------------------
+
+
+class _UnknownError(Exception):
+    """A value does not show how it was made from samples."""
+
+
+def merged(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Return the whole batch, given the ranks' parts, or None if it cannot be put together.
+
+    Args:
+        parts: what a DataLoader gave each rank: tensors, numbers and text in nested containers.
+        sizes: the number of samples in each part.
+    """
+    try:
+        return _merged(parts, sizes)
+    except Exception:  # also those that a script's own classes raise when they are compared or created
+        return None
+
+
+def _merged(parts: Sequence[Any], sizes: Sequence[int]) -> Any:
+    first = parts[0]
+    if any(type(part) is not type(first) for part in parts):
+        raise _UnknownError
+    if isinstance(first, Tensor):
+        return _joined(parts, sizes)
+    if isinstance(first, Mapping):
+        if any(part.keys() != first.keys() for part in parts):
+            raise _UnknownError
+        kind: Any = type(first)
+        return kind({key: _merged([part[key] for part in parts], sizes) for key in first})
+    if isinstance(first, (list, tuple)):
+        # With equal parts, a list of this length might as well hold something else than samples.
+        if all(len(part) == size for part, size in zip(parts, sizes, strict=True)) and len(set(sizes)) > 1:
+            return type(first)(each for part in parts for each in part)  # one for each sample
+        if any(len(part) != len(first) for part in parts) or hasattr(first, "_fields"):
+            raise _UnknownError
+        return type(first)(_merged(each, sizes) for each in zip(*parts, strict=True))
+    if all(part == first for part in parts):
+        return first
+    raise _UnknownError
+
+
+def _joined(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    shapes = [tuple(part.shape) for part in parts]
+    for dim in range(parts[0].dim()):
+        others = {shape[:dim] + shape[dim + 1 :] for shape in shapes}
+        if [shape[dim] for shape in shapes] == list(sizes) and len(others) == 1:
+            return torch.cat(list(parts), dim)
+    raise _UnknownError
