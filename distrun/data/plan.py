@@ -43,11 +43,7 @@ class Division:
 
     @property
     def buffer(self) -> int:
-        """The samples of a stream that each one is chosen from at random. 0: keep their order.
-
-        Raises:
-            UsageError: no number was given.
-        """
+        """The samples of a stream that each one is chosen from at random, a number. 0: keep their order."""
         if self.shuffle is True:
             raise UsageError(
                 "shuffle=True does not work for data of unknown length, which is shuffled a part at a time: give the "

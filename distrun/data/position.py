@@ -167,11 +167,7 @@ class Position:
         self._count()
 
     def check(self, deals: int) -> None:
-        """Raise an error for an iterator from before the last deal.
-
-        Raises:
-            UsageError: it is from before.
-        """
+        """Raise a UsageError for an iterator from before the last deal."""
         if deals != self.deals:
             raise UsageError(
                 "this iterator belongs to ranks that are no more, and its samples have been dealt out again: iterate "

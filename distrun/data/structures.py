@@ -23,11 +23,7 @@ def transform(function: Callable[..., Any], first: Any, *others: Any) -> Any:
 
 
 def rows(arrays: Any) -> int:
-    """Return the number of samples in a structure of arrays.
-
-    Raises:
-        UsageError: arrays have different lengths, or something in the structure is not an array.
-    """
+    """Return the number of samples in a structure of arrays, which must have one length."""
     lengths: list[int] = []
     transform(lambda leaf: lengths.append(_length(leaf)), arrays)
     if len(set(lengths)) != 1:
@@ -42,11 +38,7 @@ def take(arrays: Any, indices: NDArray[np.int64]) -> Any:
 
 
 def stack(samples: Sequence[Any]) -> Any:
-    """Return a batch: the structure of one sample, with arrays that have a row for each sample.
-
-    Raises:
-        UsageError: the samples have different shapes or structures.
-    """
+    """Return a batch of like samples: the structure of one, with arrays that have a row for each sample."""
     try:
         return transform(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *samples)
     except (ValueError, KeyError, TypeError) as error:

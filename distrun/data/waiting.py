@@ -135,11 +135,7 @@ def measured(source: Iterable[Item], judge: Judge | None) -> Iterator[Item]:
 
 
 def new_judge() -> Judge | None:
-    """Return a judge for one input of this rank, or None where warnings are off.
-
-    Raises:
-        UsageError: DISTRUN_INPUT_WAIT is not a share.
-    """
+    """Return a judge for one input of this rank, or None where DISTRUN_INPUT_WAIT, which must be a share, is 0."""
     limit = settings.current().input_wait
     return Judge(world.rank(), limit) if limit else None
 

@@ -53,9 +53,6 @@ def row_exchange(
     Returns:
         The results, flat, with their shapes (one without elements is any flat array), and the rows of each that came
         from each rank: [tensors, ranks], or [tensors, 0] after a reducescatter, where every rank knows them by itself.
-
-    Raises:
-        UsageError: a tensor has no rows, or `splits` do not fit them.
     """
     check_rows(collective.kind, shapes)
     sizes = [row_size(shape) for shape in shapes]

@@ -21,11 +21,7 @@ class LocalVariables:
         self._variables.append(variable)
 
     def add_layers(self, layers: Any) -> None:
-        """Keep the gradients of the trainable weights of a layer, or of several, on this rank.
-
-        Raises:
-            UsageError: something among them is not a layer.
-        """
+        """Keep the gradients of the trainable weights of one layer or several on this rank; refuse what is no layer."""
         layers = [layers] if hasattr(layers, "trainable_weights") else list(layers or ())
         for layer in layers:
             if not hasattr(layer, "trainable_weights"):

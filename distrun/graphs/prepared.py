@@ -60,11 +60,7 @@ class Prepared:
             self._residuals = residuals.CallResiduals(reduced, dtypes, shapes, self._matrices)
 
     def reduce(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> None:
-        """Execute an allreduce or a broadcast, and wait. See `reduction`.
-
-        Raises:
-            CollectiveError: see `Handle.wait`.
-        """
+        """Execute an allreduce or a broadcast, and wait. See `reduction`."""
         complete(self.reduction(inputs, outputs))
 
     def reduction(self, inputs: Sequence[Flat], outputs: Sequence[Flat]) -> Operations[None]:
@@ -91,9 +87,6 @@ class Prepared:
         """Execute an allreduce of tensors of one element type, and wait. Return the results, which fill `room`.
 
         Results whose size is not a multiple of `ALIGNMENT` are last in `room`, so that they do not misalign others.
-
-        Raises:
-            CollectiveError: see `Handle.wait`.
         """
         if self._matrices is not None:
             results = np.split(room, np.cumsum([array.size for array in inputs])[:-1])
@@ -171,11 +164,7 @@ def _nbytes(dtype: str, shape: Shape) -> int:
 
 
 def complete(operations: Operations[Result]) -> Result:
-    """Execute `operations` in this thread, and return their result.
-
-    Raises:
-        CollectiveError: see `Handle.wait`.
-    """
+    """Execute `operations` in this thread, and return their result."""
     try:
         while True:
             handle = next(operations)

@@ -48,11 +48,7 @@ def reduction(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> Call:
-    """Return the call of an allreduce or a reducescatter.
-
-    Raises:
-        UsageError: `op` is not an operator of this kind, or `compression` is not one of `Compression`.
-    """
+    """Return the call of an allreduce or a reducescatter; refuse operators that it does not have."""
     wire, site = wire_only(compression), call_site()
     call = Call(kind, _own(name), op, -1, prescale_factor, postscale_factor, process_set, wire, site)
     call.check("float32")

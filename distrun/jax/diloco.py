@@ -145,11 +145,7 @@ class _JaxParameters(HostArrays):
             self.dtype = np.dtype(np.float64)
 
     def of(self, params: Any) -> _JaxParameters:
-        """Work on `params` in a `with` statement.
-
-        Raises:
-            UsageError: their structure differs from the first parameters'.
-        """
+        """Work on `params` in a `with` statement; refuse a structure that differs from the first parameters'."""
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:
             raise UsageError(

@@ -27,9 +27,6 @@ class GradientReduction(GradientSettings):
         """Return the tree reduced over the ranks. When its leaves are first seen, the ranks compare them.
 
         `what`: the name of the leaves in the error message.
-
-        Raises:
-            MismatchError: the leaves differ between the ranks in structure, shape or dtype.
         """
         described = entries(tree)
         number = signatures.signature_id(described, what)

@@ -16,10 +16,8 @@ from distrun.runtime.collectives.consistency import describe
 def map_arrays(function: Callable[[Sequence[Any]], Sequence[Any]], tree: Any) -> Any:
     """Return `tree` with its leaves replaced by the results of `function`, which takes all leaves at once, as arrays.
 
-    The float0 leaves that `jax.grad` makes for integers have no data, and stay as they are.
-
-    Raises:
-        UsageError: an array holds keys of random numbers.
+    The float0 leaves that `jax.grad` makes for integers have no data, and stay as they are. Keys of random numbers are
+    refused.
     """
     leaves, structure = jax.tree_util.tree_flatten(tree)
     places = [place for place, leaf in enumerate(leaves) if getattr(leaf, "dtype", None) != jax.dtypes.float0]

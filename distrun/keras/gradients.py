@@ -103,11 +103,8 @@ def _reduction_on(backend: str) -> Reduce:
 
 
 def reduce(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """Return the gradients of all ranks together. In a world of one, and on ranks outside the process set, they stay as
-    they were.
-
-    Raises:
-        MismatchError: the ranks do not have the same variables.
+    """Return the gradients of all ranks together, which must have the same variables. In a world of one, and on ranks
+    outside the process set, they stay as they were.
     """
     settings = optimizer.distrun_settings
     ranks = settings.process_set
@@ -188,9 +185,6 @@ def begin(model: Any) -> None:
 
     So ranks that differ get an error even if one of them has trained such a model already, and each knows the names of
     the other ranks' steps before it makes one. If a model is not built yet, the comparison waits for the first step.
-
-    Raises:
-        MismatchError: the ranks do not have the same variables.
     """
     optimizer = model.optimizer
     ranks = optimizer.distrun_settings.process_set

@@ -41,10 +41,7 @@ class Library(Protocol):
 
     def accumulate(self, optimizer: Any, passes: int, is_average: bool, /) -> float:
         """Make the optimizer update its variables once in `passes` passes, by the sum or the average of their
-        gradients. Return the factor for its gradients.
-
-        Raises:
-            UsageError: this optimizer cannot do so.
+        gradients, or refuse to. Return the factor for its gradients.
         """
         ...
 
@@ -160,11 +157,7 @@ def callbacks_of(given: Any) -> list[Any]:
 
 
 def trainer_of(keras: Any) -> Any:
-    """Return the base class of `keras.Model` that defines `fit`.
-
-    Raises:
-        UsageError: the internals of this Keras are different.
-    """
+    """Return the base class of `keras.Model` that defines `fit`; refuse a Keras with other internals."""
     for owner in keras.Model.__mro__:
         if "make_train_function" in vars(owner) and "fit" in vars(owner):
             return owner
@@ -212,11 +205,7 @@ def around_training(
 
 
 def first_callback(keras: Any, arguments: dict[str, Any], callback: Any, model: Any) -> dict[str, Any]:
-    """Return the arguments of `fit` with `callback` before all other callbacks.
-
-    Raises:
-        UsageError: a callback belongs to the other version of Keras.
-    """
+    """Return the arguments of `fit` with `callback` before all other callbacks, which must be of the same Keras."""
     given = arguments.get("callbacks")
     if isinstance(given, keras.callbacks.CallbackList):
         callback.set_model(model)

@@ -151,11 +151,7 @@ def load_model(
 
 
 def wrap(optimizer: Any, name: str | None, settings: OptimizerSettings, passes: int, is_average: bool) -> Any:
-    """Return `optimizer`, made to reduce gradients by `settings` and to update its variables once in `passes` passes.
-
-    Raises:
-        UsageError: see `DistributedOptimizer`.
-    """
+    """Return `optimizer`, made to reduce gradients by `settings` and update its variables once in `passes` passes."""
     # All arguments are checked before the optimizer is changed.
     kind = library_to_wrap(optimizer)
     passes = check_passes(passes)
@@ -171,9 +167,7 @@ def wrap(optimizer: Any, name: str | None, settings: OptimizerSettings, passes: 
 
 def library_to_wrap(optimizer: Any, wrapper: str = "DistributedOptimizer") -> Library:
     """Return the Keras of an optimizer that the function `wrapper` is to wrap, with distrun's hooks in its `fit`.
-
-    Raises:
-        UsageError: it is not an optimizer of Keras, or it is wrapped already.
+    Refuse anything else, and what is wrapped already.
     """
     if isinstance(optimizer, Distributed):
         raise UsageError(f"this {type(optimizer).__name__} is a DistributedOptimizer already: wrap an optimizer once")

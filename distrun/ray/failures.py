@@ -127,16 +127,8 @@ def _timeout(failed: Failed) -> float:
 
 
 def raise_failure(failed: Sequence[Failed], facts: Sequence[WorkerFacts], names: Mapping[str, str]) -> NoReturn:
-    """Raise the first failure of a call.
-
-    Args:
-        failed: the failures, with the cause first.
-        facts: the workers, by rank.
-        names: the names of the nodes.
-
-    Raises:
-        LaunchError: a worker is gone, or a call or result could not be pickled or unpickled.
-        Exception: the exception that the function raised. Its cause is a `RemoteTraceback`.
+    """Raise the first failure of a call, of those that `collect` returns: what the function raised, with a
+    `RemoteTraceback` as its cause, or a LaunchError.
     """
     first = failed[0]
     if first.stuck:

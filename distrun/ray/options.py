@@ -55,10 +55,8 @@ class WorkerRequest:
 
 
 def number_of_workers(num_workers: object, num_hosts: object, num_workers_per_host: object) -> tuple[int, int | None]:
-    """Return the number of workers, and the number of nodes or None if Ray chooses it.
-
-    Raises:
-        UsageError: a number is impossible, or the numbers contradict each other.
+    """Return the number of workers, and the number of nodes or None if Ray chooses it. Refuse numbers that are
+    impossible or contradict each other.
     """
     given = {"num_workers": num_workers, "num_hosts": num_hosts, "num_workers_per_host": num_workers_per_host}
     for name, value in given.items():
@@ -80,11 +78,7 @@ def number_of_workers(num_workers: object, num_hosts: object, num_workers_per_ho
 
 
 def number_of_gpus(use_gpu: bool, gpus_per_worker: object) -> int:
-    """Return the number of GPUs of a worker.
-
-    Raises:
-        UsageError: it is not a whole number >= 1.
-    """
+    """Return the number of GPUs of a worker, which must be a whole number >= 1."""
     if gpus_per_worker is None:
         return int(use_gpu)
     if isinstance(gpus_per_worker, int) and gpus_per_worker >= (1 if use_gpu else 0):
@@ -93,10 +87,8 @@ def number_of_gpus(use_gpu: bool, gpus_per_worker: object) -> int:
 
 
 def number_of_cpus(cpus_per_worker: object, gpus: int) -> float:
-    """Return the number of CPUs of a worker, which may be a fraction. Ray's nodes crash at numbers below 0.
-
-    Raises:
-        UsageError: it is not a number >= 0, or there is nothing for Ray to reserve.
+    """Return the number of CPUs of a worker, a number >= 0, which may be a fraction: Ray's nodes crash at others.
+    Refuse 0 if there is nothing else for Ray to reserve.
     """
     if not isinstance(cpus_per_worker, (int, float)) or not 0 <= cpus_per_worker < math.inf:
         raise UsageError(f"cpus_per_worker={cpus_per_worker!r}: give a number of 0 or more, such as 1 or 0.5")
@@ -106,11 +98,7 @@ def number_of_cpus(cpus_per_worker: object, gpus: int) -> float:
 
 
 def variables(name: str, given: object) -> dict[str, str]:
-    """Return variables for the workers as a dictionary.
-
-    Raises:
-        UsageError: `given` is not a mapping of text to text.
-    """
+    """Return variables for the workers, which must be a mapping of text to text, as a dictionary."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -124,11 +112,7 @@ def variables(name: str, given: object) -> dict[str, str]:
 
 
 def refuse_elastic(**arguments: object) -> None:
-    """Refuse Horovod's arguments for workers that come and go.
-
-    Raises:
-        NotOfferedError: one of them is given.
-    """
+    """Raise a NotOfferedError for Horovod's arguments for workers that come and go."""
     for name, value in arguments.items():
         if value is not None:
             raise NotOfferedError(

@@ -74,10 +74,6 @@ def visible_gpus(facts: Sequence[WorkerFacts], node: str) -> list[str]:
     """Return the GPUs that all workers of a node see, so that NCCL can connect them directly.
 
     The i-th is the first GPU of local rank i, which the rank is bound to. The ranks' further GPUs come after these.
-
-    Args:
-        facts: the workers, in rank order.
-        node: the node.
     """
     own = [fact.gpus for fact in facts if fact.node == node]
     firsts = [gpus[0] for gpus in own if gpus]

@@ -121,10 +121,8 @@ class Room:
     """A placement group. One that was made for the workers is removed at the end, or when nothing refers to it."""
 
     def __init__(self, request: WorkerRequest) -> None:
-        """Use the current placement group if the request allows it and there is one; make one otherwise.
-
-        Raises:
-            LaunchError: Ray has no resources for the workers in time.
+        """Use the current placement group if the request allows it and there is one; make one otherwise, for which Ray
+        must have the resources in time.
         """
         self.group: Any = get_current_placement_group() if request.use_current_placement_group else None
         self._forgotten: weakref.finalize[[Any], Room] | None = None

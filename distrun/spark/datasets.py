@@ -186,11 +186,7 @@ class Batches:
 
 
 def split(pieces: Sequence[Piece], ranks: int) -> list[Piece]:
-    """Return row groups, cut into smaller pieces if there are fewer row groups than ranks.
-
-    Raises:
-        UsageError: there are fewer rows than ranks.
-    """
+    """Return row groups, cut into smaller pieces if there are fewer than ranks; refuse fewer rows than ranks."""
     found = list(pieces)
     while len(found) < ranks:
         longest = max(found, key=lambda piece: piece.rows)
@@ -219,11 +215,7 @@ def _array(column: Any) -> NDArray[Any]:
 
 
 def _local(path: str) -> str:
-    """Return a path without a leading `file:`.
-
-    Raises:
-        UsageError: it is not on a mounted file system.
-    """
+    """Return a path, which must be on a mounted file system, without a leading `file:`."""
     kind, colon, rest = path.partition(":")
     if colon and kind == "file":
         return "/" + rest.lstrip("/")

@@ -22,11 +22,7 @@ _POLL = 0.1  # seconds: Spark does not announce new executors to Python
 
 
 def active_session() -> Classic | Connect:
-    """Return this program's session.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """Return this program's session, or raise a UsageError."""
     import pyspark
     from pyspark.sql.utils import is_remote
 
@@ -152,11 +148,7 @@ class Classic:
             is_over.set()
 
     def _has_begun(self, tag: str) -> bool:
-        """Return whether a task of the job with this tag has started.
-
-        Raises:
-            Exception: Spark does not know the job yet.
-        """
+        """Return whether a task of the job with this tag has started; fail while Spark does not know the job."""
         tracker = self._context._jsc.sc().statusTracker()
         (job,) = tracker.getJobIdsForTag(tag)
         stages = [tracker.getStageInfo(stage).get() for stage in tracker.getJobInfo(job).get().stageIds()]

@@ -31,9 +31,6 @@ class GradientReduction:
         process set, the gradients are returned unchanged.
 
         When sources are first seen, the ranks compare them and the kinds of their gradients.
-
-        Raises:
-            MismatchError: the sources differ in number, name, shape or dtype, or their gradients differ in kind.
         """
         ranks = self.settings.process_set
         gradients = [scaled(gradient, self.settings.factor) for gradient in gradients]

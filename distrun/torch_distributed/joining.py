@@ -99,20 +99,12 @@ def agreed_name() -> str:
 
 
 def join_beside(store: Store, ranks: Sequence[int], rank: int, timeout: timedelta) -> Sequence[int]:
-    """Join a world with the ranks of a group whose default group has another backend, unless this rank is in one.
+    """Join a world with the ranks of a group whose default group has another backend, unless this rank is in one that
+    has all of them. Return their ranks in the world. `store`, `timeout` and what is raised are as for `join`.
 
     Args:
-        store: the store that the ranks of the group share.
         ranks: the ranks of the group in the default group, in the order of the group.
         rank: this rank's rank in the group.
-        timeout: how long to wait for the others.
-
-    Returns:
-        The ranks of the group in the world.
-
-    Raises:
-        UsageError: this rank is in a world without some of these ranks, or as `join` raises.
-        BootstrapError: as `join` raises.
     """
     global _joined_ranks
     if world.is_initialized() and not has_joined() and world.rank() == ranks[rank]:
@@ -186,10 +178,8 @@ def _is_in_job(rank: int, size: int) -> bool:
 
 
 def contract_variables(everybody: Sequence[Introduction], rank: int, key: bytes | None) -> Mapping[str, str]:
-    """Return the variables of the launch contract that follows from the introductions, empty if none is needed.
-
-    Raises:
-        UsageError: the ranks cannot form this world.
+    """Return the variables of the launch contract that follows from the introductions, empty if none is needed. Refuse
+    ranks that cannot form this world.
     """
     _check_worlds(everybody)
     if all(one.world or one.in_job for one in everybody):
@@ -233,11 +223,7 @@ def _check_worlds(everybody: Sequence[Introduction]) -> None:
 
 
 def _job_key(everybody: Sequence[Introduction], key: bytes | None) -> str:
-    """Return the key of this job, which follows from the user's key and the name of the job.
-
-    Raises:
-        UsageError: some rank has none.
-    """
+    """Return the key of this job, which follows from the user's key, which all ranks must have, and the job's name."""
     without = [rank for rank, one in enumerate(everybody) if not one.has_key]
     if without or key is None:
         raise UsageError(

@@ -35,10 +35,8 @@ def bind(handles: Sequence[Handle]) -> None:
 
 
 def note_fetched(handles: Sequence[Handle], tensors: Any) -> StreamPoint | None:
-    """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences.
-
-    Returns:
-        The point in the stream after the copies, or None if no operation was on a GPU.
+    """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences. Return
+    the point in the stream after the copies, or None if no operation was on a GPU.
     """
     arena = arena_of(handles)
     if arena is None:

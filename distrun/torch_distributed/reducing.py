@@ -65,11 +65,7 @@ class Reducing:
         self._calls: dict[tuple[str, Any], Call] = {}
 
     def in_place(self, tensors: Sequence[Tensor], op: Any) -> Handle:
-        """Return a reduction of tensors of one dtype, on one device, in their own memory.
-
-        Raises:
-            ArgumentError: the elements do not have the operator, or cannot travel.
-        """
+        """Return a reduction of tensors of one dtype that has the operator, on one device, in their own memory."""
         if op.op == _PREMULTIPLIED:
             scaled = [_times_factor(tensor, op) for tensor in tensors]
             handle = self.in_place(scaled, SUM)
@@ -82,12 +78,10 @@ class Reducing:
         return operations.allreduce_in_place(tensors, call, storage.plain_arrays(tensors))
 
     def together(self, tensors: Sequence[Tensor], op: Any) -> Handle:
-        """Return the handle of a reduction of several tensors on each rank into each of them.
+        """Return the handle of a reduction of several dense tensors, of one dtype and shape, on each rank into each of
+        them.
 
         An average is the sum divided by the number of ranks, as with gloo.
-
-        Raises:
-            ArgumentError: as `in_place` raises, or they are not dense, or have several dtypes or shapes.
         """
         if not tensors or any(tensor.shape != tensors[0].shape for tensor in tensors):
             raise ArgumentError(
@@ -105,9 +99,7 @@ class Reducing:
 
     def sparse_in_place(self, tensor: Tensor, op: Any) -> tuple[list[Handle], Callable[[], object]]:
         """Return the operations of a reduction of a sparse tensor, and the function that makes its result from theirs.
-
-        Raises:
-            ArgumentError: the operator is neither a sum nor an average.
+        The operator must be a sum or an average.
         """
         scaled, op = (_times_factor(tensor, op), SUM) if op.op == _PREMULTIPLIED else (tensor, op)
         call = self._call("allreduce", op)
@@ -143,10 +135,6 @@ class Reducing:
         Args:
             outputs: the tensors for this rank's parts.
             inputs: for each output the parts of all ranks, or one tensor of equal parts for all.
-            op: the operator.
-
-        Raises:
-            ArgumentError: as `in_place` raises, or the parts do not fit the ranks.
         """
         check_alike(outputs[0].dtype, chain(outputs, *inputs))
         storage.check_written(outputs)
@@ -245,10 +233,7 @@ def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[
 
 def groups(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the tensors of each dtype on each device, since one operation takes one of them, and the items of `others`
-    at the same places.
-
-    Raises:
-        ArgumentError: `tensors` is empty.
+    at the same places. An empty list is refused.
     """
     if not tensors:
         raise ArgumentError("a collective of a list of tensors was given an empty one: give it at least one tensor")

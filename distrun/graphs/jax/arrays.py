@@ -17,21 +17,15 @@ Array = NDArray[Any]
 
 
 def perform(collective: Call, arrays: Sequence[Array]) -> list[Array]:
-    """Execute a collective, wait, and return the results as new arrays.
-
-    Raises:
-        CollectiveError: see `Handle.wait`.
-    """
+    """Execute a collective, wait, and return the results as new arrays."""
     if collective.kind in REDUCING:
         return any_framework.reduce(arrays, collective)
     return any_framework.move_rows(arrays, None, collective)[0]
 
 
 def perform_evenly(collective: Call, arrays: Sequence[Array]) -> list[Array]:
-    """Execute a collective of a graph, as `perform` does. All ranks must have the same number of rows.
-
-    Raises:
-        MismatchError: the ranks have different numbers of rows. It is raised on every rank.
+    """Execute a collective of a graph, as `perform` does. If the ranks have different numbers of rows, each raises a
+    MismatchError.
     """
     if collective.kind in REDUCING:
         return perform(collective, arrays)

@@ -21,11 +21,7 @@ Perform = Callable[[Sequence[Any], Call], list[Any]]
 
 
 def check_differentiable(collective: Call) -> None:
-    """Check that `collective` has a gradient.
-
-    Raises:
-        UsageError: it is an allreduce whose operator is neither Average nor Sum.
-    """
+    """Raise a UsageError for an allreduce whose operator is neither Average nor Sum: it has no gradient."""
     if collective.kind == "allreduce" and collective.op not in (Average, Sum):
         raise UsageError(
             f"allreduce with op={collective.op} has no gradient here: reduce jax.lax.stop_gradient(array) instead"

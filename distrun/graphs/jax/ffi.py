@@ -168,10 +168,8 @@ def _addresses(buffers: _Buffers, count: int) -> list[int]:
 
 @cache
 def api_version() -> tuple[int, int]:
-    """Return the version of the interface in JAX's own header. The minor one increases when structures grow at the end.
-
-    Raises:
-        RuntimeError: the major version is not the one that is declared here.
+    """Return the version of the interface in JAX's own header, whose major one must be what is declared here. The minor
+    one increases when structures grow at the end.
     """
     header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
     versions = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))

@@ -19,10 +19,8 @@ class Lookahead:
         self._boundaries: deque[tuple[Any, Any]] = deque()
 
     def add(self, arrays: Any, note: Any) -> None:
-        """Add a boundary. Wait for the previous one, so that at most two are kept.
-
-        Raises:
-            Exception: a step up to the previous boundary has failed.
+        """Add a boundary. Wait for the previous one, so that at most two are kept, and raise the error of a step up to
+        it.
         """
         self._boundaries.append((arrays, note))
         if len(self._boundaries) > 2:

@@ -16,11 +16,8 @@ Shape = tuple[int, ...]
 
 
 def result_shape(collective: Call, shape: Sequence[int]) -> Shape:
-    """Return the shape of a result for an input of `shape`, provided that all ranks have the same shape.
-
-    Raises:
-        UsageError: the kind needs rows and there are none, or it needs equally many for each rank and they cannot be
-            divided evenly.
+    """Return the shape of a result for an input of `shape`, provided that all ranks have the same shape. Refuse what
+    has no rows, or rows that cannot be divided evenly, where the kind needs them.
     """
     kind, shape = collective.kind, tuple(shape)
     if kind in REDUCING:

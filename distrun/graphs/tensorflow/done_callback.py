@@ -32,11 +32,7 @@ class DoneCallback:
     """A callback that was moved to memory of this object. Call it once, in any thread."""
 
     def __init__(self, address: int) -> None:
-        """Move the callback from `address`.
-
-        Raises:
-            RuntimeError: there is no such function at `address`. Nothing has been changed.
-        """
+        """Move the callback from `address`, or raise a RuntimeError if there is no such function."""
         given = _Function.from_address(address)
         if not (_is_code(given.manager) and _is_code(given.invoker)):
             raise RuntimeError("TensorFlow's done callback is not a std::function of libstdc++")

@@ -24,13 +24,9 @@ Perform = Callable[[Sequence[Any], Call], list[tf.Tensor]]
 
 @tf.autograph.experimental.do_not_convert
 def reduce_gradients(gradients: Sequence[Any], collective: Call, sparse_as_dense: bool = False) -> list[Any]:
-    """Return the allreduced gradients. None stays None, and tf.IndexedSlices are kept unless `sparse_as_dense`.
+    """Return the gradients allreduced by `collective`, which has a name. None stays None.
 
-    `collective` is an allreduce with a name.
-
-    Raises:
-        NotOfferedError: there are tf.IndexedSlices, and the op is neither Average nor Sum.
-        DistrunError: see `call`.
+    tf.IndexedSlices are kept unless `sparse_as_dense`, and refused if the op is neither Average nor Sum.
     """
     results = [
         tf.convert_to_tensor(each) if isinstance(each, tf.IndexedSlices) and sparse_as_dense else each
@@ -97,11 +93,7 @@ def _together(gradients: Sequence[Any]) -> list[Any]:
 
 
 def gather_slices(slices: Sequence[tf.IndexedSlices], collective: Call, put: Perform = call) -> list[tf.IndexedSlices]:
-    """Return the allreduce of `slices`: the rows of all ranks, scaled, and their indices.
-
-    Raises:
-        NotOfferedError: the op is neither Average nor Sum.
-    """
+    """Return the allreduce of `slices` by Average or Sum: the rows of all ranks, scaled, and their indices."""
     if collective.op not in (Average, Sum):
         raise NotOfferedError(
             f"op={collective.op} of tf.IndexedSlices is not offered: use Sum or Average, or tf.convert_to_tensor before"

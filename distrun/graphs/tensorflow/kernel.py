@@ -225,11 +225,7 @@ _registration: Registration | None = None
 
 
 def register() -> None:
-    """Register the operations with TensorFlow, once in a process.
-
-    Raises:
-        Exception: this TensorFlow has an unknown C interface.
-    """
+    """Register the operations with TensorFlow, once in a process. This fails where its C interface is unknown."""
     global _registration
     if _registration is None:
         _registration = Registration(Library(tf.sysconfig.get_lib()))

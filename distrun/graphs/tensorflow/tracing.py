@@ -64,11 +64,7 @@ def site() -> str:
 
 
 def refuse_xla(kind: str) -> None:
-    """Check that XLA does not compile the graph that is being built, since it only supports its own operations.
-
-    Raises:
-        UsageError: XLA compiles the graph.
-    """
+    """Raise a UsageError if XLA, which only supports its own operations, compiles the graph that is being built."""
     if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UsageError(
             f"{kind} is inside jit_compile=True, and XLA cannot compile collectives: use jit_compile=False for this "

@@ -71,11 +71,7 @@ class CommitStateCallback(_StateCallback):
         self.batches_remaining = batches_per_commit
 
     def distrun_check(self, data: Any) -> None:
-        """Refuse data whose position in an epoch is part of the state: the rest of the epoch needs a `fit` of its own.
-
-        Raises:
-            UsageError: it is such data.
-        """
+        """Refuse data whose position in an epoch is part of the state: its rest needs a `fit` of its own."""
         position = getattr(data, "position", None)
         kept = [name for name, value in vars(self.state).items() if getattr(value, "position", value) is position]
         if position is not None and kept:

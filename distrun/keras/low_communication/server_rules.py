@@ -16,11 +16,7 @@ _UNSUPPORTED = ("gradient_accumulation_steps", "use_ema", "amsgrad")
 
 
 def check(optimizer: Any) -> None:
-    """Check that servers can apply the updates of `optimizer`.
-
-    Raises:
-        NotOfferedError: they cannot.
-    """
+    """Raise a NotOfferedError if servers cannot apply the updates of `optimizer`."""
     rule_of(optimizer)
     for name in _UNSUPPORTED:
         if getattr(optimizer, name, None):
@@ -31,11 +27,7 @@ def check(optimizer: Any) -> None:
 
 
 def rule_of(optimizer: Any) -> Rule:
-    """Return the servers' rule for the updates of `optimizer`.
-
-    Raises:
-        NotOfferedError: there is none.
-    """
+    """Return the servers' rule for the updates of `optimizer`, or raise a NotOfferedError."""
     name = type(optimizer).__name__
     if name not in ("SGD", "Adam", "AdamW", "Adagrad") or not isinstance(optimizer, getattr(keras.optimizers, name)):
         raise NotOfferedError(f"{name} cannot run on parameter servers: allowed are {_KNOWN}, and none derived")
@@ -50,12 +42,7 @@ def rule_of(optimizer: Any) -> Rule:
 
 
 def check_rows(optimizer: Any, embeddings: Sequence[Any]) -> None:
-    """Check that servers can keep these layers by rows: apply gradients of rows, and leave all other rows unchanged.
-
-    Raises:
-        NotOfferedError: the optimizer changes rows that have no gradient.
-        UsageError: a row is too long.
-    """
+    """Refuse layers with rows that are too long, and an optimizer that changes rows without a gradient."""
     rule = rule_of(optimizer)
     if embeddings and (rule.name == "keras.Adam" or rule.settings.get("momentum") or rule.settings["weight_decay"]):
         raise NotOfferedError(

@@ -15,14 +15,11 @@ Path = tuple[Any, ...]
 
 
 def numbers_of(logs: Any) -> dict[Path, NDArray[Any]]:
-    """Return the numbers in logs: numpy arrays of any shape, in the order of their names.
+    """Return the numbers in logs by their paths, in the order of their names: arrays of integers or reals, of any
+    shape.
 
-    Args:
-        logs: a value, or a nest of values. Numbers, arrays, tensors and variables of the backend are numbers. Text,
-            None, booleans and other objects are left out.
-
-    Returns:
-        For the path of each number: its array, whose dtype is integer or real; float32 for bfloat16.
+    Logs are a value, or a nest of values. Numbers, arrays, tensors and variables of the backend are numbers, those of
+    bfloat16 in float32. Text, None, booleans and other objects are left out.
     """
     found = {path: array for path, value in _leaves(logs, ()) if (array := _number(value)) is not None}
     return dict(sorted(found.items(), key=lambda item: tuple(map(str, item[0]))))

@@ -33,12 +33,8 @@ class ArgumentError(UsageError, RuntimeError, TypeError):
 
 
 def check_lists(name: str, argument: object, depth: int) -> None:
-    """Check that an argument of the method `name` is a list of tensors, or with depth 2 a list of such lists.
-
-    A tensor is not accepted as a list of its rows.
-
-    Raises:
-        ArgumentError: it is anything else.
+    """Raise an ArgumentError unless an argument of the method `name` is a list of tensors, or with depth 2 a list of
+    such lists. A tensor is not accepted as a list of its rows.
     """
     if isinstance(argument, Tensor) or not isinstance(argument, Sequence):
         kind = f"tensor of shape {list(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
@@ -49,21 +45,13 @@ def check_lists(name: str, argument: object, depth: int) -> None:
 
 
 def check_single(name: str, tensors: Sequence[object]) -> None:
-    """Check that a list for the method `name` has one element.
-
-    Raises:
-        ArgumentError: it has more, or none.
-    """
+    """Raise an ArgumentError unless a list for the method `name` has one element."""
     if len(tensors) != 1:
         raise ArgumentError(f"{name}() was given a list of {len(tensors)} elements: it takes one tensor of each rank")
 
 
 def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
-    """Check that tensors are dense and have the dtype `dtype`.
-
-    Raises:
-        ArgumentError: one of them is sparse or has another dtype.
-    """
+    """Raise an ArgumentError unless tensors are dense and have the dtype `dtype`."""
     for tensor in tensors:
         if tensor is None:
             continue
@@ -76,11 +64,7 @@ def check_alike(dtype: torch.dtype, tensors: Iterable[Tensor | None]) -> None:
 
 
 def check_one_each(tensors: Sequence[object], size: int) -> None:
-    """Check that a list of tensors has one for each of `size` ranks.
-
-    Raises:
-        ArgumentError: it has more, or fewer.
-    """
+    """Raise an ArgumentError unless a list of tensors has one for each of `size` ranks."""
     if len(tensors) != size:
         raise ArgumentError(f"a list of {len(tensors)} tensors does not fit {size} ranks: give one for each")
 
@@ -110,11 +94,7 @@ class Overload:
         self._renamed = renamed or {}
 
     def convert(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], lists: int) -> tuple[Any, ...]:
-        """Return the arguments of the method `name` for those of the overload.
-
-        Raises:
-            ArgumentError: the overload does not have these arguments.
-        """
+        """Return the arguments of the method `name` for those of the overload, or raise an ArgumentError."""
         bound = dict(zip(self._names, args, strict=False))
         named = {self._renamed.get(key, key): value for key, value in kwargs.items()}
         missing = [each for each in self._required if each not in bound and each not in named]

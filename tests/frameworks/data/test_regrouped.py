@@ -142,6 +142,7 @@ def test_the_sampler_has_horovods_names_and_pads():
     assert other.processed_num == N
     other.set_epoch(1)
     assert (other.processed_num, list(other)) == (0, ORDER.indices(1).tolist())
+    assert list(ElasticSampler(Numbers(N), shuffle=False)) == list(range(N))
 
 
 def test_what_the_sampler_recorded_since_the_last_boundary_is_not_done():

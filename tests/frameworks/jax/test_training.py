@@ -1,4 +1,4 @@
-"""Training with optax; see programs/training.py for the behaviours."""
+"""Training with optax; see programs/training.py and programs/diloco.py for the behaviours."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "jax_digits.py"
 @feature("models that differ between ranks are told apart by the name of the leaf")
 def test_training_equals_one_process_on_the_combined_batches(warm_job):
     warm_job("training", (1, 1))  # only between hosts are gradients compressed
+
+
+@feature("DiLoCo and local SGD between hosts")
+@pytest.mark.parametrize("size", [2, (1, 1)], ids=str)
+def test_hosts_train_by_themselves_and_come_together_now_and_then(warm_job, size):
+    assert warm_job("diloco", size).count("done") == 2
 
 
 @pytest.mark.gate
@@ -75,15 +81,10 @@ def _torchrun(rank: int, port: int) -> dict[str, str]:
 
 
 @feature("examples/jax_digits.py")
-def test_the_digits_are_learned_and_all_checks_hold():
+def test_the_digits_are_learned_and_all_checks_hold(run_ranks):
     pytest.importorskip("sklearn")
-    done = subprocess.run(
-        [sys.executable, "-m", "distrun.runner", "-np", "2", sys.executable, str(EXAMPLE), "--check"],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    command = [sys.executable, str(EXAMPLE), "--check"]
+    done = run_ranks(command, 2, {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("... ok") == 3
     assert "FAILED" not in done.stdout

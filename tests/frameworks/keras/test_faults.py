@@ -8,6 +8,7 @@ pytestmark = pytest.mark.feature_group("Keras")
 
 
 @pytest.mark.gate
+@pytest.mark.backends("tensorflow", "jax", "torch", "tf_keras")
 @pytest.mark.behaviours("ranks with different models")
 def test_ranks_with_different_models_are_told_the_layer(ranks):
     for error, goes_on in ranks:

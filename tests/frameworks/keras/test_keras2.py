@@ -19,25 +19,23 @@ SAVED = {  # whether tf_keras restores the optimizer's state from such a file
 }
 
 
+FULL = [pytest.mark.full]  # shows in other ways what those of the gate show
+
+
 def proves(row, *names, marks=()):
     """Behaviours that prove a row of the table of features."""
     return [pytest.param(name, marks=[pytest.mark.feature(row), *marks]) for name in names]
-
-
-def proves_too(row, *names):
-    """Behaviours that show in other ways what those of the gate show."""
-    return proves(row, *names, marks=[pytest.mark.full])
 
 
 @pytest.mark.gate
 @pytest.mark.behaviours(
     *proves("fit", "Adam, new"),
     *proves("legacy optimizers", "Adam, legacy"),
-    *proves_too("clipnorm", "momentum and clipnorm, new", "momentum and clipnorm, legacy"),
-    *proves_too("learning-rate schedule", "learning-rate schedule, new", "learning-rate schedule, legacy"),
-    *proves_too("LossScaleOptimizer", "LossScaleOptimizer, new", "LossScaleOptimizer, legacy"),
-    *proves_too("train_on_batch", "train_on_batch"),
-    *proves_too("embeddings", "embeddings"),
+    *proves("clipnorm", "momentum and clipnorm, new", "momentum and clipnorm, legacy", marks=FULL),
+    *proves("learning-rate schedule", "learning-rate schedule, new", "learning-rate schedule, legacy", marks=FULL),
+    *proves("LossScaleOptimizer", "LossScaleOptimizer, new", "LossScaleOptimizer, legacy", marks=FULL),
+    *proves("train_on_batch", "train_on_batch", marks=FULL),
+    *proves("embeddings", "embeddings", marks=FULL),
 )
 def test_training_equals_one_process_with_one_reduction_a_step(ranks):
     assert all(rank["same"] for rank in ranks)
@@ -66,15 +64,6 @@ def test_accumulated_gradients_are_reduced_once_per_update_and_iterations_count_
             assert (reductions, iterations) == (4, 4)
 
 
-@pytest.mark.gate
-@pytest.mark.feature("mixed precision, an infinity on one rank")
-@pytest.mark.behaviours("mixed precision, an infinity on one rank")
-def test_all_ranks_skip_the_steps_in_which_one_has_an_infinity(ranks):
-    expected = {"same": True, "finite": True, "scale": 2.0**13}
-    for rank in ranks:
-        assert rank == {"new": expected, "legacy": expected}
-
-
 @pytest.mark.feature("load_model resumes exactly")
 @pytest.mark.feature("saved files load without distrun")
 @pytest.mark.behaviours("saved files")
@@ -87,62 +76,12 @@ def test_saved_files_name_the_plain_optimizer_and_a_loaded_model_goes_on(ranks):
 
 
 @pytest.mark.gate
-@pytest.mark.feature("LearningRateScheduleCallback")
-@pytest.mark.behaviours("LearningRateScheduleCallback with momentum correction")
-def test_the_momentum_is_corrected(ranks):
-    for rank in ranks:
-        assert rank.keys() == {"new", "legacy"}
-        for correction, rates, same in rank.values():
-            assert correction == pytest.approx(0.1)
-            assert rates == [0.5, 0.05]
-            assert same
-
-
-@pytest.mark.gate
-@pytest.mark.feature("collectives on values")
-@pytest.mark.behaviours("collectives on values")
-def test_values_travel(ranks):
-    for number, rank in enumerate(ranks):
-        assert rank == {
-            "allreduce": [1.5, 2.0],
-            "sum": 3.0,
-            "allgather": [0, 1],
-            "broadcast": [1.0],
-            "reducescatter": [2.0 * number],
-        }
-
-
-@pytest.mark.gate
 @pytest.mark.feature("SyncBatchNormalization")
 @pytest.mark.behaviours("SyncBatchNormalization")
 def test_batches_are_normalized_together(ranks):
     for outputs, state in ranks:
         assert outputs < 1e-5
         assert state < 1e-6
-
-
-@pytest.mark.gate
-@pytest.mark.behaviours("ranks with different models")
-def test_ranks_with_different_models_are_told_where(ranks):
-    for rank in ranks:
-        assert "MismatchError: the trainable variables of the model differ" in rank
-        assert "dense/kernel [6, 4] float32 on rank 1" in rank
-
-
-@pytest.mark.gate
-@pytest.mark.behaviours("refusals")
-def test_what_cannot_be_is_refused_with_the_remedy(ranks):
-    expected = {
-        "wrapped twice": "wrap an optimizer once",
-        "op": "use Average or Sum",
-        "a callback of Keras 3": "set TF_USE_LEGACY_KERAS=1 if",
-        "global variables": "call broadcast_variables(",
-    }
-    for rank in ranks:
-        assert rank.keys() == expected.keys()
-        for name, error in rank.items():
-            assert error.startswith("UsageError: "), name
-            assert expected[name] in error
 
 
 @pytest.mark.gate

@@ -9,7 +9,6 @@ from session.tiers import one_in_gate
 
 pytestmark = pytest.mark.feature_group("TensorFlow")
 
-WAYS = ("eager", "tf.function")
 COLLECTIVES = {
     "allreduce": [
         "allreduce_reduces",
@@ -24,7 +23,6 @@ COLLECTIVES = {
     "a compressor of one's own": ["a_compressor_of_ones_own_is_called"],
     "gradients of collectives": ["gradients_flow_back", "gradients_have_gradients"],
 }
-REFUSALS = ["what_cannot_travel_is_refused_in_a_sentence"]
 GRAPHS = {
     "collectives in loops and branches": ["loops_and_branches_hold_collectives"],
     "tf.function traced again by one rank": [
@@ -36,14 +34,6 @@ GRAPHS = {
     "an error for ranks that disagree": ["ranks_that_disagree_get_an_error_and_go_on"],
     "an error for jit_compile=True": ["xla_is_refused_while_tracing"],
 }
-OTHERS = [
-    "the_mechanism_is_the_one_asked_for",
-    "max_has_no_gradient",
-    "shapes_are_known_while_tracing",
-    "rank_and_size_are_tensors_too",
-    "compressors_may_be_called_as_horovods",
-    "objects_travel",
-]
 TRAINING = {
     "DistributedGradientTape": ["ranks_together_get_the_result_of_one_process", "a_wrapped_tape_is_a_tape"],
     "DistributedGradientTape with embeddings": ["gradients_of_embeddings_stay_sparse_unless_told"],
@@ -86,89 +76,45 @@ SESSIONS = {
     "broadcast_ in graphs": [
         "variables_are_overwritten_when_the_result_is_computed",
         "variables_of_a_function_are_overwritten_and_returned",
-        "a_hook_broadcasts_variables_when_a_monitored_session_begins",
     ],
     "TensorFlow's classes of errors": ["errors_are_those_that_scripts_of_tensorflow_1_expect"],
 }
-OTHER_TRAINING = [
-    "the_ways_of_averaging_agree",
-    "what_powersgd_takes_is_known_and_comes_back",
-    "two_models_train_side_by_side",
-    "names_that_count_layers_of_the_process_do_not_matter",
-    "what_is_no_optimizer_or_tape_is_refused",
-    "groups_that_are_none_are_refused",
-]
 
 
-def rows(table: dict[str, list[str]], suffix: str = "") -> list:
+def rows(table: dict[str, list[str]], suffix: str = "", ways: tuple[str, ...] = ("",)) -> list:
     """A parameter for each row of the feature matrix: the checks that prove it."""
     return [
-        pytest.param(checks, marks=pytest.mark.feature(f"{feature}{suffix}"), id=feature.replace(" ", "-"))
+        pytest.param(
+            {f"{check}{way}" for check in checks for way in ways},
+            marks=pytest.mark.feature(f"{feature}{suffix}"),
+            id=feature.replace(" ", "-"),
+        )
         for feature, checks in table.items()
     ]
 
 
-def in_both_ways(checks: list[str]) -> set[str]:
-    return {f"{check} ({way})" for check in checks for way in WAYS}
+def rows_of_both(table: dict[str, list[str]]) -> list:
+    """Rows whose checks are made eagerly, and in a graph."""
+    return rows(table, ", eager and in tf.function", (" (eager)", " (tf.function)"))
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize("mechanism", one_in_gate("auto", "numpy_function"))
-class TestCollectives:
-    @pytest.fixture
-    def good(self, checks_of, mechanism):
-        return checks_of("collectives", mechanism)
-
-    @pytest.mark.parametrize("checks", rows(COLLECTIVES, ", eager and in tf.function"))
-    def test_a_collective_does_what_numpy_does_on_everybodys_arrays(self, good, checks):
-        assert in_both_ways(checks) <= good
-
-    @pytest.mark.parametrize("checks", rows(GRAPHS))
-    def test_a_graph_may_hold_them(self, good, checks):
-        assert set(checks) <= good
-
-    def test_no_check_is_forgotten(self, good):
-        told = [check for checks in COLLECTIVES.values() for check in checks] + REFUSALS
-        assert good == in_both_ways(told) | {check for checks in GRAPHS.values() for check in checks} | set(OTHERS)
+@pytest.mark.parametrize("checks", rows_of_both(COLLECTIVES) + rows(GRAPHS))
+def test_a_collective_does_what_numpy_does_on_everybodys_arrays(checks_of, mechanism, checks):
+    assert checks <= checks_of("collectives", mechanism)
 
 
 @pytest.mark.gate
-class TestTraining:
-    @pytest.fixture
-    def good(self, checks_of):
-        return checks_of("training")
-
-    @pytest.mark.parametrize("checks", rows(TRAINING, ", eager and in tf.function"))
-    def test_ranks_train_as_one_process_does(self, good, checks):
-        assert in_both_ways(checks) <= good
-
-    @pytest.mark.parametrize("checks", rows(TRAINING_IN_GRAPHS))
-    def test_they_do_so_in_graphs(self, good, checks):
-        assert set(checks) <= good
-
-    def test_no_check_is_forgotten(self, good):
-        told = in_both_ways([check for checks in TRAINING.values() for check in checks])
-        assert good == told | {check for checks in TRAINING_IN_GRAPHS.values() for check in checks} | set(
-            OTHER_TRAINING
-        )
+@pytest.mark.parametrize("checks", rows_of_both(TRAINING) + rows(TRAINING_IN_GRAPHS))
+def test_ranks_train_as_one_process_does(checks_of, checks):
+    assert checks <= checks_of("training")
 
 
 @pytest.mark.gate
-class TestSessions:
-    @pytest.fixture
-    def good(self, checks_of):
-        return checks_of("sessions")
-
-    @pytest.mark.parametrize("checks", rows(SESSIONS))
-    def test_a_session_of_tensorflow_1_runs_them(self, good, checks):
-        assert set(checks) <= good
-
-    def test_no_check_is_forgotten(self, good):
-        assert good == {check for checks in SESSIONS.values() for check in checks}
-
-
-def test_adasum_combines_each_gradient_by_itself(run_program):
-    run_program("adasum")
+@pytest.mark.parametrize("checks", rows(SESSIONS))
+def test_a_session_of_tensorflow_1_runs_them(checks_of, checks):
+    assert checks <= checks_of("sessions")
 
 
 @pytest.mark.feature("process sets")

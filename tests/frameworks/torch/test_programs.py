@@ -10,7 +10,6 @@ from session.tiers import one_in_gate
 from without_launcher.unlaunched_ranks import named, ready
 
 PROGRAMS = {
-    "adasum": [(1, 2), 3],
     "alone": [1],
     "checkpoints/checkpoint": [2, (1, 2)],
     "collectives": [2, (1, 1)],

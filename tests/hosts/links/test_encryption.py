@@ -101,7 +101,7 @@ def test_tensors_cannot_be_read_on_the_wire(output, python, wire, is_encrypted):
 
 
 def test_collectives_are_as_right_as_without(run_each):
-    programs = ("allreduce", "errors", "order", "alltoall", "messages", "process_sets")
+    programs = ("allreduce", "errors", "order", "each_kind", "messages", "process_sets")
     run_each("localhost:1,beta:1,alpha:2", *programs, options=("--encrypt",))
 
 

@@ -10,9 +10,7 @@ MPI = pytest.param("mpi-backend-2", marks=pytest.mark.mpi)
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "program", ["allgather", "alltoall", "broadcast", "grouped", "join", "objects", "reducescatter"]
-)
+@pytest.mark.parametrize("program", ["each_kind", "join", "objects"])
 def test_every_dtype_shape_layout_and_form(job, program):
     job.run(program)
 

@@ -1,4 +1,4 @@
-"""The smaller things that scripts of Horovod's do: handles, errors, pickles, objects, questions."""
+"""The smaller things that scripts of Horovod's do: errors, pickles, objects, questions."""
 
 import io
 import pickle
@@ -8,7 +8,7 @@ import torch
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from horovod.torch.compression import Compression
 from horovod.torch.functions import broadcast_object
-from horovod.torch.mpi_ops import Average, Sum, allreduce_async_, poll, rank, size, synchronize
+from horovod.torch.mpi_ops import Average, rank, size
 
 try:
     hvd.rank()
@@ -28,24 +28,9 @@ for question in (hvd.mpi_threads_supported, hvd.mpi_enabled, hvd.mpi_built, hvd.
 for question in (hvd.ddl_built, hvd.ccl_built, hvd.cuda_built, hvd.rocm_built):
     assert isinstance(question(), bool), question
 
-# Asynchronous operations, several in flight, waited for in another order
-tensors = [torch.full((5,), float(hvd.rank() + number)) for number in range(4)]
-handles = [allreduce_async_(tensor, op=Sum, name=f"tensor.{number}") for number, tensor in enumerate(tensors)]
-for number in reversed(range(4)):
-    while not poll(handles[number]):
-        pass
-    assert torch.equal(synchronize(handles[number]), torch.full((5,), 2.0 * number + 1))
-
 assert hvd.Average == Average
 assert hvd.Average != hvd.Sum
 assert len({hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product}) == 5
-assert torch.equal(hvd.allreduce(torch.ones(2), average=False), torch.full((2,), 2.0))
-try:
-    hvd.allreduce(torch.ones(2), average=True, op=hvd.Sum)
-except ValueError:
-    pass
-else:
-    raise AssertionError("average and op together are a ValueError")
 
 # A failure is HorovodInternalError, and the job goes on
 try:

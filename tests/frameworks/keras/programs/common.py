@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from checking import (
 import distrun.keras as hvd
 
 optimizers = keras.optimizers
+KINDS = {"new": optimizers, "legacy": optimizers.legacy} if keras.__name__ == "tf_keras" else {"new": optimizers}
 FOLDER = Path(os.environ["TEST_FOLDER"])  # of all ranks
 
 
@@ -185,6 +187,80 @@ def _():
     fit(model, epochs=2, verbose=2, callbacks=[*callbacks(), best, written, logged, bar])
     files = [(FOLDER / name).exists() for name in (f"epoch.{RANK}.keras", f"log.{RANK}.csv", f"best.{RANK}.keras")]
     return {"files": files, "same": same_on_all_ranks(model.get_weights())}
+
+
+@feature("LearningRateScheduleCallback with momentum correction")
+def _():
+    outcome = {}
+    for kind, made in KINDS.items():
+        for corrected in (True, False):
+            model = network()
+            model.compile(hvd.DistributedOptimizer(made.SGD(0.5, momentum=0.9)), loss())
+            schedule = hvd.callbacks.LearningRateScheduleCallback(
+                0.5, lambda epoch: 0.1**epoch, start_epoch=1, momentum_correction=corrected
+            )
+            logs = fit(model, 4, epochs=2, callbacks=[schedule])
+            outcome[f"{kind}, {corrected}"] = [
+                difference(model.get_weights(), momentum_by_hand(*data(4), corrected)),
+                [round(rate, 6) for rate in logs["lr"]],
+            ]
+    return outcome
+
+
+def momentum_by_hand(x, y, corrected):
+    """Train two epochs by SGD with momentum in numpy, on Keras's gradients, the second at a tenth of the rate."""
+    weights = [weight.astype("float64") for weight in network().get_weights()]
+    speeds = [0.0] * len(weights)
+    for epoch, rate in enumerate((0.5, 0.05)):
+        if epoch and corrected:
+            speeds = [speed * 0.1 for speed in speeds]
+        for start in range(0, len(x), ROWS):
+            slopes = gradients(weights, x[start : start + ROWS], y[start : start + ROWS])
+            speeds = [0.9 * speed - rate * slope for speed, slope in zip(speeds, slopes, strict=True)]
+            weights = [weight + speed for weight, speed in zip(weights, speeds, strict=True)]
+    return weights
+
+
+def gradients(weights, x, y):
+    kernel, bias, last, offset = weights
+    hidden = np.tanh(x @ kernel + bias)
+    scores = np.exp(hidden @ last + offset)
+    errors = (scores / scores.sum(1, keepdims=True) - np.eye(3)[y]) / len(x)
+    inner = (errors @ last.T) * (1 - hidden**2)
+    return [x.T @ inner, inner.sum(0), hidden.T @ errors, errors.sum(0)]
+
+
+@feature("mixed precision, an infinity on one rank")
+def _():
+    outcome = {}
+    for kind, made in KINDS.items():
+        with mixed_precision():
+            model = network()
+            model.compile(hvd.DistributedOptimizer(made.SGD(0.05)), loss())
+            x, y = (mine(array) for array in data())
+            rows = ROWS // SIZE
+            if RANK == SIZE - 1:
+                x[2 * rows], x[4 * rows] = 1e30, np.inf
+            model.fit(x, y, batch_size=rows, verbose=0, shuffle=False, callbacks=callbacks())
+        optimizer = model.optimizer
+        outcome[kind] = [
+            int(optimizer.iterations),
+            same_on_all_ranks(model.get_weights()),
+            all(bool(np.isfinite(weight).all()) for weight in model.get_weights()),
+            float(optimizer.dynamic_scale if hasattr(optimizer, "dynamic_scale") else optimizer.loss_scale),
+        ]
+    return outcome
+
+
+@contextmanager
+def mixed_precision():
+    """Within this context models are made for mixed precision."""
+    set_policy = keras.config.set_dtype_policy if len(KINDS) == 1 else keras.mixed_precision.set_global_policy
+    set_policy("mixed_float16")
+    try:
+        yield
+    finally:
+        set_policy("float32")
 
 
 # Layers that stay local, and compressors of the user's -----------------------------------------------------------

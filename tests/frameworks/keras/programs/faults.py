@@ -1,6 +1,5 @@
 """Ranks that are not at the same place, or not alike: all of them get an error, and can go on."""
 
-import keras
 from checking import (
     RANK,
     SIZE,
@@ -9,6 +8,7 @@ from checking import (
     error_of,
     feature,
     fit,
+    keras,
     loss,
     mine,
     network,

@@ -20,12 +20,11 @@ from checking import (
     feature,
     fit,
     loss,
-    mine,
     network,
     same_on_all_ranks,
     train,
 )
-from common import embedding, words
+from common import embedding, mixed_precision, words
 
 import distrun.keras as hvd
 
@@ -214,29 +213,6 @@ def _():
     return [type(optimizer) is type(optimizers.Adam()), round(float(optimizer.learning_rate), 6)]
 
 
-@feature("mixed precision, an infinity on one rank")
-def _():
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
-        model = network()
-        model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.05)), loss())
-        x, y = (mine(array) for array in data())
-        rows = ROWS // SIZE
-        if RANK == SIZE - 1:
-            x[2 * rows], x[4 * rows] = 1e30, np.inf
-        model.fit(x, y, batch_size=rows, verbose=0, shuffle=False, callbacks=callbacks())
-    finally:
-        keras.config.set_dtype_policy("float32")
-    optimizer = model.optimizer
-    return {
-        "same": same_on_all_ranks(model.get_weights()),
-        "finite": all(np.isfinite(weight).all() for weight in model.get_weights()),
-        "scale": float(optimizer.dynamic_scale),
-        "updates": int(optimizer.iterations),
-        "class": type(optimizer).__name__,
-    }
-
-
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
@@ -303,16 +279,13 @@ def _():
 
 @feature("load_model under mixed precision", "tensorflow", "torch")
 def _():
-    keras.config.set_dtype_policy("mixed_float16")
-    try:
+    with mixed_precision():
         model = trained(optimizers.SGD(0.1))
         path = FOLDER / f"mixed.{RANK}.keras"
         model.save(path)
         loaded = hvd.load_model(path)
         fit(model)
         fit(loaded)
-    finally:
-        keras.config.set_dtype_policy("float32")
     return {
         "difference": difference(model.get_weights(), loaded.get_weights()),
         "same": same_on_all_ranks(loaded.get_weights()),
@@ -358,43 +331,6 @@ def _():
     warmup = hvd.callbacks.LearningRateWarmupCallback(0.8, warmup_epochs=2)
     logs = fit(model, 4, epochs=3, callbacks=[warmup, recorder])
     return {"rates": recorder.rates, "logged": logs["lr"], "same": same_on_all_ranks(model.get_weights())}
-
-
-@feature("LearningRateScheduleCallback with momentum correction")
-def _():
-    outcome = {}
-    for corrected in (True, False):
-        model = network()
-        model.compile(hvd.DistributedOptimizer(optimizers.SGD(0.5, momentum=0.9)), loss())
-        schedule = hvd.callbacks.LearningRateScheduleCallback(
-            0.5, lambda epoch: 0.1**epoch, start_epoch=1, momentum_correction=corrected
-        )
-        fit(model, 4, epochs=2, callbacks=[schedule])
-        outcome[str(corrected)] = difference(model.get_weights(), momentum_by_hand(*data(4), corrected))
-    return outcome
-
-
-def momentum_by_hand(x, y, corrected):
-    """Train two epochs by SGD with momentum in numpy, on Keras's gradients, the second at a tenth of the rate."""
-    weights = [weight.astype("float64") for weight in network().get_weights()]
-    speeds = [0.0] * len(weights)
-    for epoch, rate in enumerate((0.5, 0.05)):
-        if epoch and corrected:
-            speeds = [speed * 0.1 for speed in speeds]
-        for start in range(0, len(x), ROWS):
-            slopes = gradients(weights, x[start : start + ROWS], y[start : start + ROWS])
-            speeds = [0.9 * speed - rate * slope for speed, slope in zip(speeds, slopes, strict=True)]
-            weights = [weight + speed for weight, speed in zip(weights, speeds, strict=True)]
-    return weights
-
-
-def gradients(weights, x, y):
-    kernel, bias, last, offset = weights
-    hidden = np.tanh(x @ kernel + bias)
-    scores = np.exp(hidden @ last + offset)
-    errors = (scores / scores.sum(1, keepdims=True) - np.eye(3)[y]) / len(x)
-    inner = (errors @ last.T) * (1 - hidden**2)
-    return [x.T @ inner, inner.sum(0), hidden.T @ errors, errors.sum(0)]
 
 
 @feature("collectives on values")

@@ -30,7 +30,7 @@ def build(optimizer, seed):
         logits = hidden @ tf.get_variable("w2", (7, 1))
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits))
     global_step = tf.train.get_or_create_global_step()
-    return rows, targets, optimizer.minimize(loss, global_step=global_step)
+    return rows, targets, optimizer.minimize(loss, global_step=global_step), loss
 
 
 class KeepWeights(tf.train.SessionRunHook):
@@ -51,7 +51,7 @@ def train(checkpoint_dir):
     # Build model... Add Horovod Distributed Optimizer
     opt = tf.train.AdagradOptimizer(0.01 * hvd.size())
     opt = hvd.DistributedOptimizer(opt)
-    rows, targets, train_op = build(opt, seed=hvd.rank())
+    rows, targets, train_op, _ = build(opt, seed=hvd.rank())
 
     # Add hook to broadcast variables from rank 0 to all other processes during initialization.
     keep = KeepWeights()
@@ -74,7 +74,7 @@ def train(checkpoint_dir):
 
 def alone():
     with tf.Graph().as_default(), tf.Session() as session:
-        rows, targets, train_op = build(tf.train.AdagradOptimizer(0.01 * hvd.size()), seed=0)
+        rows, targets, train_op, _ = build(tf.train.AdagradOptimizer(0.01 * hvd.size()), seed=0)
         session.run(tf.global_variables_initializer())
         for step in range(STEPS):
             session.run(train_op, dict(zip((rows, targets), data(step), strict=True)))

@@ -1,4 +1,5 @@
-"""Gradients that stay on their rank, are summed over several passes first, or travel in a form of the user's."""
+"""Gradients that stay on their rank, are combined by Adasum or summed over several passes first, or travel in a form of
+the user's."""
 
 import numpy as np
 import tensorflow as tf
@@ -75,6 +76,26 @@ def variables_may_have_other_names_on_each_rank(way):
     assert gradient(True).numpy().tolist() == [MEAN]
     with raises(MismatchError, "of_rank_a [1] float32 on rank 0"):
         gradient(False)
+
+
+@in_every_way
+def gradients_are_combined_by_adasum_each_by_itself(way):
+    variables = [tf.Variable(tf.zeros(shape, tf.float64)) for shape in ((3,), (2, 2))]
+
+    def gradient_of(rank, place):
+        return np.random.default_rng([rank, place]).normal(size=variables[place].shape)
+
+    @way
+    def gradients():
+        with tf.GradientTape() as tape:
+            parts = [tf.reduce_sum(each * gradient_of(RANK, place)) for place, each in enumerate(variables)]
+            loss = tf.add_n(parts)
+        return hvd.DistributedGradientTape(tape, op=hvd.Adasum).gradient(loss, variables)
+
+    for place, found in enumerate(gradients()):
+        a, b = (gradient_of(rank, place) for rank in range(2))
+        product = (a * b).sum() / 2
+        assert np.allclose(found, (1 - product / (a * a).sum()) * a + (1 - product / (b * b).sum()) * b)
 
 
 class Tenfold:

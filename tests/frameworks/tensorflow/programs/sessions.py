@@ -186,16 +186,6 @@ def variables_are_overwritten_when_the_result_is_computed():
 
 
 @check
-def a_hook_broadcasts_variables_when_a_monitored_session_begins():
-    with tf.Graph().as_default():
-        variable = v1.get_variable("value", initializer=np.full(3, RANK, np.float32))
-        v1.train.get_or_create_global_step()
-        hooks = [hvd.BroadcastGlobalVariablesHook(SIZE - 1)]
-        with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
-            assert session.run(variable).tolist() == [SIZE - 1.0] * 3
-
-
-@check
 def variables_of_a_function_are_overwritten_and_returned():
     variable = tf.Variable(tf.ones(3) * RANK)
 

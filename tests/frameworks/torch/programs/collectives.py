@@ -301,6 +301,7 @@ def a_compressor_of_the_users_own_is_called():
         expected = ours.decompress(narrow, context) if is_narrowed else exact
         assert equal(hvd.allreduce(exact, compression=ours), expected)
         assert ours.decompress(narrow, context).dtype == torch.float32
+        assert ours.compress(torch.arange(3))[0].dtype == torch.int64
 
 
 @check

@@ -91,6 +91,15 @@ def operators_other_than_average_reduce_as_they_say():
 
 
 @check
+def adasum_keeps_all_ranks_together():
+    model, optimizer = made(op=hvd.Adasum)
+    train_on(model, optimizer, *map(mine, batches(4)))
+    assert same_on_all_ranks(parameters(model))
+    with raises(ValueError, "has no meaning with op=Adasum"):
+        optimizer.skip_synchronize()
+
+
+@check
 def half_precision_on_the_wire_changes_little_and_within_a_host_nothing():
     make = lambda p: torch.optim.SGD(p, 0.1)  # noqa: E731
     compressed = together(make, compression=hvd.Compression.fp16)

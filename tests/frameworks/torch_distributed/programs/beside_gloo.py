@@ -12,35 +12,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from models import batches, mlp, train
 from torch import distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 Group = dist.ProcessGroup
 
 
-def mlp() -> torch.nn.Sequential:
-    torch.manual_seed(1)
-    return torch.nn.Sequential(
-        torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
-    )
-
-
 def losses_of(model: torch.nn.Module) -> list[float]:
     """Train on batches of this rank; return the losses."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    random = torch.Generator().manual_seed(RANK)
-    losses = []
-    for _ in range(4):
-        loss = cross_entropy(model(torch.randn(8, 16, generator=random)), torch.randint(0, 4, (8,), generator=random))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return train(model, torch.optim.Adam(model.parameters(), lr=0.01), batches(4, RANK))
 
 
 def ddp(group: Group) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import models
 import torch
 from torch import distributed as dist
 
@@ -66,32 +67,14 @@ def compare_all(variants: Mapping[str, Callable[[], Any]], is_exact: Callable[[s
         compare(name, variants[name], exact=is_exact(name))
 
 
-def batches(count: int, features: int = 16, classes: int = 4, rank: int = RANK) -> Iterator[tuple[Any, Any]]:
+def batches(count: int, rank: int = RANK) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of a rank."""
-    random = torch.Generator().manual_seed(100 + rank)
-    for _ in range(count):
-        yield torch.randn(8, features, generator=random), torch.randint(0, classes, (8,), generator=random)
-
-
-def mlp(features: int = 16, hidden: int = 32, classes: int = 4) -> torch.nn.Sequential:
-    """Return a small network, the same on all ranks."""
-    torch.manual_seed(1)
-    return torch.nn.Sequential(
-        torch.nn.Linear(features, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden), torch.nn.ReLU(),
-        torch.nn.Linear(hidden, classes),
-    )  # fmt: skip
+    return models.batches(count, rank)
 
 
 def run(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int = 4) -> list[float]:
     """Train; return the losses of this rank."""
-    losses = []
-    for inputs, targets in batches(steps):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+    return models.train(model, optimizer, batches(steps))
 
 
 def weights(model: torch.nn.Module) -> list[torch.Tensor]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from comparing import RANK, SIZE, batches, compare_all, mlp, run, weights
+from comparing import RANK, SIZE, batches, compare_all, run, weights
+from models import mlp
 from torch import distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import (
     debugging_hooks,

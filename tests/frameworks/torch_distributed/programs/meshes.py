@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from comparing import RANK, SIZE, batches, compare_all, mlp, run
+from comparing import RANK, SIZE, batches, compare_all, run
+from models import mlp, train
 from torch import distributed as dist
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.fsdp import fully_shard
@@ -28,14 +29,7 @@ def in_parallel(model, mesh):
 
 def same_batches(model):
     """Train on batches that are the same on all ranks."""
-    optimizer, losses = sgd(model), []
-    for inputs, targets in batches(4, rank=0):
-        optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, whole(model)
+    return train(model, sgd(model), batches(4, rank=0)), whole(model)
 
 
 def tensor_parallel():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 
 import torch
-from comparing import FOLDER, RANK, SIZE, batches, compare_all, mlp, run, weights
+from comparing import FOLDER, RANK, SIZE, batches, compare_all, run, weights
+from models import mlp
 from torch import distributed as dist
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
