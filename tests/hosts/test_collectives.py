@@ -66,10 +66,10 @@ def test_two_hosts(run, program):
     ("hosts", "programs"),
     [
         ("alpha:1,beta:1", ["allreduce", "errors", "objects"]),
-        pytest.param("alpha:2,beta:2", ["broadcast", "messages"], marks=pytest.mark.gate),
-        ("alpha:2,beta:2", ["order", "alltoall"]),
+        pytest.param("alpha:2,beta:2", ["each_kind", "messages"], marks=pytest.mark.gate),
+        ("alpha:2,beta:2", ["order"]),
         # One of them has the launcher.
-        ("localhost:1,beta:1,alpha:2", ["allreduce", "broadcast", "allgather", "messages"]),
+        ("localhost:1,beta:1,alpha:2", ["allreduce", "each_kind", "messages"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
@@ -79,7 +79,7 @@ def test_collectives_of_several_hosts(run_each, hosts, programs):
 
 def test_hosts_take_turns_in_getting_ranks_which_are_bound_there(run_each):
     options = ("--map-by", "node", "--bind-to", "core", "--report-bindings")
-    said = run_each("alpha:2,beta:2", "allreduce", "allgather", "alltoall", "broadcast", options=options)
+    said = run_each("alpha:2,beta:2", "allreduce", "each_kind", options=options)
     for rank, host in enumerate(["alpha", "beta"] * 2):
         assert f"distrun: rank {rank} on {host} is bound to CPUs " in said
 
@@ -88,7 +88,7 @@ def test_a_link_that_drops_packets_makes_nothing_wrong(run, shape, alpha, beta):
     """The link is slow, and its queue overflows all the time."""
     for host in (alpha, beta):
         shape(host, "rate 300mbit burst 20kb limit 30kb")
-    run("alpha:2,beta:1", str(PROGRAMS / "alltoall.py"))
+    run("alpha:2,beta:1", str(PROGRAMS / "each_kind.py"))
     for host in (alpha, beta):
         assert "(dropped 0," not in host.call("tc", "-s", "qdisc", "show", "dev", "eth0")
 

@@ -131,14 +131,14 @@ class Gpu:
         try:
             backend.execute(handles, self._allocate)
             finished = driver.record(stream)
+            for handle in handles:
+                handle.finished = finished
+            if is_captured:
+                self._is_captured = True
+            elif own is not None:
+                self._note_in_flight(handles, ready, finished)
         finally:
-            self._queueing = None
-        for handle in handles:
-            handle.finished = finished
-        if is_captured:
-            self._is_captured = True
-        elif own is not None:
-            self._note_in_flight(handles, ready, finished)
+            self._queueing = None  # only now, so that checks do not end in between
         # Staging waits for the device. Operations that were in flight before may have ended in the meantime, which ends
         # the checks, so they must start again.
         if backend is self._staged:

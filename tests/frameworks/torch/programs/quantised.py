@@ -33,7 +33,7 @@ def a_large_tensor_is_within_its_bounds_and_a_small_one_exact():
         compression = getattr(hvd.Compression, name)
         generator = torch.Generator().manual_seed(RANK)
         for count in (4095, 4096, 100_000, 1_000_001):
-            tensor = torch.randn(count, generator=generator)
+            tensor = torch.randn(count, generator=generator, device="cpu").to(torch.get_default_device())
             result = hvd.allreduce(tensor, op=hvd.Sum, compression=compression, name=f"{name}.{count}")
             error = float((result - exact_sum(tensor)).abs().max())
             assert error <= bound_of(tensor, rounding), (name, count, error)
