@@ -114,7 +114,7 @@ class Bucket(ABC):
 
     def reset(self) -> None:
         """Prepare for the next backward pass."""
-        self.counts_in = NOT_COUNTED  # first: see `parameters.count_down`
+        self.counts_in = NOT_COUNTED  # first: see the hooks in `parameters`
         self.waiting_for = set(self.places)
         self.is_sent = False
 

@@ -121,9 +121,7 @@ class GradientReducer:
             self._is_alone = self._finds_itself_alone()
 
     def leave(self) -> None:
-        """Stop reducing, since this process is a forked copy of a rank, and copy its gradients out of the memory that
-        it
-        shares with that rank."""
+        """Stop reducing in a forked copy of a rank, and copy its gradients out of the memory that the two share."""
         self._is_alone = True
         for parameter in self._parameters.tensors:
             if parameter.grad is not None:
