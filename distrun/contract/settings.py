@@ -42,6 +42,7 @@ TORCH_BACKEND = "DISTRUN_TORCH_BACKEND"
 INPUT_WAIT = "DISTRUN_INPUT_WAIT"
 SHARE_GPUS = "DISTRUN_SHARE_GPUS"
 GPU_BACKEND = "DISTRUN_GPU_BACKEND"
+DIRECT_BUCKETS = "DISTRUN_DIRECT_BUCKETS"
 EVENTS = "DISTRUN_EVENTS"
 TIMELINE = "DISTRUN_TIMELINE"
 TIMELINE_STEPS = "DISTRUN_TIMELINE_STEPS"
@@ -211,6 +212,8 @@ class Settings:
     """Whether the ranks of a host may share GPUs where there are fewer GPUs than ranks."""
     gpu_backend: str = _setting("auto", _one_of("auto", "nccl", "staged"))
     """The transport for tensors between GPUs. Rank 0's value counts."""
+    direct_buckets: bool = _setting(False, _switch("gradients on GPUs are reduced without negotiation"))
+    """Whether buckets of gradients on GPUs are queued without negotiation. Rank 0's value counts."""
     adasum: str = _setting(FLAT, _one_of(FLAT, HIERARCHICAL))
     """Whether Adasum combines all ranks, or the averages of the hosts. It must be the same on all ranks."""
     events: bool = _setting(True, _switch("what this rank does when is recorded"))

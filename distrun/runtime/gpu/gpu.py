@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -26,6 +27,7 @@ from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.gpu.in_flight import InFlight, InFlightOperation
 from distrun.runtime.gpu.nccl.communicators import Communicators, can_share_gpus, set_environment
+from distrun.runtime.gpu.nccl.direct_queue import DirectQueue
 from distrun.runtime.gpu.nccl.reduction import is_supported
 from distrun.runtime.gpu.nccl_backend import NcclBackend
 from distrun.runtime.gpu.packing import Packer
@@ -87,11 +89,12 @@ class Gpu:
         self._nccl: dict[int, NcclBackend | None] = {}
         self._staged = StagedBackend(self.driver, 0, groups)
         groups.before_removal.append(self._remove)
-        # Set while NCCL queues operations, since it may wait for other ranks there, with the number of this turn, and
-        # the number and the timer of the latest turn that was checked.
-        self._queueing: tuple[int, Sequence[DeviceHandle]] | None = None
-        self._timed: tuple[int, WaitTimer] | None = None
+        # The operations that NCCL is queueing, since it may wait for other ranks there, by stream, with the number of
+        # this turn. And the number and the timer of the latest turn that was checked.
+        self._queueing: dict[int, tuple[int, Sequence[DeviceHandle]]] = {}
+        self._timed: dict[int, tuple[int, WaitTimer]] = {}
         self._turns = count()
+        self._failure: CollectiveError | None = None
         # Whether a CUDA graph contains operations. It executes them at each replay without a call of this class.
         self._is_captured = False
         self._given_up: list[InFlightOperation] = []
@@ -111,21 +114,38 @@ class Gpu:
         except (CollectiveError, UsageError):
             raise
         except Exception as error:  # for example of the framework, which allocates the results
-            rank = self._host_backend.rank
-            raise CollectiveError(
-                f"{describe(handles)} failed on the GPU of rank {rank}: {type(error).__name__}: {error}"
-            ) from error
+            raise self._failed(handles, error) from error
+
+    def _failed(self, handles: Sequence[DeviceHandle], error: Exception) -> CollectiveError:
+        rank = self._host_backend.rank
+        return CollectiveError(f"{describe(handles)} failed on the GPU of rank {rank}: {type(error).__name__}: {error}")
 
     def _execute(self, handles: Sequence[DeviceHandle]) -> None:
+        stream = handles[0].stream if self._own_pointer is None else self._own_pointer
+        backend = self._backend_for(handles[0], stream)
+        self._queue(handles, backend, stream)
+        # Staging waits for the device. Operations that were in flight before may have ended in the meantime, which ends
+        # the checks, so they must start again.
+        if backend is self._staged:
+            self._alert()
+        for handle in handles:
+            if handle.opens_queue:
+                handle.given = self._open_queue(handle)
+
+    def _queue(
+        self,
+        handles: Sequence[DeviceHandle],
+        backend: NcclBackend | StagedBackend,
+        stream: int,
+        is_everywhere: bool = True,
+    ) -> None:
         driver, own = self.driver, self._own_pointer
-        stream = handles[0].stream if own is None else own
         ready = [handle.ready for handle in handles if handle.ready is not None]
         for event in ready:
             driver.wait(stream, event)
-        backend = self._backend_for(handles[0], stream)
         is_captured = driver.is_capturing(stream)
         if own is not None and backend is not self._staged:
-            is_first, self._queueing = not self.is_busy, (next(self._turns), handles)
+            is_first, self._queueing[stream] = not self.is_busy, (next(self._turns), handles)
             if is_first:
                 self._alert()
         try:
@@ -136,17 +156,15 @@ class Gpu:
             if is_captured:
                 self._is_captured = True
             elif own is not None:
-                self._note_in_flight(handles, ready, finished)
+                self._note_in_flight(handles, ready, finished, is_everywhere)
         finally:
-            self._queueing = None  # only now, so that checks do not end in between
-        # Staging waits for the device. Operations that were in flight before may have ended in the meantime, which ends
-        # the checks, so they must start again.
-        if backend is self._staged:
-            self._alert()
+            self._queueing.pop(stream, None)  # only now, so that checks do not end in between
 
-    def _note_in_flight(self, handles: Sequence[DeviceHandle], ready: Sequence[Event], finished: Event) -> None:
+    def _note_in_flight(
+        self, handles: Sequence[DeviceHandle], ready: Sequence[Event], finished: Event, is_everywhere: bool
+    ) -> None:
         kept_alive = [owner for handle in handles for owner in handle.kept_alive]
-        operation = InFlightOperation(describe(handles), ready, finished, handles, kept_alive)
+        operation = InFlightOperation(describe(handles), ready, finished, handles, kept_alive, is_everywhere)
         self._in_flight.add(operation)
         for handle in handles:
             handle.operation = operation
@@ -192,6 +210,41 @@ class Gpu:
             log.warning("tensors on GPUs travel through the hosts' memory: %s", choice.reason)
         return None
 
+    def _open_queue(self, handle: DeviceHandle) -> DirectQueue | None:
+        """Return a queue for the ranks that `handle` reduces over, or None if some have joined or do not use NCCL.
+
+        All call this. The operation is executed there once more, which connects the GPUs.
+        """
+        process_set = handle.request.process_set
+        if self._own_pointer is None or handle.taking_part or self._nccl.get(process_set) is None:
+            return None
+        communicator = self._communicators.get(process_set, queue=str(handle.request.name))
+        stream, groups = self.driver.new_stream(), self._groups
+        host_backend, ranks = groups.backends[process_set], groups.ranks[process_set]
+        fusion = FusionMemory(self.driver)
+        backend = NcclBackend(fusion, communicator, self.packer, stream.ptr, host_backend, ranks)
+        handle.ready = handle.finished
+        self._queue([handle], backend, stream.ptr)
+        return DirectQueue(self, backend, stream)
+
+    def queue_directly(self, handle: DeviceHandle, backend: NcclBackend) -> None:
+        """Queue an operation that was not negotiated, for a `DirectQueue`. Any error fails the job.
+
+        Raises:
+            JobAbortedError: the operations on the device have been aborted.
+            CollectiveError: the operation failed, and no other can complete.
+        """
+        reason = self._communicators.aborted
+        if reason is not None:
+            raise JobAbortedError(reason)
+        try:
+            with self.driver.use():
+                self._queue([handle], backend, backend.stream, is_everywhere=False)
+        except Exception as error:
+            self._failure = error if isinstance(error, CollectiveError) else self._failed([handle], error)
+            self._alert()
+            raise self._failure from error
+
     def _remove(self, process_set: int) -> None:
         """Release what a process set has used. All its ranks call this together."""
         if self._nccl.pop(process_set, None) is not None:
@@ -236,7 +289,7 @@ class Gpu:
     @property
     def is_busy(self) -> bool:
         """Whether there is anything to check."""
-        return bool(self._in_flight) or self._is_captured or self._queueing is not None
+        return bool(self._in_flight) or self._is_captured or bool(self._queueing) or self._failure is not None
 
     def check(self, now: float) -> None:
         """Check that operations in flight end in time and without errors.
@@ -244,22 +297,22 @@ class Gpu:
         Raises:
             CollectiveError: they do not, so everything should be aborted.
         """
+        if self._failure is not None:
+            raise self._failure
         self._communicators.check()
         self._check_queueing(now)
         self._in_flight.check(now)
 
     def _check_queueing(self, now: float) -> None:
         """Check how long NCCL takes to queue: it connects GPUs on first use, which waits for all ranks."""
-        queueing = self._queueing
-        if queueing is None:
-            self._timed = None
-            return
-        timed = self._timed
-        turn, handles = queueing
-        if timed is None or timed[0] != turn:
-            what = f"{describe(handles)}: NCCL does not come to an end of queueing it"
-            timed = self._timed = turn, WaitTimer(self._config.timeouts, lambda: what, None)
-        timed[1].look(now)
+        queueing = self._queueing.copy()
+        timed = {stream: self._timed[stream] for stream in queueing if stream in self._timed}
+        for stream, (turn, handles) in queueing.items():
+            if stream not in timed or timed[stream][0] != turn:
+                what = f"{describe(handles)}: NCCL does not come to an end of queueing it"
+                timed[stream] = turn, WaitTimer(self._config.timeouts, partial(str, what), None)
+            timed[stream][1].look(now)
+        self._timed = timed
 
     def abort(self, reason: str) -> bool:
         """End all operations on the device, so that no thread waits for them. No operation can complete afterwards.

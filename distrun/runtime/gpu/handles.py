@@ -45,6 +45,8 @@ class DeviceHandle(Handle):
     """The in-flight operation, which keeps this handle alive until the device has passed `finished`."""
     kept_alive: Sequence[Any] = ()
     """Further objects to keep alive until then. To be set before the handle is started."""
+    opens_queue = False
+    """Whether a `DirectQueue` is opened with this operation, as `given`. To be set before the handle is started."""
 
     def __init__(
         self,

@@ -34,6 +34,8 @@ class InFlightOperation:
     """The handles, kept alive with their memory until the device has passed `finished`, or until `release`."""
     kept_alive: Sequence[Any] = ()
     """Further objects that own memory in use, kept alive until the device has passed `finished`."""
+    is_everywhere: bool = True
+    """Whether all ranks have queued it, as far as this rank knows. If not, it is not judged how long it takes."""
     waiting_since: float | None = field(default=None, init=False)
     """The time when a check first found that the inputs are ready, so that it only waits for other ranks."""
 
@@ -46,7 +48,7 @@ class InFlightOperation:
 
 
 class InFlight:
-    """The operations in flight on one stream, oldest first. One thread adds operations, and any thread may check."""
+    """The operations in flight, oldest first. Any thread may add operations and check."""
 
     def __init__(self, is_done: Callable[[Event], bool], timeouts: Timeouts) -> None:
         """`is_done` returns whether the device has passed an event, and raises if the device has failed."""
@@ -79,9 +81,9 @@ class InFlight:
     def _check(self, now: float) -> None:
         while self._operations and self._is_done(self._operations[0].finished):
             self._operations.popleft().handles = ()  # breaks a reference cycle
-        if not self._operations:
+        oldest = next((operation for operation in self._operations if operation.is_everywhere), None)
+        if oldest is None:
             return
-        oldest = self._operations[0]
         if oldest.waiting_since is None:
             if all(map(self._is_done, oldest.ready)):
                 oldest.waiting_since = now

@@ -28,6 +28,9 @@ class BucketSet:
     def __iter__(self) -> Iterator[Bucket]:
         return iter(self._buckets)
 
+    def __len__(self) -> int:
+        return len(self._buckets)
+
     def use(self, buckets: Sequence[Bucket]) -> None:
         """Use `buckets`, and hand them the residuals of the former ones."""
         residuals, self._residuals = self.residuals(), {}
@@ -41,6 +44,10 @@ class BucketSet:
         """Drop the buckets, but keep their residuals."""
         self._residuals = self.residuals()
         self.is_agreed, self.unsent, self._buckets, self.home = False, 0, (), []
+
+    def are_complete(self) -> bool:
+        """Return whether all gradients of this pass are complete."""
+        return not any(bucket.waiting_for for bucket in self._buckets)
 
     def reset(self) -> None:
         """Prepare for the next pass."""
@@ -67,11 +74,11 @@ class BucketSet:
                     bucket.forfeit(start)
                 except Exception as error:
                     errors.append(error)
-        self._drain()
+        self.drain()
         if errors:
             raise errors[0]
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Wait for all pending reductions and ignore their errors: no bucket may be sent again before that."""
         for bucket in self._buckets:
             if bucket.is_sent:

@@ -18,6 +18,7 @@ from torch import Tensor
 from distrun.errors import MismatchError, UsageError
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.gpu.buffers import GRADIENT_BUCKETS, DeviceBuffer, RepeatedBuffers, note_held
+from distrun.runtime.gpu.nccl.reduction import is_supported
 from distrun.runtime.gpu.packing import Copies, Packer
 from distrun.runtime.operations.request import describe_field
 from distrun.runtime.world import world
@@ -142,6 +143,11 @@ class DeviceBucket(BufferBucket):
         self._missing: list[int] = []  # indices
         self._plan: tuple[list[int], Copies | None] | None = None  # with the addresses of the gradients
 
+    @property
+    def may_be_direct(self) -> bool:
+        """Whether NCCL alone reduces it, in the same way on all ranks."""
+        return is_supported(self._request) and not world.engine().backend.quantisation_of(self._request)
+
     def take(self, place: int) -> None:
         """See `Bucket.take`."""
         self.counts_in = backward.current_task(), self._arrivals.note()
@@ -164,7 +170,7 @@ class DeviceBucket(BufferBucket):
             self._add_losses(set(range(len(self.parameters))).difference(self._missing))
         for parameter in self.parameters:
             parameter.grad = None
-        self._submit(start)
+        self._submit(start, self._buffers)
 
     def _use_on(self, stream: int) -> None:
         """Note that the buffer is used on `stream`, the current one."""
@@ -212,8 +218,8 @@ class DeviceBucket(BufferBucket):
                 pieces.append(Piece(target, target, count))  # to be scaled, if at all
         return pieces + buffer.flag_pieces(self._missing)
 
-    def _submit(self, start: Start) -> None:
-        handle = prepare(self._request, self._buffers, self._buffers)
+    def _submit(self, start: Start, buffers: Sequence[DeviceBuffer]) -> None:
+        handle = prepare(self._request, buffers, buffers)
         handle.feedback = self._feedback
         self._handle = start(handle)
         self.is_sent = True
@@ -223,6 +229,11 @@ class DeviceBucket(BufferBucket):
         nothing = [self._flat.part(0, 0)]
         self._handle = start(prepare(self._nothing, nothing, nothing))
         self.is_sent = True
+
+    def fill_in(self, start: Start) -> None:
+        """Take part, with anything that is in memory, in a reduction whose results no rank uses."""
+        # The buffer may hold earlier gradients.
+        self._submit(start, [self._arena.empty(self._flat.size, self._flat.dtype, self._arena.current_stream())])
 
     def drop(self) -> None:
         """See `Bucket.drop`."""

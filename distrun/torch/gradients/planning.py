@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from distrun.contract.settings import current
 from distrun.errors import UsageError
 from distrun.runtime.collectives import consistency
 from distrun.runtime.collectives.compressors import is_builtin
@@ -59,6 +60,8 @@ class Agreement:
     """The places of parameters, in the order in which rank 0 expects their gradients."""
     note: bytes
     """Rank 0's note about tuning."""
+    wants_direct: bool = False
+    """Whether rank 0's user wants direct passes (`DISTRUN_DIRECT_BUCKETS`)."""
 
 
 def agree(name: str, parameters: TrackedParameters, settings: Settings, arrived: Iterable[int]) -> Agreement:
@@ -88,12 +91,12 @@ def agree(name: str, parameters: TrackedParameters, settings: Settings, arrived:
         [_entry(*each) for each in zip(parameters.names, tensors, devices, strict=True)],
         "the parameters of the optimizer",
         f"{name}.parameters",
-        settings.note + own.tobytes() + order.tobytes(),
+        settings.note + bytes([current().direct_buckets]) + own.tobytes() + order.tobytes(),
         settings.process_set,
     )
-    stop = NOTE + count
-    kinds = np.max([np.frombuffer(note[NOTE:stop], np.int8) for note in notes], axis=0) if count else own
-    return Agreement(kinds.tolist(), np.frombuffer(notes[0][stop:], np.int32).tolist(), notes[0][:NOTE])
+    start, stop, first = NOTE + 1, NOTE + 1 + count, notes[0]
+    kinds = np.max([np.frombuffer(note[start:stop], np.int8) for note in notes], axis=0) if count else own
+    return Agreement(kinds.tolist(), np.frombuffer(first[stop:], np.int32).tolist(), first[:NOTE], bool(first[NOTE]))
 
 
 def _kind(parameter: Tensor) -> int:

@@ -42,6 +42,7 @@ from distrun.torch import cuda
 from distrun.torch.gradients import backward
 from distrun.torch.gradients.bucket import Bucket
 from distrun.torch.gradients.bucket_set import BucketSet
+from distrun.torch.gradients.direct import DirectPasses
 from distrun.torch.gradients.parameters import TrackedParameters
 from distrun.torch.gradients.planning import Agreement, Settings, agree, make_buckets
 from distrun.torch.gradients.residuals import merged
@@ -79,6 +80,7 @@ class GradientReducer:
         self._settings = settings
         self._parameters = TrackedParameters(optimizer, names, self)
         self._buckets = BucketSet()
+        self._direct = DirectPasses(name)
         self._arrived: dict[int, None] = {}  # places, in the order in which their gradients came
         self._passes = 0  # since the last reduction
         self._is_reduced = False  # since the last step
@@ -114,6 +116,7 @@ class GradientReducer:
                 parameter.grad = None
             self._forget_buckets()
             self._forget_tuning()
+            self._direct.disconnect()
             self._arrived = {}
             self._passes = 0
             self._has_stale_graph |= self._is_recorded
@@ -165,8 +168,9 @@ class GradientReducer:
             ) from None
         bucket.take(place)
         if not waiting_for:
-            self._send(bucket)
-            if not self._buckets.unsent and not self._pass.is_end_arranged:
+            for complete in self._direct.next(bucket, self._buckets):
+                self._send(complete)
+            if not self._pass.is_end_arranged and self._buckets.are_complete():
                 self._pass.arrange_end(self._end_pass)
 
     def _send(self, bucket: Bucket) -> None:
@@ -175,6 +179,8 @@ class GradientReducer:
 
     def _start(self, handle: Handle) -> Handle:
         handle.caller = self._pass.call
+        if self._direct.is_direct():
+            return self._direct.start(handle)
         return submit(handle) if self._buckets.unsent else run(handle)  # after the last bucket the caller only waits
 
     def _enter_task(self, task: int) -> bool:
@@ -209,6 +215,7 @@ class GradientReducer:
 
     def _close_pass(self) -> None:
         self._pass.close()
+        self._direct.close()
         self._reduces = False
 
     def abandon(self) -> None:
@@ -220,17 +227,12 @@ class GradientReducer:
         if not self._pass.is_open:
             return
         with self._lock:
-            self._abandon()
-
-    def _abandon(self) -> None:
-        reduces = self._reduces
-        self._pass.fail()
-        self._reduces = False
-        if not reduces:
-            return
-        if not self._buckets.is_agreed:
-            self._agree()
-        self._buckets.forfeit(self._start)
+            reduces, self._reduces = self._reduces, False
+            self._pass.fail()
+            if reduces:
+                if not self._buckets.is_agreed:
+                    self._agree()
+                self._direct.forfeit(self._buckets, self._start)
 
     # Reducing --------------------------------------------------------------------------------------------------------
 
@@ -258,36 +260,34 @@ class GradientReducer:
             CollectiveError: backward() failed on another rank.
         """
         with self._lock:
-            self._complete()
-
-    def _complete(self) -> None:
-        if not self._reduces:  # not at the end of a backward pass that reduces
-            if self._has_stale_graph and not self._passes:
-                raise UsageError(
-                    "the CUDA graph that reduces these gradients was captured before ranks came or went, and with it "
-                    "the connections of then: let it go, run some whole steps, and capture it again"
-                )
-            self._prepare()
-        buckets = self._buckets
-        if not buckets.is_agreed:
-            self._agree()
-        try:
-            for bucket in buckets:
-                if not bucket.is_sent:
-                    self._send(bucket)
-            for bucket in buckets:
-                bucket.receive()
-        except BaseException:
-            with suppress(Exception):  # the first error is the one to raise
-                buckets.forfeit(self._start)
-            raise
-        finally:
-            buckets.reset()
-            self._close_pass()
-        self._is_reduced = True
-        self._passes = 0
-        if self._is_on_gpu and cuda.is_capturing():
-            self._is_recorded, self._has_stale_graph = True, False
+            if not self._reduces:  # not at the end of a backward pass that reduces
+                if self._has_stale_graph and not self._passes:
+                    raise UsageError(
+                        "the CUDA graph that reduces these gradients was captured before ranks came or went, and with "
+                        "it the connections of then: let it go, run some whole steps, and capture it again"
+                    )
+                self._prepare()
+            buckets = self._buckets
+            if not buckets.is_agreed:
+                self._agree()
+            try:
+                for bucket in buckets:
+                    if not bucket.is_sent:
+                        self._send(bucket)
+                self._direct.end(self._pass.call)
+                for bucket in buckets:
+                    bucket.receive()
+            except BaseException:
+                with suppress(Exception):  # the first error is the one to raise
+                    self._direct.forfeit(buckets, self._start)
+                raise
+            finally:
+                buckets.reset()
+                self._close_pass()
+            self._is_reduced = True
+            self._passes = 0
+            if self._is_on_gpu and cuda.is_capturing():
+                self._is_recorded, self._has_stale_graph = True, False
 
     def _prepare(self) -> None:
         """Prepare for a pass that reduces."""
@@ -299,6 +299,7 @@ class GradientReducer:
             if settings is not None:
                 with tuner.uncounted():
                     self._use(settings, tuner.agreement)
+        self._direct.begin(self._buckets, self._pass.call)
 
     def _agree(self) -> None:
         """Plan the buckets together with the other ranks."""
@@ -311,6 +312,7 @@ class GradientReducer:
 
             self.tuner = BucketTuner(self._name, self._parameters, self._settings, agreement)
         self._use(self._settings, agreement)
+        self._direct.connect(agreement, self._settings, self._buckets)
         self._is_on_gpu = any(cuda.kind(parameter) == cuda.CUDA for parameter in self._parameters.tensors)
         self._is_recorded = False
 
@@ -333,8 +335,7 @@ class GradientReducer:
 
     def _check_again(self) -> None:
         """Refuse a second reduction before `step()` for sums. (Averages, with the gradients added since, may be
-        averaged
-        again.)"""
+        averaged again.)"""
         if not self._is_reduced:
             return
         for bucket in self._buckets.received():
@@ -386,8 +387,8 @@ class GradientReducer:
         if loss is None or self._is_alone:
             return loss
         value = loss if isinstance(loss, Tensor) else torch.tensor(loss, dtype=torch.float64, device=cuda.CPU)
-        name, settings = f"{self._name}.loss", self._settings
-        reduced = allreduce_(value.detach().clone(), None, name, settings.op, process_set=settings.process_set)
+        name, op, process_set = f"{self._name}.loss", self._settings.op, self._settings.process_set
+        reduced = allreduce_(value.detach().clone(), None, name, op, process_set=process_set)
         return reduced if isinstance(loss, Tensor) else reduced.item()
 
 

@@ -198,3 +198,19 @@ def test_gradients_that_lie_as_their_parameter_does_are_copied_as_they_are(monke
             torch._neg_view(torch.ones(4, 8, 1, 1)),
         ):
             assert not buffer.is_laid_out(gradient, 0)
+
+
+DIRECT = {"DISTRUN_DIRECT_BUCKETS": "1", "DISTRUN_BUCKET_BYTES": "64", "DISTRUN_FIRST_BUCKET_BYTES": "16"}
+
+
+@pytest.mark.parametrize("programs", [("training",), ("gradients",), ("passes",), ("parameters",), ("sparse_tensors",)])
+def test_tmp_direct(gpu_job, programs):
+    gpu_job(PROGRAMS / "on_gpu.py", 2, *programs, **DIRECT)
+
+
+def test_tmp_direct_joined(gpu_job):
+    gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data", **DIRECT)
+
+
+def test_tmp_direct_streams(gpu_job):
+    gpu_job(PROGRAMS / "streams.py", (1, 1), SIMULATED_GPU_JITTER="100", **DIRECT)

