@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from distrun.runner.planning.placement import count, spread
+from distrun.host.ranks import count
+from distrun.runner.planning.placement import spread
 from distrun.runner.planning.ssh_config import Route
 
 _HIDDEN = ("DISTRUN_KEY",)

@@ -22,8 +22,8 @@ from distrun.contract.settings import (
     WIRE_DTYPE,
 )
 from distrun.errors import UsageError
+from distrun.host.ranks import count
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import count
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.variables.environ import (
     AUTO,
