@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 
 import click
 
 from distrun.contract.settings import ALGORITHMS, HALF_PRECISION, WIRE_DTYPES
-from distrun.host.numerals import MOST_SLOTS
+from distrun.host.numerals import MOST_SLOTS, real_number
 from distrun.runner.command_lines.elastic_options import ELASTIC_OPTIONS
 from distrun.runner.hosts.options import connection_options, node_options, output_options
 from distrun.runner.observation.options import OBSERVATION_OPTIONS
@@ -17,11 +16,8 @@ from distrun.runner.system.click_options import Command, giving, option
 
 
 def _seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
+    seconds = real_number(value)
+    if seconds is None:
         raise click.BadParameter(f"{value!r} is not a number of seconds >= 0")
     return seconds
 

@@ -121,8 +121,8 @@ def _as_json(assumed: Assumptions, found: Sequence[Forecast], batch: str) -> dic
 def _measured(profile: JobProfile) -> str:
     size = sum(batch.bytes for batch in profile.gradients) / 1e6
     return (
-        f"Measured on {spread(profile.ranks, profile.hosts)}: a step of {shown_seconds(profile.seconds.step)}, {size:.3g} MB of gradients in "
-        f"{len(profile.gradients)} operations."
+        f"Measured on {spread(profile.ranks, profile.hosts)}: a step of {shown_seconds(profile.seconds.step)}, "
+        f"{size:.3g} MB of gradients in {len(profile.gradients)} operations."
     )
 
 
