@@ -36,10 +36,7 @@ class ObjectState(State):
     """
 
     def __init__(
-        self,
-        bcast_object: Callable[..., Any] | None = None,
-        get_rank: Callable[[], int] | None = None,
-        **kwargs: Any,
+        self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, **kwargs: Any
     ) -> None:
         """Make a state whose attributes are the keyword arguments.
 

@@ -188,8 +188,7 @@ class _Progress:
 
     def leave(self, error: Exception) -> None:
         """Report that `fit` failed here with `error`, so that ranks that wait for this one's gradients get an error
-        now,
-        even if this rank's script continues."""
+        now, even if this rank's script continues."""
         self._library.settle()
         words = f"{type(error).__name__}: {error}".splitlines()[0][:200].replace(";", ",")
         # The text is sent only with a request that the ranks have not negotiated before, and these shapes are new.

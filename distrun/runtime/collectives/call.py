@@ -237,10 +237,7 @@ def group_of(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def start_group(
-    tensors: Sequence[Tensor],
-    kinds: Sequence[Hashable],
-    call: Call,
-    start: Callable[[Sequence[Tensor], Call], Handle],
+    tensors: Sequence[Tensor], kinds: Sequence[Hashable], call: Call, start: Callable[[Sequence[Tensor], Call], Handle]
 ) -> AnyHandle:
     """Start one operation for each kind of tensors in a group, and return one handle for all of them.
 

@@ -32,11 +32,7 @@ class FusionTuner:
     """Watches the coordinator's decisions, and inserts decisions about the threshold."""
 
     def __init__(
-        self,
-        threshold: int,
-        request: Callable[[int], Request],
-        journal: Journal,
-        lot: Random | None = None,
+        self, threshold: int, request: Callable[[int], Request], journal: Journal, lot: Random | None = None
     ) -> None:
         """
         Args:

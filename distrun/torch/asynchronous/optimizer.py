@@ -58,9 +58,8 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     servers: other workers no longer wait for this one. The end of the script does that, too.
 
     `state_dict()` fetches the optimizer's state from the servers, in the format of the plain optimizer, which any
-    number
-    of servers can load. Only the ranks that need it call it. `load_state_dict()` is called by all workers, and the
-    parameters and the state of rank 0 go to the servers.
+    number of servers can load. Only the ranks that need it call it. `load_state_dict()` is called by all workers, and
+    the parameters and the state of rank 0 go to the servers.
 
     Raises:
         UsageError: the job has no servers, or an argument is impossible.
