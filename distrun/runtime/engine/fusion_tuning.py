@@ -34,13 +34,8 @@ class FusionTuner:
     def __init__(
         self, threshold: int, request: Callable[[int], Request], journal: Journal, lot: Random | None = None
     ) -> None:
-        """
-        Args:
-            threshold: the most bytes to fuse while nothing is tuned.
-            request: returns the request for a cache id.
-            journal: records every step.
-            lot: see `Policy`.
-        """
+        """`threshold`: the most bytes to fuse while nothing is tuned. `request` returns the request for a cache id,
+        `journal` records every step, and for `lot` see `Policy`."""
         self._default = threshold
         self._request = request
         self._journal = journal

@@ -46,16 +46,8 @@ class DataConnections(LinkMaker):
         interruption: Interruption | None = None,
         early: dict[int, socket.socket] | None = None,
     ) -> None:
-        """
-        Args:
-            rendezvous: the members and the key.
-            layout: which ranks share a host.
-            network: takes over the connections.
-            local_group: the ranks of this host.
-            timeout: the seconds that peers have to connect.
-            interruption: may end the wait for peers earlier.
-            early: connections that other ranks have already made with this one.
-        """
+        """`network` takes over the connections. Peers have `timeout` seconds to connect, unless `interruption` ends the
+        wait. `early` are connections that other ranks have already made with this one."""
         self._early = early or {}
         self._members = rendezvous.members
         self._key = rendezvous.key

@@ -167,11 +167,7 @@ class Client(Participant):
         return table
 
     def _table(self, packed: bytes, endpoint: tuple[str, int]) -> Table:
-        """Return the table in the message `packed` of rank 0, which was reached at `endpoint`.
-
-        Raises:
-            BootstrapError: the message is the reason why the job cannot start.
-        """
+        """Return the table in the message `packed` of rank 0, which was reached at `endpoint`."""
         message = unpack_message(packed)
         if "error" in message:
             raise BootstrapError(str(message["error"]))
