@@ -33,9 +33,7 @@ _departure: Handle | None = None  # the request that reports a failed `fit` to t
 def is_distributed(model: Any) -> bool:
     """Return whether other ranks take part in the model's training."""
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, Distributed):
-        return False
-    return not optimizer.distrun_settings.is_alone()
+    return isinstance(optimizer, Distributed) and not optimizer.distrun_settings.is_alone()
 
 
 def _prepare(model: Any) -> tuple[type, bool] | None:
