@@ -56,13 +56,9 @@ class Controller:
         sources: Iterable[int] | None = None,
         ranks_of: Callable[[int], Sequence[int]] = lambda source: (source,),
     ) -> None:
-        """
-        Args:
-            members: maps a process set's id to its ranks. 0 is the world.
-            capacity: requests that get a cache id.
-            sources: the sources that submit to the world while all submit the same. None: the ranks themselves.
-            ranks_of: returns the ranks of a source, also of one that is not in `sources`.
-        """
+        """`members` maps a process set's id to its ranks, and 0 is the world. `capacity` requests get a cache id. The
+        `sources` submit to the world while all submit the same (None: the ranks themselves), and `ranks_of` returns the
+        ranks of a source, also of one that is not in `sources`."""
         self._matchings = {
             process_set: Matching(ranks, None if process_set else sources) for process_set, ranks in members.items()
         }
