@@ -146,7 +146,7 @@ def make_job(
     params=[
         *("distrun-2", "hosts-1+2", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)),
         *(pytest.param(name, marks=pytest.mark.full) for name in ("distrun-4", "hosts-2+2", "hosts-1+1+1")),
-    ],
+    ]
 )
 def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     """Ranks of one host, of two hosts and over MPI, as the tier of the test says; and others for the tier `full`.

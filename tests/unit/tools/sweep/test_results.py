@@ -51,10 +51,7 @@ def test_trials_that_differ_in_the_seed_are_one_group():
     first, second = groups(trials, minimizes=False)
     assert (first.values, first.mean, first.deviation) == ({"lr": "0.2"}, 4.0, 1.0)
     assert second.mean == 1.0
-    assert summary(trials, False, "it is there")[1:] == [
-        "4 ± 1 over 3 seeds (lr=0.2)",
-        "1 ± 1 over 3 seeds (lr=0.1)",
-    ]
+    assert summary(trials, False, "it is there")[1:] == ["4 ± 1 over 3 seeds (lr=0.2)", "1 ± 1 over 3 seeds (lr=0.1)"]
 
 
 def test_a_record_is_read_as_it_was_written_and_survives_a_torn_line(tmp_path):
