@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -154,11 +153,3 @@ def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     `indirect` parametrisation picks others that `make_job` knows.
     """
     return make_job(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _default_signals() -> Iterator[None]:
-    """A test runner in the background may ignore SIGINT; ranks would inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

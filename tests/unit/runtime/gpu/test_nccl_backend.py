@@ -307,7 +307,7 @@ def test_a_scattered_tensor_keeps_its_order(stand_ins, dtype, wire):
     assert np.concatenate(apart).tolist() == array.tolist()
 
 
-def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins):
+def test_on_the_wire_between_hosts_elements_have_the_wire_format(stand_ins):
     request = Request("allreduce", "x", "float32", ((5,),), Average)
     for wire, dtype in (("", "float32"), ("bfloat16", "bfloat16")):
         job = Job(stand_ins, 2, wire)

@@ -24,8 +24,7 @@ from distrun.tools.sweep.space.command_line import parse_words
 
 def trial(number, value=None, state=State.COMPLETE, **values):
     reports = [] if value is None else [(1, 2 * value), (2, value)]
-    member = Member(0, number, "a", 0)
-    return Trial(number, values, state, 1, (member,), reports=reports, seconds=1.5)
+    return Trial(number, values, state, 1, (Member(0, number, "a", 0),), reports=reports, seconds=1.5)
 
 
 TRIALS = [

@@ -72,8 +72,7 @@ def test_the_first_generation_begins_when_the_hosts_that_are_needed_are_ready():
 
 
 def test_a_job_that_runs_has_no_deadline_to_wake_up_for():
-    job = running()
-    assert job.policy.deadline is None
+    assert running().policy.deadline is None
 
 
 def test_a_host_that_refuses_is_replaced_by_one_in_reserve():
@@ -110,8 +109,7 @@ def test_a_host_that_does_not_answer_in_time_is_named_with_the_step_that_it_has_
 
 
 def test_too_few_slots_end_the_job():
-    job = ready("a2", 3)
-    assert job.policy.failure.what == "the hosts have 2 slots, fewer than the 3 ranks of --min-np"
+    assert ready("a2", 3).policy.failure.what == "the hosts have 2 slots, fewer than the 3 ranks of --min-np"
 
 
 def test_a_job_whose_hosts_are_found_waits_for_them():
@@ -268,7 +266,7 @@ def test_a_rank_that_lost_a_peer_waits_for_the_root_cause():
     assert job.policy.failure_history == ["after 10.5 s, generation 1: rank 2 on a (pid 102) was killed by SIGKILL"]
 
 
-def test_if_all_have_lost_their_peers_the_first_is_the_story():
+def test_if_all_have_lost_their_peers_the_first_is_reported():
     job = running(enrolled=False)
     for process in (1, 0, 3):
         assert job.exit(process, 1, lost_peer=True) == []
@@ -645,8 +643,7 @@ def test_no_planned_change_before_all_are_enrolled():
 
 
 def test_the_job_does_not_grow_beyond_its_limit():
-    job = running("a2", 2, max_np=3, discovers=True)
-    assert started(job.hear(HostsFound({"a": 9, "b": 9}))) == [2]
+    assert started(running("a2", 2, max_np=3, discovers=True).hear(HostsFound({"a": 9, "b": 9}))) == [2]
 
 
 def test_a_host_that_is_listed_no_more_is_released_at_a_step_boundary():
@@ -850,8 +847,7 @@ def test_members_that_wait_to_meet_one_that_has_ended_well_learn_it_and_fail(gen
 
 
 def test_members_that_have_met_one_that_has_ended_well_do_not_learn_it():
-    job = running("a3", 3)
-    assert job.exit(2, 0) == []
+    assert running("a3", 3).exit(2, 0) == []
 
 
 def started_anew(generation):
