@@ -222,8 +222,7 @@ def test_the_table_is_best_first_and_fits_the_terminal():
     assert len(shown) <= 16
     assert "title" in shown[0]
     assert all(word in shown[2] for word in ("trial", "state", "value", "x"))
-    rows = [line for line in shown if "complete" in line]
-    assert " 2 " in rows[0]
+    assert " 2 " in next(line for line in shown if "complete" in line)
 
 
 def test_without_a_terminal_each_trial_and_each_half_minute_has_a_line():

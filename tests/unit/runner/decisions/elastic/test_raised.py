@@ -98,15 +98,11 @@ def settled():
     return job
 
 
-def lost_agent(job):
-    return job.hear(AgentLost("b", "the agent on b was killed", 137))
-
-
 CAUSES = {
     "its exit": (lambda job: job.exit(2, 1), "rank 2 on b (pid 102) exited with code 1"),
     "its signal": (lambda job: job.exit(2, -11), "rank 2 on b (pid 102) was killed by SIGSEGV"),
     "its exception": (lambda job: job.raise_error(2), f"rank 2 on b (pid 102) {RAISED}"),
-    "its agent": (lost_agent, "the agent on b was killed"),
+    "its agent": (lambda job: job.hear(AgentLost("b", "the agent on b was killed", 137)), "the agent on b was killed"),
 }
 
 
