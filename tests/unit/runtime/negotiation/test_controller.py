@@ -303,7 +303,7 @@ def test_an_unnamed_operation_that_was_given_up_does_not_shift_the_others():
 
 @dataclasses.dataclass
 class Rank:
-    """A rank as its engine behaves: submits its script's operations, learns cache ids, carries out decisions."""
+    """A rank as its engine behaves: submits its script's operations, learns cache ids, executes decisions."""
 
     rank: int
     script: list[Request]
