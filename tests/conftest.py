@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from machines.rank_programs import SLEEP
+from running_distrun import Distrun, python_command
 from session.feature_matrix import FeaturePlugin
 from session.hypothesis_profiles import load_profile
 from session.leftovers import Leftovers
@@ -51,6 +54,39 @@ def _default_signals() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     for signum, handler in before.items():
         signal.signal(signum, handler or signal.SIG_DFL)
+
+
+# Real launches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def python() -> Callable[[str], list[str]]:
+    """Returns the command of a rank that executes some Python."""
+    return python_command
+
+
+@pytest.fixture
+def output(distrun: Callable[..., Distrun]) -> Callable[..., bytes]:
+    """Runs `distrun`, as the folder of the test has it, to its successful end; returns what it has printed."""
+
+    def run(*arguments: str, **environ: str) -> bytes:
+        job = distrun(*arguments, **environ)
+        job.ended(0)
+        return job.stdout.data
+
+    return run
+
+
+@pytest.fixture
+def ready(distrun: Callable[..., Distrun]) -> Callable[..., Distrun]:
+    """Starts `distrun` on ranks that execute some Python, and returns it when so many of them have printed a sign."""
+
+    def start(ranks: int, *options: str, code: str = SLEEP, sign: bytes = b"ready", **more: Any) -> Distrun:
+        job = distrun(*options, *python_command(code), **more)
+        job.stdout.wait_for(sign, ranks)
+        return job
+
+    return start
 
 
 # Ranks of several hosts, all of them this machine ---------------------------------------------------------------------

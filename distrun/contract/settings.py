@@ -7,7 +7,6 @@ itself. In Horovod mode Horovod's variables count where distrun's are not set: s
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -22,7 +21,7 @@ from distrun.host.clusters.kubernetes import ENDPOINT, HOSTS, SLOTS
 from distrun.host.departures import DEPARTURES_FD
 from distrun.host.endpoints import parse_ports
 from distrun.host.interfaces import parse_network
-from distrun.host.numerals import whole_number
+from distrun.host.numerals import real_number, whole_number
 from distrun.tracing.layout import EVENTS_FD
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, TimelineOptions, parse_limit, parse_steps
 
@@ -87,15 +86,8 @@ def _checked(parse: Callable[[str], object], wrong: str) -> Parser:
     return checked
 
 
-def _real(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _at_least_0(text: str) -> float | None:
-    return value if 0 <= (value := _real(text)) < math.inf else None
+def _below_1(text: str) -> float | None:
+    return value if (value := real_number(text)) is not None and value < 1 else None
 
 
 def _chosen(text: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
@@ -120,10 +112,11 @@ def _whole(what: str) -> Parser:
     return _checked(lambda text: whole_number(text, 0, sys.maxsize), f"is not {what}")
 
 
-_number = _checked(_at_least_0, "is not a number >= 0")
-_duration = _checked(lambda text: _at_least_0(text) or None, "is not a number of seconds > 0")
+_number = _checked(real_number, "is not a number >= 0")
+_duration = _checked(lambda text: real_number(text) or None, "is not a number of seconds > 0")
 _share = _checked(
-    lambda text: value if 0 <= (value := _real(text)) < 1 else None, "is not a share from 0 (off) to below 1"
+    lambda text: value if (value := real_number(text)) is not None and value < 1 else None,
+    "is not a share from 0 (off) to below 1",
 )
 _bytes = _whole("a number of bytes")
 

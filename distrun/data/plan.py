@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distrun.errors import UsageError
+from distrun.host.ranks import count
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,12 @@ class Plan:
         round_, ranks = self.division.round, self.division.ranks
         if self.samples < ranks:
             raise UsageError(
-                f"{_count(self.samples, 'sample')} cannot be divided among {ranks} ranks: start fewer ranks or give "
+                f"{count(self.samples, 'sample')} cannot be divided among {ranks} ranks: start fewer ranks or give "
                 "more data"
             )
         if self.division.drop_remainder and self.samples < round_:
             raise UsageError(
-                f"drop_remainder=True leaves nothing of {_count(self.samples, 'sample')}, since {ranks} ranks take "
+                f"drop_remainder=True leaves nothing of {count(self.samples, 'sample')}, since {ranks} ranks take "
                 f"{round_} at a time: choose a smaller batch_size or drop_remainder=False"
             )
 
@@ -162,7 +163,3 @@ def _whole(name: str, value: Any, least: int, remedy: str) -> None:
         number = least - 1
     if number < least or (value is True and name != "shuffle"):
         raise UsageError(f"{name}={value!r} is not a whole number >= {least}: {remedy}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

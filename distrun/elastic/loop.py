@@ -18,9 +18,7 @@ _State = TypeVar("_State", bound=State)
 _is_finished = False  # after the last generation, a training function runs as in a job that is not elastic
 
 
-def run(
-    func: Callable[Concatenate[_State, _Arguments], _Result],
-) -> Callable[Concatenate[_State, _Arguments], _Result]:
+def run(func: Callable[Concatenate[_State, _Arguments], _Result]) -> Callable[Concatenate[_State, _Arguments], _Result]:
     """Make a training function elastic: `@elastic.run`.
 
     When a rank is lost, or ranks are to come or go, the next collective or step boundary raises an exception on all

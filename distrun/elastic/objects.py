@@ -36,10 +36,7 @@ class ObjectState(State):
     """
 
     def __init__(
-        self,
-        bcast_object: Callable[..., Any] | None = None,
-        get_rank: Callable[[], int] | None = None,
-        **kwargs: Any,
+        self, bcast_object: Callable[..., Any] | None = None, get_rank: Callable[[], int] | None = None, **kwargs: Any
     ) -> None:
         """Make a state whose attributes are the keyword arguments.
 
@@ -126,7 +123,7 @@ class ObjectState(State):
         """Go back to the last commit if this rank is in the middle of a step, and has one."""
         if is_aborted:
             self.abandon()
-        self._is_clean = self._is_at_boundary()
+        self._is_clean = not self._is_torn and all(part.is_clean() for part in self._parts.values())
         if not self._is_clean and self._has_copy:
             self.restore()
             self._is_clean = True
@@ -176,9 +173,6 @@ class ObjectState(State):
             part.mark()
         if horovod.is_on(os.environ):
             self.save()
-
-    def _is_at_boundary(self) -> bool:
-        return not self._is_torn and all(part.is_clean() for part in self._parts.values())
 
     def _adopt(self, described: dict[str, Any]) -> None:
         if list(described) != list(self._parts):

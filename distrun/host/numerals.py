@@ -1,6 +1,8 @@
-"""Whole numbers from users and schedulers, and their limits."""
+"""Numbers from users and schedulers, and their limits."""
 
 from __future__ import annotations
+
+import math
 
 MOST_SLOTS = 8192
 """The most slots of a host, and the limit for anything else that is counted per host: the most processors of Linux."""
@@ -17,3 +19,12 @@ def whole_number(text: str, least: int = 1, most: int = MOST_RANKS) -> int | Non
         return None
     number = int(digits)
     return number if least <= number <= most else None
+
+
+def real_number(text: str) -> float | None:
+    """Return the finite number >= 0 that `text` has, or None."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number < math.inf else None

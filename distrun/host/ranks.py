@@ -1,4 +1,4 @@
-"""The names of ranks in messages."""
+"""Ranks and numbers in messages."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def list_ranks(ranks: Sequence[int]) -> str:
             runs.append([rank])
     words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a text such as `1 rank` or `2 ranks`."""
+    return f"{number} {noun}{'s' * (number != 1)}"

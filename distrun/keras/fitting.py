@@ -33,9 +33,7 @@ _departure: Handle | None = None  # the request that reports a failed `fit` to t
 def is_distributed(model: Any) -> bool:
     """Return whether other ranks take part in the model's training."""
     optimizer = getattr(model, "optimizer", None)
-    if not isinstance(optimizer, Distributed):
-        return False
-    return not optimizer.distrun_settings.is_alone()
+    return isinstance(optimizer, Distributed) and not optimizer.distrun_settings.is_alone()
 
 
 def _prepare(model: Any) -> tuple[type, bool] | None:
@@ -188,8 +186,7 @@ class _Progress:
 
     def leave(self, error: Exception) -> None:
         """Report that `fit` failed here with `error`, so that ranks that wait for this one's gradients get an error
-        now,
-        even if this rank's script continues."""
+        now, even if this rank's script continues."""
         self._library.settle()
         words = f"{type(error).__name__}: {error}".splitlines()[0][:200].replace(";", ",")
         # The text is sent only with a request that the ranks have not negotiated before, and these shapes are new.

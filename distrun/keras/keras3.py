@@ -44,17 +44,11 @@ for _owner, _names in _EXPECTED.items():
             raise misses(keras, f"{_owner.__name__}.{_name}")
 trainer_of(keras)
 
-
-def _not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, marked on the torch backend so that torch.compile does not trace it."""
-    if BACKEND != "torch":
-        return function
+_reduce: Callable[..., Any] = gradients.reduce
+if BACKEND == "torch":
     import torch
 
-    return torch._dynamo.disable(function)  # type: ignore[no-untyped-call]
-
-
-_reduce = _not_compiled(gradients.reduce)
+    _reduce = torch._dynamo.disable(_reduce)  # type: ignore[no-untyped-call]  # torch.compile is not to trace it
 
 # The classes that are mixed in ----------------------------------------------------------------------------------------
 
@@ -132,18 +126,18 @@ def accumulate(optimizer: Any, passes: int, is_average: bool) -> float:
     if passes == 1:
         return 1.0
     inner = _core(optimizer)
-    if inner.built or inner.gradient_accumulation_steps or hasattr(inner, "optimizers"):
-        raise UsageError(
-            f"backward_passes_per_step={passes} cannot be given to this {type(inner).__name__}, which "
-            + (
-                "has optimizers of its own"
-                if hasattr(inner, "optimizers")
-                else "has been built already"
-                if inner.built
-                else f"has gradient_accumulation_steps={inner.gradient_accumulation_steps}"
+    obstacles = {
+        "optimizers of its own": hasattr(inner, "optimizers"),
+        "been built already": inner.built,
+        f"gradient_accumulation_steps={inner.gradient_accumulation_steps}": inner.gradient_accumulation_steps,
+    }
+    for obstacle, is_there in obstacles.items():
+        if is_there:
+            raise UsageError(
+                f"backward_passes_per_step={passes} cannot be given to this {type(inner).__name__}, which has "
+                f"{obstacle}: set gradient_accumulation_steps when you make the optimizer, and leave "
+                "backward_passes_per_step out"
             )
-            + ": set gradient_accumulation_steps when you make the optimizer, and leave backward_passes_per_step out"
-        )
     inner.gradient_accumulation_steps = passes
     return 1.0 if is_average else float(passes)  # Keras averages by itself
 

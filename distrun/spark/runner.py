@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, TextIO, TypeVar
 
 from distrun.errors import LaunchError, NotOfferedError, UsageError
-from distrun.host.numerals import MOST_RANKS
+from distrun.host.numerals import MOST_RANKS, real_number
 from distrun.runner.job.calls import pickled_call, raise_sent, result_of
 from distrun.runner.launch.joined import new_key
 from distrun.runner.output.sinks import TextSink
@@ -108,11 +108,8 @@ def _results(first: TaskReport, reports: Sequence[TaskReport]) -> list[Any]:
 
 def _timeout(given: float | None) -> float:
     text = os.environ.get(START_TIMEOUT) if given is None else given
-    try:
-        seconds = _START_TIMEOUT if text in (None, "") else float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    seconds = _START_TIMEOUT if text in (None, "") else real_number(str(text))
+    if not seconds:
         name = START_TIMEOUT if given is None else "start_timeout"
         raise UsageError(f"{name}={text!r} is not a number of seconds > 0: correct it, or leave it out")
     return seconds

@@ -12,14 +12,7 @@ from distrun.runtime.collectives import initialisation
 from distrun.runtime.process_sets.process_sets import by_id
 from distrun.runtime.world import world
 
-__all__ = [
-    "init",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "size_op",
-]
+__all__ = ["init", "local_rank_op", "local_size_op", "process_set_included_op", "rank_op", "size_op"]
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 from session.tiers import one_in_gate
@@ -19,6 +20,14 @@ def begun(rank: Rank, generation: int) -> dict[str, object]:
     return next(fact for fact in rank.told() if fact.get("begun") == generation)
 
 
+def started(supervise: Callable[..., Supervisor], size: int, hosts: int = 1) -> Supervisor:
+    """Start a job whose ranks have all begun the first generation."""
+    supervisor = supervise("generations", size, FOREVER, hosts=hosts)
+    for rank in supervisor.members:
+        begun(rank, 1)
+    return supervisor
+
+
 def held(rank: Rank) -> dict[int, list[int]]:
     """Return what a rank held in each generation: descriptors, threads, mappings."""
     return {fact["generation"]: fact["held"] for fact in rank.told() if "held" in fact}
@@ -29,9 +38,7 @@ def held(rank: Rank) -> dict[int, list[int]]:
     [pytest.param(0, 1, marks=pytest.mark.gate), pytest.param(3, 2, marks=pytest.mark.gate), (1, 1), (0, 2)],
 )
 def test_the_others_go_on_when_a_rank_is_killed(supervise, killed, hosts):
-    supervisor = supervise("generations", 4, FOREVER, hosts=hosts)
-    for rank in supervisor.members:
-        begun(rank, 1)
+    supervisor = started(supervise, 4, hosts=hosts)
     supervisor.kill(killed)
     supervisor.assign(supervisor.members, f"rank {killed} was killed by SIGKILL")
     for place, rank in enumerate(supervisor.members):
@@ -43,9 +50,7 @@ def test_the_others_go_on_when_a_rank_is_killed(supervise, killed, hosts):
 @pytest.mark.gate
 @pytest.mark.parametrize("hosts", one_in_gate(2, 1))
 def test_two_ranks_are_killed_at_once_and_a_newcomer_agrees_with_the_survivors(supervise, hosts):
-    supervisor = supervise("generations", 4, FOREVER, hosts=hosts)
-    for rank in supervisor.members:
-        begun(rank, 1)
+    supervisor = started(supervise, 4, hosts=hosts)
     supervisor.kill(2)
     supervisor.replace(0)
     facts = [begun(rank, 2) for rank in supervisor.members]
@@ -81,9 +86,7 @@ def test_process_sets_follow_the_size_of_the_generation(supervise):
 
 @pytest.mark.gate
 def test_a_planned_change_aborts_nothing_and_a_process_keeps_its_slot(supervise):
-    supervisor = supervise("generations", 3, FOREVER)
-    for rank in supervisor.members:
-        begun(rank, 1)
+    supervisor = started(supervise, 3)
     supervisor.grow(2, "two slots are free again")
     facts = [begun(rank, 2) for rank in supervisor.members]
     assert [(fact["rank"], fact["size"], fact["slot"]) for fact in facts] == [(place, 5, place) for place in range(5)]
@@ -101,9 +104,7 @@ def test_a_planned_change_aborts_nothing_and_a_process_keeps_its_slot(supervise)
 @pytest.mark.parametrize("hosts", one_in_gate(2, 1))
 def test_a_rank_that_is_killed_while_the_others_wait_for_it(supervise, hosts):
     """The rendezvous of a generation can never be complete: the next assignment ends it at once."""
-    supervisor = supervise("generations", 4, FOREVER, hosts=hosts)
-    for rank in supervisor.members:
-        begun(rank, 1)
+    supervisor = started(supervise, 4, hosts=hosts)
     late = supervisor.members[3]
     late.popen.send_signal(signal.SIGSTOP)
     supervisor.kill(1)
@@ -123,10 +124,8 @@ def test_a_rank_that_is_killed_while_the_others_wait_for_it(supervise, hosts):
 
 @pytest.mark.gate
 def test_a_rank_that_was_stopped_for_a_generation_joins_the_next(supervise):
-    supervisor = supervise("generations", 3, FOREVER)
+    supervisor = started(supervise, 3)
     ranks = list(supervisor.members)
-    for rank in ranks:
-        begun(rank, 1)
     ranks[0].popen.send_signal(signal.SIGSTOP)
     supervisor.assign(ranks[1:], "rank 0 does not answer")
     for rank in ranks[1:]:
@@ -158,7 +157,7 @@ def test_a_job_ends_when_the_steps_are_made(supervise):
     supervisor = supervise("generations", 3, "20", "2")
     supervisor.members[0].await_step(1, 2)
     supervisor.assign(supervisor.members)
-    assert supervisor.await_exits() == [0, 0, 0]
+    supervisor.finish(3)
     for rank in supervisor.members:
         assert supervisor.await_message(rank, Finished) == Finished()
 
@@ -166,9 +165,7 @@ def test_a_job_ends_when_the_steps_are_made(supervise):
 @pytest.mark.gate
 @pytest.mark.parametrize("when", one_in_gate("joining", "training", "waiting"))
 def test_ranks_end_when_their_launcher_has(supervise, when):
-    supervisor = supervise("generations", 3, FOREVER)
-    for rank in supervisor.members:
-        begun(rank, 1)
+    supervisor = started(supervise, 3)
     first, second, third = supervisor.members
     if when != "training":
         supervisor.kill(2)
@@ -202,7 +199,7 @@ def test_a_script_that_leaves_and_joins_by_itself_meets_the_others_again(supervi
         supervisor.await_message(rank, Enrolled)
     supervisor.kill(1)
     supervisor.assign(supervisor.members)
-    assert supervisor.await_exits() == [0, 0]
+    supervisor.finish(2)
 
 
 @pytest.mark.gate
@@ -211,7 +208,7 @@ def test_a_process_whose_channel_was_closed_on_the_way_is_an_ordinary_rank(tmp_p
     wrapper = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
     with Supervisor([*python("-c"), wrapper, program], tmp_path) as supervisor:
         supervisor.begin(1)
-        assert supervisor.await_exits() == [0]
+        supervisor.finish(1)
         assert supervisor.members[0].output() == "False"
 
 
@@ -230,5 +227,5 @@ print(regroup.is_elastic())
 """
     with Supervisor(python("-c", program), tmp_path) as supervisor:
         supervisor.begin(1)
-        assert supervisor.await_exits() == [0]
+        supervisor.finish(1)
         assert supervisor.members[0].output().splitlines() == ["False True", "True"]

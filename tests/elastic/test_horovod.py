@@ -12,7 +12,7 @@ HOROVOD = {"DISTRUN_HOROVOD": "1", "PYTHONPATH": str(horovod.FOLDER)}
 
 
 def last_lines(supervisor):
-    assert supervisor.await_exits() == [0] * len(supervisor.members), [p.output()[-3000:] for p in supervisor.members]
+    supervisor.finish()
     return [process.lines[-1] for process in supervisor.members]
 
 

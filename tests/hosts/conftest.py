@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machines.namespaces import Home, Network, RemoteHost, why_no_hosts
 from machines.system_packages import PATH, call
-from running_distrun import Distrun, launches, python_command
+from running_distrun import Distrun, launches
 from shell import kill_all
 from warm_ranks import WarmRanks
 
@@ -92,24 +92,6 @@ def distrun(home: Home, network: Network, tmp_path: Path) -> Iterator[Callable[.
             yield start
     finally:
         kill_all([process for host in hosts for process in host.processes()])
-
-
-@pytest.fixture
-def output(distrun: Callable[..., Distrun]) -> Callable[..., bytes]:
-    """Runs `distrun` to its successful end; returns what it has printed."""
-
-    def run(*arguments: str, **environ: str) -> bytes:
-        job = distrun(*arguments, **environ)
-        assert job.wait() == 0, job.stderr.data
-        return job.stdout.data
-
-    return run
-
-
-@pytest.fixture
-def python() -> Callable[[str], list[str]]:
-    """Returns the command of a rank that executes some Python."""
-    return python_command
 
 
 @pytest.fixture

@@ -325,7 +325,7 @@ def test_a_host_that_is_cut_off_is_given_up_in_time(distrun, alpha):
     with alpha.cut_off():
         # Beta has to answer within that time.
         job = distrun("doctor", "--json", "-H", "alpha,beta", "--start-timeout", "8")
-        assert job.wait() == 1
+        job.ended(1)
     report = json.loads(job.stdout.data)
     failure(report, "alpha", "tcp")
     assert steps(report, "beta")["clock"]["status"] == "ok"

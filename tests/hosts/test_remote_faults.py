@@ -6,32 +6,8 @@ import signal
 
 import psutil
 import pytest
+from machines.rank_programs import DAEMON, SLEEP, STUBBORN
 from running_distrun import DEADLINE
-
-SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
-DAEMON = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        print('daemon', flush=True)
-        time.sleep(1000)
-    os._exit(0)
-os.wait()
-"""
-
-
-@pytest.fixture
-def ready(distrun, python):
-    """Starts a job whose ranks sleep, and returns it when all of them run."""
-
-    def start(hosts, *options, code=SLEEP):
-        job = distrun("-H", hosts, *options, *python(code))
-        job.stdout.wait_for(b"ready", sum(int(entry.partition(":")[2]) for entry in hosts.split(",")))
-        return job
-
-    return start
 
 
 @pytest.mark.gate
@@ -53,23 +29,22 @@ def test_the_exit_code_and_last_words_come_from_the_other_host(distrun, python):
 
 @pytest.mark.gate
 def test_a_signal_to_distrun_ends_remote_ranks(ready):
-    job = ready("alpha:1,beta:1")
+    job = ready(2, "-H", "alpha:1,beta:1")
     job.process.terminate()
     assert job.wait() == 143
 
 
 @pytest.mark.gate
 def test_the_sigkill_of_a_remote_agent_is_reported_and_leaves_nothing(ready, alpha):
-    job = ready("alpha:2,beta:1", code=DAEMON + SLEEP)
+    job = ready(3, "-H", "alpha:2,beta:1", code=DAEMON + SLEEP)
     agent = alpha.agent()
     agent.kill()
-    assert job.wait() == 137
-    assert f"the agent on alpha (pid {agent.pid}) was killed".encode() in job.stderr.data
+    assert f"the agent on alpha (pid {agent.pid}) was killed".encode() in job.ended(137)
 
 
 @pytest.mark.gate
 def test_stubborn_remote_ranks_and_their_daemons_are_gone_after_the_sigkill_of_distrun(ready, alpha, beta):
-    job = ready("alpha:2,beta:1", code=STUBBORN + DAEMON + SLEEP)
+    job = ready(3, "-H", "alpha:2,beta:1", code=STUBBORN + DAEMON + SLEEP)
     left = [*alpha.processes(), *beta.processes()]
     assert len(left) >= 8
     job.process.kill()
@@ -79,20 +54,18 @@ def test_stubborn_remote_ranks_and_their_daemons_are_gone_after_the_sigkill_of_d
 
 @pytest.mark.gate
 def test_a_link_that_is_cut_is_noticed_at_both_ends(ready, alpha):
-    job = ready("alpha:1,beta:1", "--keepalive", "5")
+    job = ready(2, "-H", "alpha:1,beta:1", "--keepalive", "5")
     assert len(alpha.processes()) == 3  # the agent, its guard and the rank
     with alpha.cut_off():
-        assert job.wait() == 1
-        assert b"nothing was heard from alpha for 5 s" in job.stderr.data
+        assert b"nothing was heard from alpha for 5 s" in job.ended(1)
         alpha.assert_gone()
 
 
 def test_a_cut_behind_the_jump_host_is_noticed_too(ready, home, beta):
     home.config.write_text(home.config.read_text().replace("Host beta\n", "Host beta\n  ProxyJump alpha\n"))
-    job = ready("beta:1", "--keepalive", "5")
+    job = ready(1, "-H", "beta:1", "--keepalive", "5")
     with beta.cut_off():
-        assert job.wait() == 1
-        assert b"nothing was heard from beta" in job.stderr.data
+        assert b"nothing was heard from beta" in job.ended(1)
         beta.assert_gone()
 
 
@@ -102,7 +75,7 @@ def test_an_idle_job_outlives_the_keepalive(distrun, python):
 
 
 def test_an_sshd_that_ends_is_a_connection_that_is_gone(ready, alpha):
-    job = ready("alpha:1")
+    job = ready(1, "-H", "alpha:1")
     agent = alpha.agent()
     agent.parent().kill()
     assert job.wait() == 1
@@ -113,14 +86,13 @@ def test_an_sshd_that_ends_is_a_connection_that_is_gone(ready, alpha):
 @pytest.mark.gate
 def test_an_agent_that_hangs_is_ended_with_its_ranks(ready, alpha):
     """The connection lives, but nobody answers: a second program on it ends the agent and its ranks."""
-    job = ready("alpha:1,beta:1", "--keepalive", "5")
+    job = ready(2, "-H", "alpha:1,beta:1", "--keepalive", "5")
     alpha.agent().suspend()
-    assert job.wait() == 1
-    assert b"nothing was heard from alpha for 5 s" in job.stderr.data
+    assert b"nothing was heard from alpha for 5 s" in job.ended(1)
 
 
 def test_a_launcher_that_is_stopped_is_given_up(ready, alpha):
-    job = ready("alpha:1", "--keepalive", "5")
+    job = ready(1, "-H", "alpha:1", "--keepalive", "5")
     job.process.send_signal(signal.SIGSTOP)
     alpha.assert_gone()
     job.process.send_signal(signal.SIGCONT)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +145,7 @@ def make_job(
     params=[
         *("distrun-2", "hosts-1+2", pytest.param("mpi-backend-2", marks=pytest.mark.mpi)),
         *(pytest.param(name, marks=pytest.mark.full) for name in ("distrun-4", "hosts-2+2", "hosts-1+1+1")),
-    ],
+    ]
 )
 def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     """Ranks of one host, of two hosts and over MPI, as the tier of the test says; and others for the tier `full`.
@@ -154,11 +153,3 @@ def job(request: pytest.FixtureRequest, make_job: Callable[[str], Job]) -> Job:
     `indirect` parametrisation picks others that `make_job` knows.
     """
     return make_job(request.param)
-
-
-@pytest.fixture(autouse=True)
-def _default_signals() -> Iterator[None]:
-    """A test runner in the background may ignore SIGINT; ranks would inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)

@@ -15,9 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "numpy_spirals.py"
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    "launcher",
-    one_in_gate([sys.executable, "-m", "distrun.runner", "-np", "2"], []),
-    ids=["distrun", "python"],
+    "launcher", one_in_gate([sys.executable, "-m", "distrun.runner", "-np", "2"], []), ids=["distrun", "python"]
 )
 def test_the_spirals_are_told_apart_and_all_checks_hold(launcher):
     command = [*launcher, sys.executable, str(EXAMPLE), "--check"]

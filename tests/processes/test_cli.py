@@ -45,7 +45,6 @@ def test_ranks_get_their_environment_arguments_and_directory(distrun, python, tm
     assert len(shown) == 2
     assert shown[0][0]["DISTRUN_KEY"] == shown[1][0]["DISTRUN_KEY"]
     assert job.stderr.data == b""
-    job.assert_gone()
 
 
 def test_np_caps_the_slots(distrun):
@@ -53,20 +52,17 @@ def test_np_caps_the_slots(distrun):
     assert job.wait() == 0
     assert sorted(job.stdout.data.splitlines()) == [b"[0] hi", b"[1] hi"]
     assert b"OMP_NUM_THREADS=" in job.stderr.data or "OMP_NUM_THREADS" in os.environ
-    job.assert_gone()
 
 
-def test_all_names_of_this_machine_are_one_host(distrun, python):
+def test_all_names_of_this_machine_are_one_host(output, python):
     code = "import os; print(os.environ['LOCAL_RANK'], os.environ['LOCAL_WORLD_SIZE'], os.environ['GROUP_RANK'])"
-    job = distrun("-H", "localhost:1,127.0.0.1:1", "--no-tag-output", *python(code))
-    assert job.wait() == 0
-    assert sorted(job.stdout.data.splitlines()) == [b"0 2 0", b"1 2 0"]
+    printed = output("-H", "localhost:1,127.0.0.1:1", "--no-tag-output", *python(code))
+    assert sorted(printed.splitlines()) == [b"0 2 0", b"1 2 0"]
 
 
-def test_standard_input_goes_to_the_chosen_rank_and_its_answer_comes_back(distrun, python):
+def test_standard_input_goes_to_the_chosen_rank_and_its_answer_comes_back(ready):
     code = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print('got', line, end='', flush=True)"
-    job = distrun("-np", "2", "--stdin", "1", *python(code), stdin=subprocess.PIPE)
-    job.stdout.wait_for(b"ready", 2)
+    job = ready(2, "-np", "2", "--stdin", "1", code=code, stdin=subprocess.PIPE)
     for line in (b"one\n", b"two\n"):
         job.process.stdin.write(line)
         job.process.stdin.flush()
@@ -74,7 +70,6 @@ def test_standard_input_goes_to_the_chosen_rank_and_its_answer_comes_back(distru
     job.process.stdin.close()
     assert job.wait() == 0
     assert b"[0] got" not in job.stdout.data
-    job.assert_gone()
 
 
 @pytest.mark.full
@@ -94,7 +89,6 @@ def test_a_debugger_can_be_used(distrun, python):
     job.process.stdin.write(b"c\n")
     job.process.stdin.close()
     assert job.wait() == 0
-    job.assert_gone()
 
 
 def test_much_standard_input_passes_a_slow_reader_unharmed(distrun, python):
@@ -105,25 +99,21 @@ def test_much_standard_input_passes_a_slow_reader_unharmed(distrun, python):
     job.process.stdin.close()
     assert job.wait() == 0
     assert job.stdout.data.decode().strip() == hashlib.sha1(data).hexdigest()
-    job.assert_gone()
 
 
 @pytest.mark.parametrize("np", one_in_gate(1, 11, chosen=1))
-def test_output_is_kept_in_files_of_each_rank(distrun, tmp_path, np):
-    job = distrun("-np", str(np), "--output-dir", str(tmp_path / "logs"), "sh", "-c", "echo $RANK; echo e$RANK >&2")
-    assert job.wait() == 0
+def test_output_is_kept_in_files_of_each_rank(output, tmp_path, np):
+    printed = output("-np", str(np), "--output-dir", str(tmp_path / "logs"), "sh", "-c", "echo $RANK; echo e$RANK >&2")
     for rank in range(np):
         directory = tmp_path / "logs" / (f"rank.{rank:02}" if np > 10 else f"rank.{rank}")
         assert (directory / "stdout").read_bytes() == b"%d\n" % rank
         assert (directory / "stderr").read_bytes() == b"e%d\n" % rank
-        assert b"[%d] %d\n" % (rank, rank) in job.stdout.data
-    job.assert_gone()
+        assert b"[%d] %d\n" % (rank, rank) in printed
 
 
-def test_a_rank_filter_shows_some_ranks(distrun):
-    job = distrun("-np", "4", "--rank-filter", "0,2-3", "sh", "-c", "echo hi")
-    assert job.wait() == 0
-    assert sorted(job.stdout.data.splitlines()) == [b"[0] hi", b"[2] hi", b"[3] hi"]
+def test_a_rank_filter_shows_some_ranks(output):
+    printed = output("-np", "4", "--rank-filter", "0,2-3", "sh", "-c", "echo hi")
+    assert sorted(printed.splitlines()) == [b"[0] hi", b"[2] hi", b"[3] hi"]
 
 
 def test_verbose_tells_of_processes_and_never_the_key(distrun, python):
@@ -162,14 +152,11 @@ def test_bound_ranks_have_their_share_of_the_cpus_that_the_launcher_may_use(dist
         own = divided(cores, rank, len(cpus))
         assert f"[{rank}] {sorted(own)}\n".encode() in job.stdout.data
         assert f"distrun: rank {rank} on localhost is bound to CPUs {format_cpus(own)}\n".encode() in job.stderr.data
-    job.assert_gone()
 
 
 def test_a_job_that_takes_too_long_ends_with_124(distrun):
     job = distrun("-np", "2", "--quiet", "--timeout", "0.5", "sleep", "1000")
-    assert job.wait() == 124
-    assert job.stderr.data == b"distrun: the job took longer than the 0.5 s of --timeout\n"
-    job.assert_gone()
+    assert job.ended(124) == b"distrun: the job took longer than the 0.5 s of --timeout\n"
 
 
 TUNED = """
@@ -197,7 +184,6 @@ def test_a_job_that_tunes_ends_its_tuning_says_so_and_leaves_a_log(distrun, pyth
     assert header == "world,tuned,step,setting,seconds,decision"
     assert 5 + 2 * 2 + 1 <= len(rows) <= 51  # warm-up, two pairs of steps at least, and the end
     assert "end: " in rows[-1]
-    job.assert_gone()
 
 
 # Has SIGINT come in the middle of the imports of a command, which take a tenth of a second.

@@ -49,7 +49,7 @@ def begin(shell: Shell) -> None:
 
 def stop(shell: Shell) -> None:
     """Press Ctrl-Z."""
-    shell.wait_for("Stopped", shell.type("\x1a"))
+    shell.ask("\x1a", "Stopped")
 
 
 def go_on(shell: Shell, how: str) -> None:
@@ -59,7 +59,7 @@ def go_on(shell: Shell, how: str) -> None:
 
 def await_status(shell: Shell, status: int) -> None:
     """Wait until the shell says how the job has ended."""
-    shell.wait_for(f"status {status}", shell.type("echo status $?\n"))
+    shell.ask("echo status $?\n", f"status {status}")
 
 
 @pytest.mark.gate
@@ -71,8 +71,7 @@ def test_ctrl_z_stops_the_ranks_and_fg_lets_them_go_on(shell):
     wait_until(lambda: are_stopped(ranks))  # a process that waits for a core stops when it gets one
     wait_until(lambda: are_stopped(launcher))
     go_on(shell, "fg")
-    before = shell.type("\x03")
-    shell.wait_for("$ ", before)
+    shell.ask("\x03", "$ ")
     await_status(shell, 130)
     assert shell.ranks() == shell.family("distrun.runner.agent") == []
 
@@ -107,21 +106,18 @@ def test_neither_the_time_limit_nor_the_stall_timeout_counts_a_stop(shell):
     shell.wait_for("[0] step 1")
     stop(shell)
     time.sleep(6)  # a stop that is longer than the stall timeout: there is nothing to wait for
-    before = shell.type("fg\n")
-    shell.wait_for("[0] step 3", before)
+    shell.ask("fg\n", "[0] step 3")
     await_status(shell, 0)
 
 
 @pytest.mark.gate
-def test_a_launcher_that_nobody_could_let_go_on_is_not_stopped(distrun, python):
+def test_a_launcher_that_nobody_could_let_go_on_is_not_stopped(ready):
     """The tests have no job control: the kernel ignores SIGTSTP there, and so must the ranks."""
-    job = distrun("-np", "2", *python(COUNTING), before_exec=os.setsid)
-    job.stdout.wait_for(b"[1] step 5")
+    job = ready(1, "-np", "2", code=COUNTING, sign=b"[1] step 5", before_exec=os.setsid)
     job.process.send_signal(signal.SIGTSTP)
     job.stdout.wait_for(b"step", job.stdout.data.count(b"step") + 200)
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
-    job.assert_gone()
 
 
 def test_mpirun_stops_its_ranks_itself(shell):

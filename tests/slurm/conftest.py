@@ -23,7 +23,7 @@ import psutil
 import pytest
 from machines.namespaces import Network, RemoteHost, command_line, why_no_hosts
 from machines.system_packages import PATH, why_missing
-from running_distrun import DEADLINE, Distrun, launches, python_command
+from running_distrun import DEADLINE, Distrun, launches
 from shell import kill_all
 
 _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "srun": "slurm-client", "munged": "munge"}
@@ -319,12 +319,6 @@ def distrun(allocation: Allocation, slurm: Cluster, tmp_path: Path) -> Iterator[
         slurm.assert_no_process()
         for job in jobs:
             job.assert_gone()
-
-
-@pytest.fixture
-def python() -> Callable[[str], list[str]]:
-    """Returns the command of a rank that executes some Python."""
-    return python_command
 
 
 @pytest.fixture

@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 
 import pytest
 from machines.namespaces import command_line
-from shell import Shell, are_stopped, wait_until
+from machines.rank_programs import COUNTING
+from shell import Shell, assert_stops_end_nothing, wait_until
 
 KEEPALIVE = 3
-WORKING = """
-import itertools, time, numpy as np, distrun
-distrun.init()
-tensor = distrun.empty(100_000, np.float32)
-for number in itertools.count():
-    tensor[:] = distrun.rank() + number
-    distrun.allreduce_(tensor, "big", distrun.Sum)
-    assert (tensor == 4 * number + 6).all()
-    print("step", number, flush=True)
-    time.sleep(0.01)
-"""
+WORKING = COUNTING.format(elements=100_000, pause=0.01)
 INSIDE = "srun --quiet --nodes=1 --ntasks=1 --pty bash --norc --noprofile --noediting -i"
 
 
@@ -51,20 +41,6 @@ def test_a_stop_that_is_longer_than_the_keepalive_ends_nothing(shell, slurm):
     words = ["--slots", "2", "--keepalive", str(KEEPALIVE), "--stall-timeout", "6", "--stall-warning", "0"]
     shell.type(shlex.join([sys.executable, "-m", "distrun.runner", *words, sys.executable, "-c", WORKING]) + "\n")
     shell.wait_for("[3] step 5")
-    for _ in range(2):
-        before = shell.type("\x1a")
-        shell.wait_for("Stopped", before)
-        stopped = ranks(slurm)
-        assert len(stopped) == 4
-        wait_until(lambda: are_stopped(ranks(slurm)))
-        time.sleep(2.5 * KEEPALIVE)  # there is nothing to wait for
-        before = shell.type("fg\n")
-        for rank in range(4):
-            shell.wait_for(f"[{rank}] step", before)
-        time.sleep(1.5 * KEEPALIVE)  # the keepalives are there again
-        assert ranks(slurm) == stopped
-    before = shell.type("\x03")
-    shell.wait_for("$ ", before)
-    before = shell.type("echo status $?\n")
-    shell.wait_for("status 130", before)
+    assert len(ranks(slurm)) == 4
+    assert_stops_end_nothing(shell, lambda: ranks(slurm), KEEPALIVE)
     wait_until(lambda: not ranks(slurm) and not slurm.agents())

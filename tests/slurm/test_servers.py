@@ -4,47 +4,17 @@ from __future__ import annotations
 
 import psutil
 import pytest
+from machines.rank_programs import SERVED_UNTIL
 from running_distrun import DEADLINE
-
-# The only copy of the server was made at the beginning: what was pushed until its node is lost is lost with it.
-WORKER = """
-import os, sys, time
-import numpy as np
-import distrun
-from distrun.methods.servers.layout import Layout, Parameter
-from distrun.methods.servers.rules import Rule
-from distrun.methods.servers.session import Session
-
-distrun.init()
-rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))
-session = Session(Layout((Parameter("a", (30000,), 0),), (rule,), distrun.size(), True))
-if distrun.rank() == 0:
-    session.start({0: np.zeros(30000, np.float32)})
-session.pull(0)
-
-def train(steps):
-    for _ in range(steps):
-        session.await_values()
-        session.gradient_of(0)[:] = 1.0
-        session.push([1.0], [True], {}, 0, 0)
-    session.await_values()
-    distrun.barrier()
-
-train(5)
-print("training", flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.05)
-train(2)
-assert (session.values == float(sys.argv[2])).all(), session.values
-"""
 
 
 @pytest.fixture
 def train(distrun, python, tmp_path):
     """Return a function that starts a job of servers, which trains until the file `end` is there."""
 
-    def start(*options, expected=-7.0):
-        return distrun(*options, *python(WORKER), str(tmp_path / "end"), str(expected))
+    def start(*options, expected):
+        more = {"staleness": 0, "file": str(tmp_path / "end"), "more": [2] * 4, "expected": expected}
+        return distrun(*options, *python(SERVED_UNTIL.format(**more)))
 
     return start
 
@@ -59,7 +29,7 @@ def _servers_of(agent):
 
 
 @pytest.mark.parametrize(
-    ("options", "ranks", "expected"),
+    ("options", "ranks", "places"),
     [
         (["--servers", "3"], 4, {"alpha": 2, "beta": 1}),
         pytest.param(
@@ -71,16 +41,16 @@ def _servers_of(agent):
     ],
     ids=["in turns", "without ranks", "both"],
 )
-def test_servers_are_on_the_nodes_that_are_named(train, slurm, tmp_path, options, ranks, expected):
-    job = train(*options)
+def test_servers_are_on_the_nodes_that_are_named(train, slurm, tmp_path, options, ranks, places):
+    job = train(*options, expected=-22 * (ranks + 1) / 2)
     job.stdout.wait_for(b"training", ranks)
-    assert servers(slurm) == expected
+    assert servers(slurm) == places
     (tmp_path / "end").touch()
     assert job.wait() == 0, job.stderr.data
 
 
 def test_a_server_that_dies_is_started_again(train, slurm, tmp_path):
-    job = train("-H", "alpha:2", "--servers", "1", "--server-hosts", "beta", "--server-restarts", "1")
+    job = train("-H", "alpha:2", "--servers", "1", "--server-hosts", "beta", "--server-restarts", "1", expected=-33.0)
     job.stdout.wait_for(b"training", 2)
     (server,) = _servers_of(slurm.agents()["beta"])
     server.kill()
@@ -97,7 +67,7 @@ def test_a_server_that_dies_is_started_again(train, slurm, tmp_path):
 )
 def test_servers_of_a_node_that_is_lost_move_to_another(train, slurm, tmp_path, is_taken):
     options = ["--servers", "1", "--server-hosts", "beta", "--server-restarts", "1", "--keepalive", "3"]
-    job = train("-H", "alpha:2", *options, "--server-checkpoint", f"{tmp_path / 'copies'}:1000", expected=-2.0)
+    job = train("-H", "alpha:2", *options, "--server-checkpoint", f"{tmp_path / 'copies'}:1000", expected=-3.0)
     job.stdout.wait_for(b"training", 2)
     beta = slurm.network.hosts["beta"]
     lost = slurm.processes(beta)
@@ -112,11 +82,9 @@ def test_servers_of_a_node_that_is_lost_move_to_another(train, slurm, tmp_path, 
     finally:
         beta.mend()
     (tmp_path / "end").touch()
-    assert job.wait() == 0, job.stderr.data
-    assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.stderr.data
+    assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.ended(0)
 
 
 def test_servers_on_a_host_outside_of_the_allocation_are_refused(distrun):
     job = distrun("--launcher", "srun", "--servers", "1", "--server-hosts", "gamma", "true")
-    assert job.wait() == 2
-    assert b"--launcher srun does not reach gamma: allowed are the hosts of Slurm job " in job.stderr.data
+    assert b"--launcher srun does not reach gamma: allowed are the hosts of Slurm job " in job.ended(2)

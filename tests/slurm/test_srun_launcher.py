@@ -11,21 +11,10 @@ import sys
 import psutil
 import pytest
 from machines.namespaces import command_line
+from machines.rank_programs import DAEMON, SLEEP, STUBBORN
 from running_distrun import DEADLINE
 
 CORES = len(os.sched_getaffinity(0))  # this Slurm counts two per node, and lets steps that are bound to none use all
-SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
-DAEMON = """
-import os, time
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        print('daemon', flush=True)
-        time.sleep(1000)
-    os._exit(0)
-os.wait()
-"""
 WHO = "import os; print(os.environ['RANK'], os.uname().nodename, os.environ['LOCAL_RANK'], os.environ['WORLD_SIZE'])"
 
 
@@ -38,37 +27,31 @@ def test_every_slot_of_the_allocation_gets_a_rank(distrun, python, allocation):
     assert f"distrun: hosts of Slurm job {allocation.job}: alpha:2,beta:2\n".encode() in job.stderr.data
 
 
-def test_ranks_may_use_all_cores_and_do_not_take_themselves_for_tasks_of_srun(distrun, python, slurm):
+def test_ranks_may_use_all_cores_and_do_not_take_themselves_for_tasks_of_srun(output, python, slurm):
     code = """
 import os
 tasks = ('SLURM_STEP', 'SLURM_PROC', 'PMI')
 print(len(os.sched_getaffinity(0)), [name for name in os.environ if name.startswith(tasks)])
 """
-    job = distrun("--no-tag-output", *python(code), SLURM_CPU_BIND="map_cpu:0", SLURM_MEM_PER_CPU="10", SRUN_DEBUG="5")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data == b"%d []\n" % CORES * 4
+    printed = output(
+        "--no-tag-output", *python(code), SLURM_CPU_BIND="map_cpu:0", SLURM_MEM_PER_CPU="10", SRUN_DEBUG="5"
+    )
+    assert printed == b"%d []\n" % CORES * 4
 
 
-def test_variables_of_the_shell_come_along(distrun, python):
+def test_variables_of_the_shell_come_along(output, python):
     code = "import os; print(os.environ['RANK'], os.environ['FAVOURITE'], os.environ['OTHER'])"
-    job = distrun("-x", "OTHER=b", *python(code), FAVOURITE="a\nc")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data.count(b"c b") == 4
+    assert output("-x", "OTHER=b", *python(code), FAVOURITE="a\nc").count(b"c b") == 4
 
 
-def test_horovods_mode_comes_along(distrun, python):
-    job = distrun("--horovod", *python("import os, horovod; print(horovod.__version__, os.environ['HOROVOD_SIZE'])"))
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data.count(b"0.28.1+distrun 4") == 4
+def test_horovods_mode_comes_along(output, python):
+    printed = output("--horovod", *python("import os, horovod; print(horovod.__version__, os.environ['HOROVOD_SIZE'])"))
+    assert printed.count(b"0.28.1+distrun 4") == 4
 
 
-def test_hosts_may_be_chosen_among_those_of_the_allocation(distrun, python):
-    job = distrun("-H", "beta:2", *python(WHO))
-    assert job.wait() == 0, job.stderr.data
-    assert set(job.stdout.data.splitlines()) == {b"[0] 0 beta 0 2", b"[1] 1 beta 1 2"}
-    job = distrun("--slots", "1", *python(WHO))
-    assert job.wait() == 0, job.stderr.data
-    assert set(job.stdout.data.splitlines()) == {b"[0] 0 alpha 0 2", b"[1] 1 beta 0 2"}
+def test_hosts_may_be_chosen_among_those_of_the_allocation(output, python):
+    assert set(output("-H", "beta:2", *python(WHO)).splitlines()) == {b"[0] 0 beta 0 2", b"[1] 1 beta 1 2"}
+    assert set(output("--slots", "1", *python(WHO)).splitlines()) == {b"[0] 0 alpha 0 2", b"[1] 1 beta 0 2"}
 
 
 @pytest.mark.parametrize(
@@ -82,17 +65,15 @@ def test_hosts_may_be_chosen_among_those_of_the_allocation(distrun, python):
     ids=["np", "hosts", "wdir", "python"],
 )
 def test_what_cannot_be_is_said_in_a_sentence(distrun, arguments, complaint):
-    job = distrun(*arguments, "true")
-    assert job.wait() == 2
-    assert complaint in job.stderr.data.decode()
-    assert b"Traceback" not in job.stderr.data
+    said = distrun(*arguments, "true").ended(2)
+    assert complaint in said.decode()
+    assert b"Traceback" not in said
 
 
 @pytest.mark.gate
 def test_an_allocation_that_is_gone_is_told(distrun):
     job = distrun("true", SLURM_JOB_ID="99999")
-    assert job.wait() == 2
-    assert b"alpha: srun cannot start the agent: Unable to confirm allocation for job 99999" in job.stderr.data
+    assert b"alpha: srun cannot start the agent: Unable to confirm allocation for job 99999" in job.ended(2)
 
 
 def test_a_shell_that_srun_started_can_use_the_whole_allocation(slurm, allocation, python):
@@ -116,11 +97,10 @@ def test_srun_distrun_is_refused(slurm):
     assert "distrun: error: srun started 4 copies of distrun" in done.stderr
 
 
-def test_the_ssh_launcher_takes_the_hosts_of_the_allocation_too(distrun):
-    job = distrun("--launcher", "ssh", "--dry-run", "true")
-    assert job.wait() == 0, job.stderr.data
-    assert b"4 ranks on 2 hosts" in job.stdout.data
-    assert re.findall(rb"^host (\w+).*: 2 ranks", job.stdout.data, re.MULTILINE) == [b"alpha", b"beta"]
+def test_the_ssh_launcher_takes_the_hosts_of_the_allocation_too(output):
+    printed = output("--launcher", "ssh", "--dry-run", "true")
+    assert b"4 ranks on 2 hosts" in printed
+    assert re.findall(rb"^host (\w+).*: 2 ranks", printed, re.MULTILINE) == [b"alpha", b"beta"]
 
 
 @pytest.mark.gate
@@ -154,9 +134,8 @@ if __name__ == '__main__':
 
 
 @pytest.mark.gate
-def test_no_secret_is_on_a_command_line(distrun, python, slurm):
-    job = distrun(*python(SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_no_secret_is_on_a_command_line(ready):
+    job = ready(4)
     family = job.family()
     (key,) = {item.environ()["DISTRUN_KEY"] for item in family if "DISTRUN_KEY" in item.environ()}
     sruns = [item for item in family if item.name() == "srun"]
@@ -174,32 +153,27 @@ def test_no_secret_is_on_a_command_line(distrun, python, slurm):
 def test_the_exit_code_and_last_words_come_from_the_other_node(distrun, python):
     fail = "sys.stderr.write('alas\\n'); sys.exit(42)"
     code = f"import os, sys, time\nif os.environ['RANK'] == '3': {fail}\ntime.sleep(1000)"
-    job = distrun(*python(code))
-    assert job.wait() == 42
-    assert job.stderr.data.endswith(b"    alas\n")
+    assert distrun(*python(code)).ended(42).endswith(b"    alas\n")
 
 
 def test_a_killed_rank_is_reported(distrun, python):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '2': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"
     )
-    job = distrun(*python(code))
-    assert job.wait() == 137
-    assert b"distrun: rank 2 on beta (pid " in job.stderr.data
-    assert b"was killed by SIGKILL" in job.stderr.data
+    said = distrun(*python(code)).ended(137)
+    assert b"distrun: rank 2 on beta (pid " in said
+    assert b"was killed by SIGKILL" in said
 
 
-def test_a_signal_to_distrun_ends_the_ranks(distrun, python):
-    job = distrun(*python(SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_a_signal_to_distrun_ends_the_ranks(ready):
+    job = ready(4)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
 
 
 @pytest.mark.gate
-def test_stubborn_ranks_and_their_daemons_are_gone_after_the_sigkill_of_distrun(distrun, python, slurm):
-    job = distrun(*python(STUBBORN + DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_stubborn_ranks_and_their_daemons_are_gone_after_the_sigkill_of_distrun(ready, slurm):
+    job = ready(4, code=STUBBORN + DAEMON + SLEEP)
     left = slurm.all_processes()
     assert len(left) >= 10
     job.process.kill()
@@ -209,42 +183,35 @@ def test_stubborn_ranks_and_their_daemons_are_gone_after_the_sigkill_of_distrun(
     assert psutil.wait_procs(job.family(), timeout=DEADLINE)[1] == []  # srun
 
 
-def test_the_sigkill_of_an_agent_is_reported_and_leaves_nothing(distrun, python, slurm):
-    job = distrun(*python(DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_the_sigkill_of_an_agent_is_reported_and_leaves_nothing(ready, slurm):
+    job = ready(4, code=DAEMON + SLEEP)
     agent = slurm.agents()["beta"]
     agent.kill()
-    assert job.wait() == 137
-    assert f"the agent on beta (pid {agent.pid}) was killed".encode() in job.stderr.data
+    assert f"the agent on beta (pid {agent.pid}) was killed".encode() in job.ended(137)
 
 
-def test_the_sigkill_of_srun_is_reported_and_leaves_nothing(distrun, python):
-    job = distrun(*python(DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_the_sigkill_of_srun_is_reported_and_leaves_nothing(ready):
+    job = ready(4, code=DAEMON + SLEEP)
     (srun, *_) = [item for item in job.family() if item.name() == "srun" and "--nodelist=beta" in item.cmdline()]
     srun.kill()
     assert job.wait() != 0
     assert b"the agent on beta" in job.stderr.data
 
 
-def test_an_agent_that_hangs_is_ended_with_its_ranks(distrun, python, slurm):
-    job = distrun("--keepalive", "5", *python(DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_an_agent_that_hangs_is_ended_with_its_ranks(ready, slurm):
+    job = ready(4, "--keepalive", "5", code=DAEMON + SLEEP)
     slurm.agents()["beta"].suspend()
-    assert job.wait() == 1
-    assert b"nothing was heard from beta for 5 s" in job.stderr.data
+    assert b"nothing was heard from beta for 5 s" in job.ended(1)
 
 
 @pytest.mark.gate
-def test_a_node_that_is_cut_off_is_noticed_at_both_ends(distrun, python, slurm, allocation):
+def test_a_node_that_is_cut_off_is_noticed_at_both_ends(ready, slurm, allocation):
     beta = slurm.network.hosts["beta"]
-    job = distrun("--keepalive", "5", *python(SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+    job = ready(4, "--keepalive", "5")
     left = slurm.all_processes()
     beta.cut()
     try:
-        assert job.wait() == 1
-        assert b"nothing was heard from beta for 5 s" in job.stderr.data
+        assert b"nothing was heard from beta for 5 s" in job.ended(1)
         assert psutil.wait_procs(left, timeout=DEADLINE)[1] == []
     finally:
         beta.mend()
@@ -253,9 +220,8 @@ def test_a_node_that_is_cut_off_is_noticed_at_both_ends(distrun, python, slurm, 
 
 
 @pytest.mark.gate
-def test_scancel_ends_a_job_of_stubborn_ranks_and_is_told(distrun, python, slurm, allocation):
-    job = distrun(*python(STUBBORN + SLEEP))
-    job.stdout.wait_for(b"ready", 4)
+def test_scancel_ends_a_job_of_stubborn_ranks_and_is_told(ready, slurm, allocation):
+    job = ready(4, code=STUBBORN + SLEEP)
     slurm.run("scancel", allocation.job)
     assert job.wait() == 143
     if b"was killed by SIGTERM" not in job.stderr.data:  # Slurm tells ranks and agents at the same time

@@ -41,28 +41,31 @@ def srun(slurm):
     slurm.assert_no_process()
 
 
+@pytest.fixture
+def lines(srun):
+    """Return a function that runs Python code by srun to its good end; it returns the lines that ranks have printed."""
+
+    def run(code, *options, **environ):
+        done = srun(code, *options, **environ)
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.splitlines())
+
+    return run
+
+
 @pytest.mark.gate
-def test_two_nodes_with_two_tasks_are_two_hosts_with_two_ranks(srun):
-    done = srun(SUM)
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == EXPECTED
+def test_two_nodes_with_two_tasks_are_two_hosts_with_two_ranks(lines):
+    assert lines(SUM) == EXPECTED
 
 
-def test_one_task_per_node_and_uneven_nodes(srun):
+def test_one_task_per_node_and_uneven_nodes(lines):
     code = INIT + "print(distrun.rank(), distrun.allreduce(numpy.ones(9), op=distrun.Sum)[0])"
-    done = srun(code, "--nodes=2", "--ntasks=2")
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == {"0 2.0", "1 2.0"}
-    done = srun(code, "--nodes=2", "--ntasks=3")
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == {"0 3.0", "1 3.0", "2 3.0"}
+    assert lines(code, "--nodes=2", "--ntasks=2") == {"0 2.0", "1 2.0"}
+    assert lines(code, "--nodes=2", "--ntasks=3") == {"0 3.0", "1 3.0", "2 3.0"}
 
 
-def test_the_world_may_be_left_and_joined_again(srun):
-    code = INIT + "distrun.shutdown(); distrun.init(); distrun.shutdown();" + SUM
-    done = srun(code)
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == EXPECTED
+def test_the_world_may_be_left_and_joined_again(lines):
+    assert lines(INIT + "distrun.shutdown(); distrun.init(); distrun.shutdown();" + SUM) == EXPECTED
 
 
 def test_two_jobs_at_once_do_not_meet(slurm, srun):
@@ -76,7 +79,7 @@ def test_two_jobs_at_once_do_not_meet(slurm, srun):
 
 
 @pytest.mark.gate
-def test_without_munge_a_secret_has_to_be_given(srun):
+def test_without_munge_a_secret_has_to_be_given(srun, lines):
     path = {"PATH": "/no/where"}
     done = srun(SUM, **path)
     assert done.returncode != 0
@@ -84,15 +87,11 @@ def test_without_munge_a_secret_has_to_be_given(srun):
     done = srun(SUM, **path, DISTRUN_KEY="short")
     assert done.returncode != 0
     assert "DISTRUN_KEY has 5 characters: set it to at least 32" in done.stderr
-    done = srun(SUM, **path, DISTRUN_KEY="0123456789abcdef" * 2)
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == EXPECTED
+    assert lines(SUM, **path, DISTRUN_KEY="0123456789abcdef" * 2) == EXPECTED
 
 
-def test_one_node_needs_no_munge(srun):
-    done = srun(SUM, "--nodes=1", "--ntasks=2", PATH="/no/where")
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.splitlines()) == {
+def test_one_node_needs_no_munge(lines):
+    assert lines(SUM, "--nodes=1", "--ntasks=2", PATH="/no/where") == {
         "rank 0(2), local 0(2), host 0(1) on alpha 3.0",
         "rank 1(2), local 1(2), host 0(1) on alpha 3.0",
     }
@@ -133,16 +132,12 @@ def test_the_example_trains_with_the_same_weights_everywhere(slurm, allocation, 
     slurm.assert_no_process()
 
 
-def test_ranks_of_distrun_on_two_nodes_compute_together(distrun):
-    job = distrun("--no-tag-output", sys.executable, "-c", SUM)
-    assert job.wait() == 0, job.stderr.data
-    assert set(job.stdout.data.decode().splitlines()) == EXPECTED
+def test_ranks_of_distrun_on_two_nodes_compute_together(output):
+    assert set(output("--no-tag-output", sys.executable, "-c", SUM).decode().splitlines()) == EXPECTED
 
 
-def test_programs_of_torch_distributed_end_as_on_gloo(srun):
+def test_programs_of_torch_distributed_end_as_on_gloo(lines):
     pytest.importorskip("torch")
     run = f"import runpy, sys; sys.argv[1:] = [{GROUP!r}]; runpy.run_path({str(BESIDE_GLOO)!r}, run_name='__main__')"
-    done = srun(run, OMP_NUM_THREADS="1")
-    assert done.returncode == 0, done.stderr
-    equal = sorted(line for line in done.stdout.splitlines() if line.startswith("EQUAL"))
+    equal = sorted(line for line in lines(run, OMP_NUM_THREADS="1") if line.startswith("EQUAL"))
     assert equal == ["EQUAL 0 4 alpha", "EQUAL 1 4 alpha", "EQUAL 2 4 beta", "EQUAL 3 4 beta"]

@@ -112,6 +112,10 @@ class Shell:
                 raise AssertionError(f"{text!r} was not shown: {self.shown[after:][-2000:]!r}")
             return self.shown.index(text.encode(), after) + len(text)
 
+    def ask(self, text: str, answer: str) -> int:
+        """Type something, and wait until the answer is shown; returns where it ends."""
+        return self.wait_for(answer, self.type(text))
+
     def ranks(self) -> list[psutil.Process]:
         """Return those that execute Python given on their command line."""
         return [process for process in self.family("-c") if process.cmdline()[1:2] == ["-c"]]
@@ -127,3 +131,19 @@ class Shell:
         for word in ("distrun.runner", "distrun.runner.agent", "-c"):
             kill_all(self.family(word))
         os.close(self._master)
+
+
+def assert_stops_end_nothing(shell: Shell, ranks: Callable[[], list[psutil.Process]], keepalive: float) -> None:
+    """Stop a job whose ranks print steps for longer than its keepalive, twice, let it go on, and interrupt it."""
+    for _ in range(2):
+        shell.ask("\x1a", "Stopped")
+        stopped = ranks()
+        wait_until(lambda: are_stopped(ranks()))
+        time.sleep(2.5 * keepalive)  # there is nothing to wait for
+        before = shell.type("fg\n")
+        for rank in range(len(stopped)):
+            shell.wait_for(f"[{rank}] step", before)
+        time.sleep(1.5 * keepalive)  # the keepalives are there again
+        assert ranks() == stopped
+    shell.ask("\x03", "$ ")
+    shell.ask("echo status $?\n", "status 130")

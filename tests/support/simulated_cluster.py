@@ -61,7 +61,7 @@ class Cluster:
     unsaid: dict[str, deque] = field(default_factory=dict)  # who -> what it will say next
     said: list[str] = field(default_factory=list)
 
-    # --- driving
+    # --- what happens
 
     def step(self, event=None):
         """Have the policy take an event, or only the time, and do what it asks for."""

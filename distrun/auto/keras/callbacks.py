@@ -25,13 +25,8 @@ OF_NUMBERS = (
 _WRITING = tuple(
     getattr(keras.callbacks, name)
     for name in (
-        "ModelCheckpoint",
-        "BackupAndRestore",
-        "CSVLogger",
-        "TensorBoard",
-        "RemoteMonitor",
-        "ProgbarLogger",
-        "OrbaxCheckpoint",
+        *("ModelCheckpoint", "BackupAndRestore", "CSVLogger", "TensorBoard"),
+        *("RemoteMonitor", "ProgbarLogger", "OrbaxCheckpoint"),
     )
     if hasattr(keras.callbacks, name)
 )

@@ -93,11 +93,7 @@ class Accumulation:
 
 def _variable(value: tf.Tensor, name: str) -> Any:
     return tf.compat.v1.Variable(
-        value,
-        trainable=False,
-        name=name,
-        use_resource=True,
-        collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES],
+        value, trainable=False, name=name, use_resource=True, collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES]
     )
 
 

@@ -75,11 +75,6 @@ class Library:
     """The C interface of the TensorFlow in `folder`. Its functions are attributes, without the prefix `TF_`."""
 
     def __init__(self, folder: str) -> None:
-        """
-        Raises:
-            OSError: the library is missing.
-            AttributeError: the library lacks a function.
-        """
         paths = sorted(Path(folder).glob("libtensorflow_framework.so*"))
         if not paths:
             raise OSError(f"there is no libtensorflow_framework.so in {folder}")

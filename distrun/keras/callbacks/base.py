@@ -25,8 +25,7 @@ def name_between_steps(optimizer: Any) -> str:
 
 def ranks_of(optimizer: Any, given: ProcessSet | None) -> ProcessSet:
     """Return the ranks of a callback: `given` or, if None, the ranks that train with this optimizer, be it by every
-    step
-    or by outer steps."""
+    step or by outer steps."""
     if given is None and isinstance(optimizer, Distributed) and outer_steps_of(optimizer) is None:
         return optimizer.distrun_settings.process_set
     return given or global_process_set

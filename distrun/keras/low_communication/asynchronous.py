@@ -228,8 +228,7 @@ class _Worker:
 
     def _pull(self, layer: Any, rows: Any) -> Any:
         """Return the newest values of rows of an embedding; None before the first step and after `close`, when it is
-        not
-        kept by rows."""
+        not kept by rows."""
         if self._session is None or not self._session.is_open:
             return None
         place = next((place for place in self.sparse if self.variables[place] is layer.embeddings), None)

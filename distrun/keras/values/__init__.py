@@ -16,12 +16,7 @@ from distrun.runtime.operations.docstrings import complete_all
 from distrun.runtime.operations.reduction import Average, ReduceOp, reduce_op
 from distrun.runtime.process_sets.process_set import ProcessSet, global_process_set
 
-__all__ = [
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "reducescatter",
-]
+__all__ = ["allgather", "allreduce", "broadcast", "reducescatter"]
 
 Array = NDArray[Any]
 

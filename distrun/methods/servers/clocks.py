@@ -17,9 +17,7 @@ LEFT = 1 << 62
 
 
 def needed(step: int, staleness: float) -> int:
-    """Return the clock that the slowest worker must have reached before a worker may compute `step`,
-    counted from 0.
-    """
+    """Return the clock that the slowest worker must have reached before a worker may compute `step`, counted from 0."""
     return 0 if math.isinf(staleness) else max(0, step - int(staleness))
 
 

@@ -87,11 +87,6 @@ class ServerConnection:
     """Sends requests to one server. If the server is restarted, a request without an answer is sent again."""
 
     def __init__(self, peer: Peer, layout: bytes) -> None:
-        """
-        Args:
-            peer: the server.
-            layout: the layout of the parameters, as JSON.
-        """
         self._peer = peer
         self._layout = layout
         self._socket: socket.socket | None = None
@@ -164,12 +159,7 @@ class ServerConnection:
             self._failure = error if isinstance(error, MismatchError) else None  # otherwise the next check tries again
 
     def _answered(self, request: Request) -> int:
-        """Send `request`, and return the number in the answer.
-
-        Raises:
-            JobAbortedError: the server is gone.
-            MismatchError: the server has refused the request.
-        """
+        """Send `request`, and return the number in the answer."""
         # Before its first answer, the server may still be starting.
         deadline = time.monotonic() + self._peer.start_timeout
         while True:
@@ -197,12 +187,7 @@ class ServerConnection:
         return header.number
 
     def _connect(self, deadline: float) -> socket.socket:
-        """Connect, and open the share.
-
-        Raises:
-            BootstrapError: no process that knows the key answers.
-            MismatchError: another worker has a different layout.
-        """
+        """Connect, and open the share."""
         made = dialed(self._peer, deadline)
         with self._lock:
             self._socket = made

@@ -136,11 +136,7 @@ class Coordinator:
             self._error = outcome[1]
 
     def _ask(self, kind: Kind, number: int = 0, text: bytes = b"") -> tuple[int, bytes] | None:
-        """Send a request. Return the number and the text of the answer, or None if it has no text.
-
-        Raises:
-            JobAbortedError: the server is gone.
-        """
+        """Send a request. Return the number and the text of the answer, or None if it has no text."""
         try:
             send(self._connection, kind, number, parts=[text])
             header = expected(self._connection)

@@ -188,11 +188,7 @@ def _write(path: Path, header: bytes, arrays: NDArray[np.float32]) -> None:
 
 
 def _read(path: Path) -> tuple[bytes, bytes]:
-    """Return the header and the values of the file `path`.
-
-    Raises:
-        BootstrapError: the file is damaged.
-    """
+    """Return the header and the values of the file `path`."""
     with path.open("rb") as file:
         magic, digest, header = file.readline(), file.readline(), file.readline()
         values = file.read()

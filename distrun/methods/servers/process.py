@@ -133,9 +133,6 @@ def _restore(stores: Stores, copies: Copies, server: int) -> None:
     """Restore the shares from copies if this server was restarted on another host, so that its memory is empty.
 
     If a share has no copy, workers that had opened it are refused, and others may begin.
-
-    Raises:
-        BootstrapError: a copy is damaged.
     """
     if not stores.is_empty or not int(os.environ.get(SERVER_GENERATION, "0")):
         return
@@ -158,11 +155,7 @@ def _keep(stores: Stores, seconds: float) -> None:
 
 
 def _listener(endpoints: str, key: bytes, is_encrypted: bool) -> Listener:
-    """Return a listener at the endpoints of this server. The agent reserves their port.
-
-    Raises:
-        BootstrapError: it can listen at none of them.
-    """
+    """Return a listener at the endpoints of this server. The agent reserves their port."""
     sockets, reasons = [], []
     for text in endpoints.split(","):
         address, port = parse_endpoint(text)

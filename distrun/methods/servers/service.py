@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 
 from distrun.errors import DistrunError, MismatchError
 from distrun.methods.servers.layout import Layout
-from distrun.methods.servers.protocol import (
-    Header,
-    Kind,
-    expect,
-    receive_header,
-    receive_into,
-    receive_text,
-    send,
-)
+from distrun.methods.servers.protocol import Header, Kind, expect, receive_header, receive_into, receive_text, send
 from distrun.methods.servers.store import Push, Rows, Store
 
 

@@ -208,7 +208,10 @@ class Session:
         for server, (share, connection) in enumerate(zip(self._shares, self._connections, strict=True)):
             arrays = np.zeros((1 + self.layout.slots, share.size), np.float32)
             for array, source in zip(arrays, [values, *(slots or ())], strict=False):
-                self._scatter(server, array, source)
+                for part in share.parts:
+                    if part.parameter in source:
+                        target, own = self._own(server, part, array, source[part.parameter])
+                        target[...] = own
             parts: list[NDArray[np.float32] | NDArray[np.int64]] = [arrays[0]]
             if slots is not None and steps is not None:
                 counts = [steps.get(part.parameter, 0) for part in share.parts]
@@ -230,22 +233,12 @@ class Session:
             answers.append((arrays, counts, connection.ask(Request(Kind.GET, answer=[*arrays, counts]))))
         for server, (arrays, counts, done) in enumerate(answers):
             done.result()
-            for target, array in zip(rows, arrays, strict=True):
-                self._collect(server, array, target)
             for part, count in zip(self._shares[server].parts, counts.tolist(), strict=True):
+                for target, array in zip(rows, arrays, strict=True):
+                    source, own = self._own(server, part, array, target[part.parameter])
+                    own[...] = source
                 steps[part.parameter] = max(count, steps.get(part.parameter, 0))
         return rows[0], rows[1:], steps
-
-    def _scatter(self, server: int, array: Array, source: Mapping[int, Array]) -> None:
-        for part in self._shares[server].parts:
-            if part.parameter in source:
-                target, own = self._own(server, part, array, source[part.parameter])
-                target[...] = own
-
-    def _collect(self, server: int, array: Array, target: Mapping[int, Array]) -> None:
-        for part in self._shares[server].parts:
-            source, own = self._own(server, part, array, target[part.parameter])
-            own[...] = source
 
     def _own(self, server: int, part: Segment | Table, array: Array, whole: Array) -> tuple[Array, Array]:
         """Return matching views of a part: one into the server's share `array`, one into the full parameter `whole`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 from distrun.errors import MismatchError
 from distrun.methods.servers import memory
@@ -58,10 +59,6 @@ class Stores:
         Raises:
             MismatchError: another worker has a different layout, or the share is lost.
         """
-
-        def make(share: ServerShard) -> memory.Block:
-            return self._created(optimizer, layout, share)
-
         with self._lock:
             store = self._stores.get(optimizer)
             if store is None and again:
@@ -70,6 +67,7 @@ class Stores:
                     "job again"
                 )
             if store is None:
+                make = partial(self._created, optimizer, layout)
                 store = self._add(optimizer, Store(layout, self._servers, self._server, make))
         if store.layout != layout:
             raise MismatchError(_difference(store.layout, layout))

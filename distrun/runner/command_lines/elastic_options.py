@@ -8,79 +8,51 @@ from typing import Any
 import click
 
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
+from distrun.runner.system.click_options import POSITIVE, option
 
 ELASTIC_OPTIONS = (
-    click.option(
+    option(
         "--elastic",
-        is_flag=True,
-        help="Go on when ranks fail or hosts come and go: scripts with distrun.elastic in place, others by restarts. "
+        "Go on when ranks fail or hosts come and go: scripts with distrun.elastic in place, others by restarts. "
         "The next nine options imply it.",
     ),
-    click.option(
-        "--min-np",
-        type=click.IntRange(1, MOST_RANKS),
-        metavar="N",
-        help="Go on with N ranks at least. Default: as -np.",
+    option("--min-np N", "Go on with N ranks at least. Default: as -np.", click.IntRange(1, MOST_RANKS)),
+    option(
+        "--max-np N",
+        "Grow to N ranks at most. Default: as -np; with --hosts-from no limit.",
+        click.IntRange(1, MOST_RANKS),
     ),
-    click.option(
-        "--max-np",
-        type=click.IntRange(1, MOST_RANKS),
-        metavar="N",
-        help="Grow to N ranks at most. Default: as -np; with --hosts-from no limit.",
+    option(
+        "--hosts-from SCRIPT",
+        "Ask a script every second for the hosts that may be used now, which it prints as NAME or NAME:SLOTS.",
     ),
-    click.option(
-        "--hosts-from",
-        metavar="SCRIPT",
-        help="Ask a script every second for the hosts that may be used now, which it prints as NAME or NAME:SLOTS.",
-    ),
-    click.option(
-        "--spares",
-        type=click.IntRange(0, MOST_SLOTS),
-        metavar="K",
-        help="Keep K processes on each host that have imported what the ranks have, to replace failed ones at once. "
+    option(
+        "--spares K",
+        "Keep K processes on each host that have imported what the ranks have, to replace failed ones at once. "
         "Default: 0.",
+        click.IntRange(0, MOST_SLOTS),
     ),
-    click.option(
-        "--max-restarts",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Give up after more than N failures within --restart-window. Default: 10.",
+    option(
+        "--max-restarts N",
+        "Give up after more than N failures within --restart-window. Default: 10.",
+        click.IntRange(0),
     ),
-    click.option(
-        "--restart-window",
-        type=click.FloatRange(0, min_open=True),
-        metavar="S",
-        help="Forget a failure after S seconds. Default: 3600.",
+    option("--restart-window S", "Forget a failure after S seconds. Default: 3600.", POSITIVE),
+    option(
+        "--reset-limit N",
+        "Give up after more than N failures, however long ago. Default: --max-restarts counts.",
+        click.IntRange(0),
     ),
-    click.option(
-        "--reset-limit",
-        type=click.IntRange(0),
-        metavar="N",
-        help="Give up after more than N failures, however long ago. Default: --max-restarts counts.",
-    ),
-    click.option(
-        "--cooldown",
-        metavar="S[,MOST]",
-        help="Bar a slot or a host that fails again and again for S seconds, then for twice as long each time, and for "
+    option(
+        "--cooldown S[,MOST]",
+        "Bar a slot or a host that fails again and again for S seconds, then for twice as long each time, and for "
         "MOST at most. Default: 10,3600.",
     ),
-    click.option(
-        "--elastic-timeout",
-        type=click.FloatRange(0, min_open=True),
-        metavar="S",
-        help="Wait S seconds for --min-np ranks. Default: 600.",
-    ),
+    option("--elastic-timeout S", "Wait S seconds for --min-np ranks. Default: 600.", POSITIVE),
 )
 _IMPLYING = (
-    "min_np",
-    "max_np",
-    "hosts_from",
-    "spares",
-    "max_restarts",
-    "restart_window",
-    "reset_limit",
-    "cooldown",
-    "elastic_timeout",
+    *("min_np", "max_np", "hosts_from", "spares", "max_restarts"),
+    *("restart_window", "reset_limit", "cooldown", "elastic_timeout"),
 )
 
 

@@ -10,18 +10,8 @@ from typing import Any
 from distrun.contract.settings import LOG_LEVELS
 from distrun.errors import UsageError
 from distrun.runner.command_lines import mpirun
-from distrun.runner.command_lines.table import (
-    Becomes,
-    Holds,
-    Ignored,
-    Program,
-    Refused,
-    Translation,
-    flag,
-    number,
-    one_of,
-)
-from distrun.runner.command_lines.translate import translate
+from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, Translation, flag
+from distrun.runner.command_lines.translate import number, one_of, translate
 
 _NO_CYCLE = Ignored("operations start when the last rank has submitted them, without a cycle to wait for")
 _HIERARCHICAL = "what crosses hosts does so once per host always"

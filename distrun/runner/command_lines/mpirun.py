@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distrun.errors import UsageError
-from distrun.runner.command_lines.table import (
-    Becomes,
-    Holds,
-    Ignored,
-    Program,
-    Refused,
-    Translation,
-    flag,
-    one_of,
-    whole,
-)
+from distrun.runner.command_lines.table import Becomes, Holds, Ignored, Program, Refused, Translation, flag
+from distrun.runner.command_lines.translate import one_of, whole
 
 _LIBRARIES = Ignored("they tune the libraries of an MPI, which is not used")
 _INSTALLED = Ignored("the MPI that is installed is not used")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import fields
 from typing import Any
 
 from distrun.errors import UsageError
-from distrun.host.numerals import whole_number
+from distrun.host.numerals import real_number, whole_number
 from distrun.runner.hosts.options import host_list
 from distrun.runner.observation.timeline.options import timeline_variables
 from distrun.runner.planning.hosts import Host, parse_host_list
@@ -89,11 +88,8 @@ def _server_copies(options: dict[str, Any]) -> str:
     folder, colon, seconds = text.rpartition(":")
     if not colon:
         folder, seconds = text, "60"
-    try:
-        interval = float(seconds)
-    except ValueError:
-        interval = 0.0
-    if not folder or not 0.0 < interval < math.inf:
+    interval = real_number(seconds)
+    if not folder or not interval:
         raise UsageError(
             f"--server-checkpoint {text!r} is not understood: allowed are a folder, and a folder with the seconds "
             "between copies, as in /shared/copies:30"

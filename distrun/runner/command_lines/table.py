@@ -1,14 +1,9 @@
-"""The types of a table of flags, a flag's names, its values, and its effect in distrun, and checks of values."""
+"""The types of a table of flags, a flag's names, its values and its effect in distrun."""
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from distrun.errors import UsageError
-from distrun.host.numerals import whole_number
 
 
 @dataclass(frozen=True)
@@ -109,41 +104,3 @@ class Program:
     """The prefix of variables that stand for flags: PET_ if PET_NNODES stands for --nnodes. Empty = none."""
     finish: Callable[[Translation], Translation] = lambda translation: translation
     """Does what a row cannot do, such as checks of several flags together, or of the command."""
-
-
-def number(text: str) -> float:
-    """Return `text` as a number >= 0.
-
-    Raises:
-        UsageError: the text is not such a number.
-    """
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise UsageError(f"{text!r} is not a number >= 0: correct it")
-    return value
-
-
-def whole(text: str) -> int:
-    """Return `text` as a whole number >= 1.
-
-    Raises:
-        UsageError: the text is not such a number.
-    """
-    number = whole_number(text, most=sys.maxsize)
-    if number is None:
-        raise UsageError(f"{text!r} is not a whole number >= 1: correct it")
-    return number
-
-
-def one_of(text: str, *allowed: str) -> str:
-    """Return `text` in lower case, if that is one of the allowed words.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if text.lower() not in allowed:
-        raise UsageError(f"{text!r} is not understood: allowed are {', '.join(allowed)}")
-    return text.lower()

@@ -1,12 +1,14 @@
-"""Translates the words of another launcher's command line to distrun's, by the table of its flags."""
+"""Translates the words of another launcher's command line to distrun's by the table of its flags, and checks values."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from distrun.errors import UsageError
+from distrun.host.numerals import real_number, whole_number
 from distrun.runner.command_lines.own_options import is_flag
 from distrun.runner.command_lines.table import Becomes, Flag, Holds, Ignored, Program, Refused, Translation
 
@@ -160,3 +162,38 @@ def nearest(spelling: str, names: Iterable[str]) -> str | None:
 
     close = difflib.get_close_matches(spelling, list(names), n=1, cutoff=0.85)
     return close[0] if close else None
+
+
+def number(text: str) -> float:
+    """Return `text` as a number >= 0.
+
+    Raises:
+        UsageError: the text is not such a number.
+    """
+    value = real_number(text)
+    if value is None:
+        raise UsageError(f"{text!r} is not a number >= 0: correct it")
+    return value
+
+
+def whole(text: str) -> int:
+    """Return `text` as a whole number >= 1.
+
+    Raises:
+        UsageError: the text is not such a number.
+    """
+    number = whole_number(text, most=sys.maxsize)
+    if number is None:
+        raise UsageError(f"{text!r} is not a whole number >= 1: correct it")
+    return number
+
+
+def one_of(text: str, *allowed: str) -> str:
+    """Return `text` in lower case, if that is one of the allowed words.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if text.lower() not in allowed:
+        raise UsageError(f"{text!r} is not understood: allowed are {', '.join(allowed)}")
+    return text.lower()

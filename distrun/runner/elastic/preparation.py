@@ -13,13 +13,14 @@ from distrun.contract.settings import Settings
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
+from distrun.host.ranks import count
 from distrun.runner.decisions.elastic.options import UNLIMITED, ElasticOptions
 from distrun.runner.elastic.discovery import Discovery, HostSource
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.planning import python_command
 from distrun.runner.planning.elastic import ElasticPlanner
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import count, place, with_slots
+from distrun.runner.planning.placement import place, with_slots
 from distrun.runner.planning.plan import LaunchPlan, describe
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.prepare import (

@@ -164,20 +164,9 @@ class JobStep(ChildProgram):
 def srun_command(slurm_job: str, node: str, python: str, module: str, code: str) -> list[str]:
     """Return the command that runs a module of distrun on one node of a Slurm job, with all that the job has there."""
     return [
-        "srun",
-        f"--jobid={slurm_job}",
-        "--job-name=distrun",
-        f"--nodelist={node}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--overlap",
-        "--mem=0",
-        "--cpu-bind=none",
-        "--mpi=none",
-        "--unbuffered",
-        "--input=0",
-        "--export=ALL",
-        "--chdir=/",
+        *("srun", f"--jobid={slurm_job}", "--job-name=distrun", f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
+        *("--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+        *("--unbuffered", "--input=0", "--export=ALL", "--chdir=/"),
         *remote_command(python, module, code),
     ]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -12,8 +12,7 @@ from distrun.errors import UsageError
 from distrun.host.endpoints import PORTS, parse_ports
 from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.ssh_config import SshOptions
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from distrun.runner.system.click_options import giving, option
 
 
 def _allow_ports(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -23,103 +22,69 @@ def _allow_ports(context: click.Context, parameter: click.Parameter, value: str 
         os.environ[PORTS] = value
 
 
-def giving(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command these options, which its help shows in this order."""
-
-    def give(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return give
-
-
 connection_options = giving(
-    click.option(
-        "--ports",
-        metavar="FIRST-LAST",
+    option(
+        "--ports FIRST-LAST",
+        "Listen at these ports only, on every host. Default: at any that is free.",
         expose_value=False,
         callback=_allow_ports,
-        help="Listen at these ports only, on every host. Default: at any that is free.",
     ),
-    click.option(
-        "--python",
-        metavar="PATH",
-        help="Python on other hosts; its directory is put on PATH. Default: the same path as here, else python3.",
+    option(
+        "--python PATH",
+        "Python on other hosts; its directory is put on PATH. Default: the same path as here, else python3.",
     ),
-    click.option("-p", "--ssh-port", type=click.IntRange(1, 65535), metavar="PORT", help="SSH port of other hosts."),
-    click.option("-i", "--ssh-identity-file", metavar="FILE", help="Private key to log in to other hosts with."),
-    click.option(
-        "--ssh-option",
-        "ssh_options",
-        multiple=True,
-        metavar="K=V",
-        help="An option as in ~/.ssh/config, over which it wins.",
-    ),
-    click.option(
-        "--ssh-accept-new",
-        is_flag=True,
-        help="Accept the keys of hosts never seen before, and add them to known_hosts.",
-    ),
+    option("-p --ssh-port PORT", "SSH port of other hosts.", click.IntRange(1, 65535)),
+    option("-i --ssh-identity-file FILE", "Private key to log in to other hosts with."),
+    option("--ssh-option ssh_options K=V", "An option as in ~/.ssh/config, over which it wins.", multiple=True),
+    option("--ssh-accept-new", "Accept the keys of hosts never seen before, and add them to known_hosts."),
 )
 """The options that `ssh_options` reads."""
 
 node_options = giving(
-    click.option(
-        "--nnodes",
-        metavar="N",
-        help="Number of nodes of a job whose launcher is started on each of them, as torchrun's is; MIN:MAX: at least "
+    option(
+        "--nnodes N",
+        "Number of nodes of a job whose launcher is started on each of them, as torchrun's is; MIN:MAX: at least "
         "MIN, and as many more as come soon.",
     ),
-    click.option(
-        "--nproc-per-node",
-        metavar="N",
-        help="Ranks on this machine; auto: one per GPU, or else per core; gpu; cpu. Default with --nnodes: 1.",
+    option(
+        "--nproc-per-node N",
+        "Ranks on this machine; auto: one per GPU, or else per core; gpu; cpu. Default with --nnodes: 1.",
     ),
-    click.option(
-        "--node-rank",
-        type=int,
-        metavar="K",
-        help="Place of this node among the nodes. Default: the node at the endpoint is the first, others as they come.",
+    option(
+        "--node-rank K",
+        "Place of this node among the nodes. Default: the node at the endpoint is the first, others as they come.",
+        int,
     ),
-    click.option(
-        "--rdzv-endpoint",
-        metavar="HOST[:PORT]",
-        help="Where the launchers of all nodes meet: an address of one of them and a port. Default port: 29400.",
+    option(
+        "--rdzv-endpoint HOST[:PORT]",
+        "Where the launchers of all nodes meet: an address of one of them and a port. Default port: 29400.",
     ),
-    click.option(
-        "--rdzv-id",
-        metavar="ID",
-        help="Name of the job, the same on all nodes. They know each other by it, unless DISTRUN_KEY is set, which "
+    option(
+        "--rdzv-id ID",
+        "Name of the job, the same on all nodes. They know each other by it, unless DISTRUN_KEY is set, which "
         "unlike a name can be a secret.",
     ),
-    click.option(
-        "--rdzv-conf",
-        metavar="K=V,...",
-        help="Settings of the rendezvous: timeout=600, seconds in which all nodes have to come; last_call_timeout=30, "
+    option(
+        "--rdzv-conf K=V,...",
+        "Settings of the rendezvous: timeout=600, seconds in which all nodes have to come; last_call_timeout=30, "
         "seconds for more than MIN; is_host=1 or 0, whether this node hosts it.",
     ),
 )
 """The options of `distrun.runner.hosts.nodes.options`."""
 
 output_options = giving(
-    click.option("--output-dir", metavar="DIR", help="Also write what rank N prints to DIR/rank.N/stdout and stderr."),
-    click.option("--tag-output/--no-tag-output", default=True, help="Begin each line with the rank that wrote it."),
-    click.option(
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        "--timestamp-output",
-        "timestamps",
-        is_flag=True,
-        help="Begin each line, also in files, with the local time: 2030-01-31 09:00:00.000 [0] epoch 1.",
+    option("--output-dir DIR", "Also write what rank N prints to DIR/rank.N/stdout and stderr."),
+    option("--tag-output/--no-tag-output", "Begin each line with the rank that wrote it.", default=True),
+    option(
+        "-prefix-timestamp --prefix-output-with-timestamp --timestamp-output timestamps",
+        "Begin each line, also in files, with the local time: 2030-01-31 09:00:00.000 [0] epoch 1.",
     ),
-    click.option("--rank-filter", metavar="RANKS", help="Show the output of these ranks only: 0,2-3."),
-    click.option(
-        "--redirect",
-        metavar="STREAMS",
-        help="Write stdout (1), stderr (2) or both (3) to the files of --output-dir only; 0:3,1:2: by local rank.",
+    option("--rank-filter RANKS", "Show the output of these ranks only: 0,2-3."),
+    option(
+        "--redirect STREAMS",
+        "Write stdout (1), stderr (2) or both (3) to the files of --output-dir only; 0:3,1:2: by local rank.",
     ),
-    click.option("--local-rank-filter", metavar="RANKS", help="Show the output of these ranks of each host only: 0,2."),
+    option("--local-rank-filter RANKS", "Show the output of these ranks of each host only: 0,2."),
 )
 """The options about what ranks print."""
 

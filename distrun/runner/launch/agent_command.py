@@ -24,15 +24,8 @@ from distrun.runner.planning.variables import servers
 from distrun.runner.protocol.exits import signal_name
 
 _UNSUITABLE = (
-    "np",
-    "hosts",
-    "hostfile",
-    "hosts_from",
-    "ranks_per_host",
-    "launcher",
-    "mpi_args",
-    "nproc_per_node",
-    "rdzv_conf",
+    *("np", "hosts", "hostfile", "hosts_from", "ranks_per_host"),
+    *("launcher", "mpi_args", "nproc_per_node", "rdzv_conf"),
 )
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 

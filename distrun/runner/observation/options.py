@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from distrun.errors import UsageError
 from distrun.runner.observation.timeline.options import TIMELINE_OPTIONS
+from distrun.runner.system.click_options import POSITIVE, option
 
 if TYPE_CHECKING:
     from distrun.runner.observation.consumer import Consumer
@@ -21,35 +20,30 @@ Observer = Callable[["LaunchPlan", Callable[[str], None]], "Consumer"]
 
 OBSERVATION_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     *TIMELINE_OPTIONS,
-    click.option(
+    option(
         "--live",
-        is_flag=True,
-        help="Show while the job runs how fast each rank is, what it does with its time and for whom it waits: below "
+        "Show while the job runs how fast each rank is, what it does with its time and for whom it waits: below "
         "the output in a terminal, else as a line every 30 s.",
     ),
-    click.option(
-        "--report",
-        metavar="FILE",
-        help="Write a page of HTML at the end of the job, however it ends: where its time went, rank by rank, what "
+    option(
+        "--report FILE",
+        "Write a page of HTML at the end of the job, however it ends: where its time went, rank by rank, what "
         "held it up, and how well it scales.",
     ),
-    click.option(
-        "--single-rank-step",
-        type=click.FloatRange(0, min_open=True),
-        metavar="S",
-        help="Seconds that a step takes on one rank alone, against which --report gives the scaling efficiency. "
+    option(
+        "--single-rank-step S",
+        "Seconds that a step takes on one rank alone, against which --report gives the scaling efficiency. "
         "Default: what the ranks compute in this job.",
+        POSITIVE,
     ),
-    click.option(
-        "--metrics",
-        metavar="[ADDRESS]:PORT",
-        help="Give the metrics of the running job to Prometheus, at http://127.0.0.1:PORT/metrics, or at another "
+    option(
+        "--metrics [ADDRESS]:PORT",
+        "Give the metrics of the running job to Prometheus, at http://127.0.0.1:PORT/metrics, or at another "
         "address of this machine, as in 0.0.0.0:9090.",
     ),
-    click.option(
+    option(
         "--scalars",
-        is_flag=True,
-        help="Have rank 0 write every 10 s how fast it steps and what it does with its time, to TensorBoard and MLflow "
+        "Have rank 0 write every 10 s how fast it steps and what it does with its time, to TensorBoard and MLflow "
         "where the script writes there.",
     ),
 )

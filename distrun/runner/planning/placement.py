@@ -10,6 +10,7 @@ from itertools import islice
 
 from distrun.errors import UsageError
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
+from distrun.host.ranks import count
 from distrun.runner.planning.hosts import Host
 
 
@@ -114,8 +115,3 @@ def parse_ranks(text: str, size: int) -> frozenset[int]:
 def spread(ranks: int, hosts: int) -> str:
     """Return a text such as `4 ranks on 2 hosts`."""
     return f"{count(ranks, 'rank')} on {count(hosts, 'host')}"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a text such as `1 slot` or `2 slots`."""
-    return f"{number} {noun}{'s' * (number != 1)}"

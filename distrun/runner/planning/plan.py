@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
-from distrun.runner.planning.placement import count, spread
+from distrun.host.ranks import count
+from distrun.runner.planning.placement import spread
 from distrun.runner.planning.ssh_config import Route
+from distrun.runner.protocol.json_payload import JsonPayload
 
 _HIDDEN = ("DISTRUN_KEY",)
 
 
 @dataclass(frozen=True)
-class RankPlan:
+class RankPlan(JsonPayload):
     """One rank, or one process of an elastic job, with the variables that only it has."""
 
     rank: int
@@ -37,18 +39,9 @@ class RankPlan:
     memory: int = -1
     """The descriptor of a server's memory, which its agent fills in."""
 
-    def to_json(self) -> bytes:
-        """Return the payload of a START frame."""
-        return json.dumps(vars(self)).encode("ascii")
-
-    @classmethod
-    def from_json(cls, payload: bytes) -> RankPlan:
-        """Return the plan that `to_json` wrote."""
-        return cls(**json.loads(payload))
-
 
 @dataclass(frozen=True)
-class AgentPlan:
+class AgentPlan(JsonPayload):
     """One host's part of the plan, which is sent to its agent."""
 
     host: str
@@ -84,10 +77,6 @@ class AgentPlan:
 
     is_outlived: bool = False
     """Whether the job continues when the host is lost, with its servers on other hosts. Elastic jobs always do."""
-
-    def to_json(self) -> bytes:
-        """Return the payload of a PLAN frame. Bytes that are not UTF-8 (surrogates in Python) survive as escapes."""
-        return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
     def from_json(cls, payload: bytes) -> AgentPlan:

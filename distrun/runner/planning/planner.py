@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from distrun.errors import UsageError
+from distrun.host.ranks import count
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import count, host_of_each_rank, place, with_slots
+from distrun.runner.planning.placement import host_of_each_rank, place, with_slots
 from distrun.runner.planning.plan import AgentPlan, LaunchPlan, RankPlan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.variables import servers, tf_config

@@ -13,7 +13,7 @@ import platform
 import re
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from distrun import __version__
@@ -22,6 +22,7 @@ from distrun.host.endpoints import free_ports
 from distrun.host.gpus import visible_names
 from distrun.host.interfaces import Interface, own_interfaces, reachable, without_zone
 from distrun.runner.protocol.frames import HEADER, MAX_PAYLOAD
+from distrun.runner.protocol.json_payload import JsonPayload
 from distrun.runner.system import machine
 from distrun.runner.system.installation import install_command
 
@@ -43,7 +44,7 @@ class AllocationOverError(HostError):
 
 
 @dataclass(frozen=True)
-class Greeting:
+class Greeting(JsonPayload):
     """The launcher's message: everything that the agent must know before the plan comes."""
 
     keepalive: float
@@ -61,10 +62,6 @@ class Greeting:
     servers: int = 0
     """The number of parameter servers that may be on the host. Each listens on a port that the agent reserves."""
 
-    def to_json(self) -> bytes:
-        """Return the payload of a HELLO frame."""
-        return json.dumps(asdict(self)).encode("ascii")
-
     @classmethod
     def from_json(cls, payload: bytes) -> Greeting:
         """Return the greeting that `to_json` wrote, without members that this version does not know."""
@@ -72,7 +69,7 @@ class Greeting:
 
 
 @dataclass(frozen=True)
-class HostInfo:
+class HostInfo(JsonPayload):
     """The agent's message: its versions, and the addresses and ports of its host."""
 
     distrun: str
@@ -99,10 +96,6 @@ class HostInfo:
     """The GPUs that the host's processes see, as CUDA_VISIBLE_DEVICES names them."""
     servers: tuple[int, ...] = ()
     """The ports that the agent reserves for parameter servers, in the same way as `rendezvous`."""
-
-    def to_json(self) -> bytes:
-        """Return the payload of a HELLO frame."""
-        return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
     def from_json(cls, payload: bytes) -> HostInfo:

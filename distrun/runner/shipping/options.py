@@ -7,10 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from distrun.contract.settings import START_TIMEOUT
 from distrun.errors import UsageError
+from distrun.runner.system.click_options import option
 
 if TYPE_CHECKING:
     from distrun.runner.shipping.delivery import Delivery
@@ -25,34 +24,26 @@ _NOT_ALONE = re.compile(r"\.|/+|~[^/]*|\.\.(/\.\.)*")
 """Folders that certainly hold more than code: the home, the folders above it, and the root."""
 
 SHIPPING_OPTIONS = (
-    click.option(
-        "--ship",
-        "ships",
-        multiple=True,
-        metavar="DIR[:REMOTE]",
-        help="Bring a folder to the other hosts before the ranks start there: what has changed since the last time, "
+    option(
+        "--ship ships DIR[:REMOTE]",
+        "Bring a folder to the other hosts before the ranks start there: what has changed since the last time, "
         "and nothing that .gitignore leaves out. A job sees it as it was at the start, in a folder of its own; with "
         "REMOTE in that folder, which is kept.",
+        multiple=True,
     ),
-    click.option(
-        "--ship-limit",
-        metavar="SIZE",
+    option(
+        "--ship-limit SIZE",
+        "The most that a folder of --ship may have: 800M, 2G. Default: 512M.",
         default=DEFAULT_LIMIT,
-        help="The most that a folder of --ship may have: 800M, 2G. Default: 512M.",
     ),
-    click.option(
-        "--bootstrap",
-        metavar="[=REQUIREMENTS]",
+    option(
+        "--bootstrap [=REQUIREMENTS]",
+        "Run the ranks of other hosts in an environment that is made there, once, with these requirements: a "
+        "requirements file, or packages as in --bootstrap=torch,numpy. Alone: what distrun itself needs.",
         is_flag=False,
         flag_value="",
-        help="Run the ranks of other hosts in an environment that is made there, once, with these requirements: a "
-        "requirements file, or packages as in --bootstrap=torch,numpy. Alone: what distrun itself needs.",
     ),
-    click.option(
-        "--no-bootstrap",
-        is_flag=True,
-        help="Do not bring distrun to hosts that have none, or another one: refuse them.",
-    ),
+    option("--no-bootstrap", "Do not bring distrun to hosts that have none, or another one: refuse them."),
 )
 
 

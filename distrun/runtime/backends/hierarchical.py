@@ -40,15 +40,8 @@ class HierarchicalBackend(Backend):
     def __init__(
         self, local_ranks: LocalRanks, hosts: HostLayout, links: Links, wire: str = "", algorithm: str = AUTO
     ) -> None:
-        """
-        Args:
-            local_ranks: the ranks of this host.
-            hosts: the ranks of each host.
-            links: this rank's links with its rail.
-            wire: the type for float32 and float64 between hosts, one of `WIRE_DTYPES`, unless a request asks for
-                another. "" stands for their own.
-            algorithm: the algorithm for reductions between hosts, one of `ALGORITHMS`.
-        """
+        """`links` are this rank's with its rail. `wire` is the type for float32 and float64 between hosts, one of
+        `WIRE_DTYPES` or "" for their own, unless a request asks for another, and `algorithm` is one of `ALGORITHMS`."""
         self._wire = wire
         self._algorithm = algorithm
         self._local_ranks = local_ranks

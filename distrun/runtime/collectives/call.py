@@ -117,11 +117,7 @@ world.on_leaving(Call.decode.cache_clear)  # in the next world a process set's n
 
 
 def _id_of(process_set: ProcessSet) -> int:
-    """Return the number of a process set that includes this rank.
-
-    Raises:
-        UsageError: it does not include this rank, or `process_set` is not a process set.
-    """
+    """Return the number of a process set that includes this rank."""
     if not isinstance(process_set, ProcessSet):
         raise UsageError(f"process_set={process_set!r} is not a distrun.ProcessSet: see distrun.add_process_set")
     process_set.check_included()
@@ -237,10 +233,7 @@ def group_of(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def start_group(
-    tensors: Sequence[Tensor],
-    kinds: Sequence[Hashable],
-    call: Call,
-    start: Callable[[Sequence[Tensor], Call], Handle],
+    tensors: Sequence[Tensor], kinds: Sequence[Hashable], call: Call, start: Callable[[Sequence[Tensor], Call], Handle]
 ) -> AnyHandle:
     """Start one operation for each kind of tensors in a group, and return one handle for all of them.
 

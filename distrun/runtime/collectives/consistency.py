@@ -27,11 +27,7 @@ def describe(name: str, shape: Iterable[int | None], dtype: object) -> str:
 
 
 def compare(
-    entries: Sequence[str],
-    what: str,
-    name: str,
-    note: bytes = b"",
-    process_set: ProcessSet = global_process_set,
+    entries: Sequence[str], what: str, name: str, note: bytes = b"", process_set: ProcessSet = global_process_set
 ) -> list[bytes]:
     """Make sure that all ranks have the same `entries`, and return every rank's `note`, in rank order.
 

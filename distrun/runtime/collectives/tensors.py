@@ -213,10 +213,7 @@ def rows(handle: Handle) -> Array:
 
 
 def grouped(
-    given: Sequence[Any],
-    call: Call,
-    start: Callable[[Sequence[Any], Call], Handle],
-    take: Callable[[Any], Any] = taken,
+    given: Sequence[Any], call: Call, start: Callable[[Sequence[Any], Call], Handle], take: Callable[[Any], Any] = taken
 ) -> AnyHandle:
     """Start one operation for each pair of dtype and device among the tensors.
 

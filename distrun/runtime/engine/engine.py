@@ -63,16 +63,9 @@ class ProgressEngine:
         clock: Callable[[], float] = waking_clock.now,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Call `start` before anything is submitted.
-
-        Args:
-            groups: move arrays in host memory, in each process set.
-            controller: given on the coordinator only.
-            operations: the operations under way on this rank. This engine enters them, `negotiator` gets them decided.
-            unreported_error: shared with `gpu_monitor`.
-            clock: returns the time in seconds.
-            pause: sleeps for some seconds.
-        """
+        """Call `start` before anything is submitted. `groups` move arrays in host memory, `controller` is given on the
+        coordinator only, `operations` are entered by this engine, and `unreported_error` is shared with
+        `gpu_monitor`."""
         self.backend = groups.backends[WORLD]
         """Moves arrays in host memory among all ranks."""
         self._groups = groups

@@ -32,19 +32,10 @@ class FusionTuner:
     """Watches the coordinator's decisions, and inserts decisions about the threshold."""
 
     def __init__(
-        self,
-        threshold: int,
-        request: Callable[[int], Request],
-        journal: Journal,
-        lot: Random | None = None,
+        self, threshold: int, request: Callable[[int], Request], journal: Journal, lot: Random | None = None
     ) -> None:
-        """
-        Args:
-            threshold: the most bytes to fuse while nothing is tuned.
-            request: returns the request for a cache id.
-            journal: records every step.
-            lot: see `Policy`.
-        """
+        """`threshold`: the most bytes to fuse while nothing is tuned. `request` returns the request for a cache id,
+        `journal` records every step, and for `lot` see `Policy`."""
         self._default = threshold
         self._request = request
         self._journal = journal

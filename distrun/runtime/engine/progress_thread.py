@@ -31,13 +31,8 @@ class ProgressThread:
         run_turn: Callable[[], None],
         die: Callable[[BaseException], None],
     ) -> None:
-        """
-        Args:
-            state, operations, negotiator, local_group, gpu_monitor: the engine's.
-            pause: sleeps for some seconds.
-            run_turn: makes progress until nothing is under way. The thread has taken the turn before the call.
-            die: called with the exception that ends the thread.
-        """
+        """`run_turn` makes progress until nothing is under way, and the thread has taken the turn before the call.
+        `die` is called with the exception that ends the thread."""
         self._state = state
         self._operations = operations
         self._negotiator = negotiator

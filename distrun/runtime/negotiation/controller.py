@@ -56,13 +56,9 @@ class Controller:
         sources: Iterable[int] | None = None,
         ranks_of: Callable[[int], Sequence[int]] = lambda source: (source,),
     ) -> None:
-        """
-        Args:
-            members: maps a process set's id to its ranks. 0 is the world.
-            capacity: requests that get a cache id.
-            sources: the sources that submit to the world while all submit the same. None: the ranks themselves.
-            ranks_of: returns the ranks of a source, also of one that is not in `sources`.
-        """
+        """`members` maps a process set's id to its ranks, and 0 is the world. `capacity` requests get a cache id. The
+        `sources` submit to the world while all submit the same (None: the ranks themselves), and `ranks_of` returns the
+        ranks of a source, also of one that is not in `sources`."""
         self._matchings = {
             process_set: Matching(ranks, None if process_set else sources) for process_set, ranks in members.items()
         }
@@ -284,43 +280,40 @@ class Controller:
                 waited=now - slot.since,
                 site=self._site(slot, min(slot.present)),
             )
-            for matching, slot in self._stalled(now, after)
+            for matching, slot in self._waiting()
+            if now - slot.since >= after
         ]
         return sorted(stalls, key=lambda stall: -stall.waited)
 
     def give_up(self, now: float, after: float, why: Mapping[str, str]) -> None:
         """Fail every operation that has stalled for `after` seconds. `why` maps titles to texts, also of late ranks."""
-        for matching, slot in self._stalled(now, after):
-            text = why.get(slot_title(slot), f"{slot_title(slot)}: not all ranks submitted it in time")
-            self._give_up(matching, slot, text)
+        for matching, slot in self._waiting():
+            if now - slot.since >= after:
+                text = why.get(slot_title(slot), f"{slot_title(slot)}: not all ranks submitted it in time")
+                self._give_up(matching, slot, text)
 
     def give_up_one(self, key: Key, text: str) -> None:
         """Fail an operation that waits for ranks, with this text, which these ranks get, too, when they submit it."""
-        matching = self._matchings.get(key[0])
-        if matching is not None:
-            self._drain_streams(matching)
-            slot = matching.slots.get(key)
-            if slot is not None:
+        for matching, slot in self._waiting():
+            if slot.key == key:
                 self._give_up(matching, slot, text)
 
     def _give_up(self, matching: Matching, slot: Slot, text: str, is_stall: bool = True) -> None:
         matching.give_up(slot, text, is_stall)
         self._queue.add(Fail(slot.key, text, tuple(sorted(slot.present)), is_stall))
 
-    def _stalled(self, now: float, after: float) -> list[tuple[Matching, Slot]]:
-        stalled = []
+    def _waiting(self) -> list[tuple[Matching, Slot]]:
+        waiting = []
         for matching in (*self._matchings.values(), self._formation):
             self._drain_streams(matching)
-            stalled += [(matching, slot) for slot in matching.slots.values() if now - slot.since >= after]
-        return stalled
+            waiting += [(matching, slot) for slot in matching.slots.values()]
+        return waiting
 
     def backdate(self, rank: int, since: float) -> None:
         """Note that the operations of `rank` have waited since `since`, if that is longer than known so far."""
-        for matching in (*self._matchings.values(), self._formation):
-            self._drain_streams(matching)
-            for slot in matching.slots.values():
-                if rank in slot.present:
-                    slot.since = min(slot.since, since)
+        for _, slot in self._waiting():
+            if rank in slot.present:
+                slot.since = min(slot.since, since)
 
     @property
     def oldest(self) -> float | None:

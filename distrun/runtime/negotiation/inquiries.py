@@ -22,13 +22,9 @@ class Inquiry:
     """A question to the coordinator, which an engine can wait for."""
 
     def __init__(self, handle: Handle, why: str = "") -> None:
-        """
-        Args:
-            handle: the operation in question.
-            why: given to give the operation up unless all ranks have submitted it: the rest of the error's sentence
-                about it. The ranks that have submitted it get the error, and the others get it when they submit it.
-                `WHO` in it is replaced by the missing ranks.
-        """
+        """`why` is given to give the operation up unless all ranks have submitted it: the rest of the error's sentence
+        about it. The ranks that have submitted it get the error, and the others get it when they submit it. `WHO` in it
+        is replaced by the missing ranks."""
         self._handle = handle
         self.why = why
         self.answer: str | None = None

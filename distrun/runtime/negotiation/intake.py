@@ -33,14 +33,7 @@ class Intake:
         piggyback: Piggyback | None,
         causes: NetworkCauses | None = None,
     ) -> None:
-        """
-        Args:
-            control_plane: sends answers.
-            operations: the operations under way on this rank.
-            inquiries: the questions that this rank has asked the coordinator.
-            piggyback: given where there are several hosts.
-            causes: given there, too.
-        """
+        """`piggyback` and `causes` are given where there are several hosts."""
         self._control_plane = control_plane
         self._operations = operations
         self._inquiries = inquiries

@@ -54,19 +54,9 @@ class Negotiator:
         clock: Callable[[], float] = waking_clock.now,
         amend: Callable[[Iterable[Decision], float], Iterable[Decision]] | None = None,
     ) -> None:
-        """
-        Args:
-            size: the number of ranks of the job.
-            control_plane: carries the messages. Only this object uses it.
-            operations: the operations under way on this rank.
-            controller: given on the coordinator only.
-            piggyback: given where there are several hosts.
-            timeouts: when a stall is reported and given up.
-            describe_rank: names a rank for people.
-            process_sets: the ranks of each set in rising order, by the set's number. A view that stays current.
-            clock: returns the time in seconds.
-            amend: given on the coordinator if the fusion threshold is tuned. Inserts such decisions, given the time.
-        """
+        """Only this object uses `control_plane`. `controller` is given on the coordinator only, and there `amend` too
+        if the fusion threshold is tuned: it inserts such decisions, given the time. `piggyback` is given where there
+        are several hosts. `process_sets`, a view that stays current, has the ranks of each set in rising order."""
         self.rank = rank
         self.is_follower = controller is None
         self.is_across_hosts = control_plane.is_across_hosts

@@ -19,13 +19,8 @@ class Questions:
     def __init__(
         self, rank: int, control_plane: ControlPlane, monitor: CoordinatorStallMonitor, inquiries: Inquiries
     ) -> None:
-        """
-        Args:
-            rank: the coordinator's rank.
-            control_plane: sends the answers.
-            monitor: knows which ranks are missing.
-            inquiries: the coordinator's own inquiries, which are answered here, too.
-        """
+        """`rank` is the coordinator's, `monitor` knows which ranks are missing, and `inquiries` are the coordinator's
+        own."""
         self._rank = rank
         self._control_plane = control_plane
         self._monitor = monitor

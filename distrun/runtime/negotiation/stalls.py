@@ -62,14 +62,8 @@ class CoordinatorStallMonitor:
         ask: Callable[[int], None],
         causes: NetworkCauses | None = None,
     ) -> None:
-        """
-        Args:
-            controller: knows what the ranks have submitted.
-            timeouts: when a stall is reported and given up.
-            describe: names a rank for people.
-            ask: makes a rank call `answered` with its stack, now or later.
-            causes: given where there are several hosts.
-        """
+        """`ask` makes a rank call `answered` with its stack, now or later. `causes` are given where there are several
+        hosts."""
         self._causes = causes
         self._controller = controller
         self._warning = warning_time(timeouts)
@@ -223,13 +217,8 @@ class FollowerStallMonitor:
         remind: Callable[[float], None],
         causes: NetworkCauses | None = None,
     ) -> None:
-        """
-        Args:
-            timeouts: when the coordinator is reminded, and given up.
-            describe: names a rank for people.
-            remind: wakes the coordinator, and sends it the seconds that this rank has waited.
-            causes: given where there are several hosts.
-        """
+        """`remind` wakes the coordinator, and sends it the seconds that this rank has waited. `causes` are given where
+        there are several hosts."""
         self._causes = causes
         self._warning = warning_time(timeouts)
         self._timeout = timeouts.timeout or NEVER

@@ -10,6 +10,7 @@ part that it combines itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,7 @@ code writes residuals into, and `np.asarray` makes a numpy array of it."""
 
 Spans = list[tuple[int, int]]
 
-
-def _zeros(count: int) -> Residuals:
-    return np.zeros(count, np.float32)
+_zeros: Callable[[int], Residuals] = partial(np.zeros, dtype=np.float32)
 
 
 class Feedback:

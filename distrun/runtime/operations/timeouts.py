@@ -39,14 +39,8 @@ class WaitTimer:
         clock: Callable[[], float] = time.monotonic,
         nudge_after: float = NUDGE_AFTER,
     ) -> None:
-        """
-        Args:
-            timeouts: the time limits.
-            what: returns what is waited for, for messages.
-            nudge: called once, after `nudge_after` seconds, if given.
-            clock: returns the time in seconds. The wait begins at the time of this call.
-            nudge_after: see `nudge`.
-        """
+        """The wait begins at the time of this call. `what` returns what is waited for, for messages. `nudge` is called
+        once, after `nudge_after` seconds, if given."""
         self._nudge_after = nudge_after
         self._started = clock()
         self._what = what

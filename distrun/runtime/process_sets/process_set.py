@@ -187,19 +187,9 @@ class _World(ProcessSet):
         return True
 
     def rank(self) -> int:
-        """Return this process's rank.
-
-        Raises:
-            NotInitializedError: before `init`.
-        """
         return world.rank()
 
     def size(self) -> int:
-        """Return the number of ranks.
-
-        Raises:
-            NotInitializedError: before `init`.
-        """
         return world.size()
 
     def check_included(self) -> None:

@@ -103,11 +103,7 @@ def _enter(kind: str, process_set: ProcessSet) -> None:
 
 
 def _number_of_equal(process_set: ProcessSet, ranks: tuple[int, ...]) -> int | None:
-    """Return the number of a registered set that has these ranks, or None.
-
-    Raises:
-        UsageError: there is one, and neither it nor `process_set` depends on the number of ranks.
-    """
+    """Return the number of a registered set that has these ranks, or None."""
     for process_set_id, known in _registered.items():
         if known is not _host_set and tuple(known.ranks or ()) == ranks and not known.is_absent:
             if process_set.rule is None and known.rule is None and world.generation() == 1:

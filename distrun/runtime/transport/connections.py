@@ -65,8 +65,9 @@ class ConnectionSet:
             self._epoll.unregister(connection.fd)
 
     def detach(self, connection: Connection) -> None:
-        """Stop polling a connection. May be called once."""
+        """Stop polling a connection. It may still be read. May be called once."""
         self._epoll.unregister(connection.fd)
+        connection.is_detached = True
 
     def close(self) -> None:
         """Close all connections."""
@@ -127,11 +128,6 @@ class Connection:
     def _read(self) -> None:
         """Read what has arrived."""
         raise NotImplementedError
-
-    def _detach(self) -> None:
-        """Stop polling this connection. It may still be read."""
-        self._connections.detach(self)
-        self.is_detached = True
 
     def _want(self, mask: int) -> None:
         if mask != self.mask and not self.is_closed and not self.is_detached:
@@ -363,7 +359,7 @@ class Stream(Connection):
             if not self.socket.recv(1, socket.MSG_PEEK):
                 self._close("its connection was closed")
             elif mask & (select.EPOLLHUP | select.EPOLLERR):
-                self._detach()  # a hang-up cannot be masked, and data that arrived before it is still needed
+                self._connections.detach(self)  # a hang-up cannot be masked, and earlier data is still needed
             else:
                 self._want(self.mask & ~_READ)
         except BlockingIOError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from ipaddress import ip_interface
 
 from distrun.contract.elastic.interruption import Interruption, await_readable, check, stop_descriptors
@@ -46,16 +46,8 @@ class DataConnections(LinkMaker):
         interruption: Interruption | None = None,
         early: dict[int, socket.socket] | None = None,
     ) -> None:
-        """
-        Args:
-            rendezvous: the members and the key.
-            layout: which ranks share a host.
-            network: takes over the connections.
-            local_group: the ranks of this host.
-            timeout: the seconds that peers have to connect.
-            interruption: may end the wait for peers earlier.
-            early: connections that other ranks have already made with this one.
-        """
+        """`network` takes over the connections. Peers have `timeout` seconds to connect, unless `interruption` ends the
+        wait. `early` are connections that other ranks have already made with this one."""
         self._early = early or {}
         self._members = rendezvous.members
         self._key = rendezvous.key
@@ -86,7 +78,7 @@ class DataConnections(LinkMaker):
         """Make the missing connections with `peers`. For `tell` see `links.Connect`."""
         missing = [rank for rank in peers if rank not in self._streams]
         is_dialed = any(not self._dials(rank) for rank in missing)
-        with self._listening() if is_dialed else _not_listening() as listener:
+        with self._listening() if is_dialed else nullcontext() as listener:
             ports = tell(0 if listener is None else listener.endpoints[0][1])
             self.connect(missing, ports, listener, time.monotonic() + self._timeout)
 
@@ -209,8 +201,3 @@ def needed(peers: Peers, first: Iterable[int]) -> list[int]:
     """Return the ranks to connect with at the start: all `peers`, or, if they are many, the peers on the hosts
     `first`."""
     return list(peers.values()) if len(peers) < MANY_HOSTS else [peers[host] for host in first]
-
-
-@contextmanager
-def _not_listening() -> Iterator[None]:
-    yield None

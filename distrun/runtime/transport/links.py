@@ -97,13 +97,8 @@ class TcpLinks(Links):
         streams: Mapping[int, Stream],
         connect: Connect | None = None,
     ) -> None:
-        """
-        Args:
-            local_ranks: the ranks of this host that use links, for waiting.
-            peers: the ranks at the other ends.
-            streams: the connections by rank. `connect` adds to them.
-            connect: makes missing connections. None if none is missing.
-        """
+        """`local_ranks` are the ranks of this host that use links, for waiting. `streams` are the connections with
+        `peers` by rank. `connect` adds missing ones, and is None if none is missing."""
         self._local_ranks = local_ranks
         self._network = network
         self._peers = peers

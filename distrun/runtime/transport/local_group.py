@@ -69,13 +69,8 @@ class LocalGroup(LocalRanks):
         interruption: Interruption | None = None,
         rendezvous: LocalRendezvous | None = None,
     ) -> None:
-        """
-        Args:
-            network: given if the job has several hosts.
-            clock: returns the time in seconds for timeouts.
-            interruption: may end all waits.
-            rendezvous: the rendezvous of these ranks. None in tests.
-        """
+        """`network` is given if the job has several hosts. `interruption` may end all waits. `rendezvous` is None in
+        tests."""
         size = os.fstat(peers[0].segment).st_size
         segments = [Segment(peer_info.segment, size, len(peers)) for peer_info in peers]
         bells = _bells([p.bell for p in peers], segments, SLEEPING)

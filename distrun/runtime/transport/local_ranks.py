@@ -31,12 +31,8 @@ class LocalRanks(ABC):
         timeouts: Timeouts,
         network: Network | None,
     ) -> None:
-        """
-        Args:
-            segments: the ranks' segments, by position. `bells` are by position as well.
-            heap: the heap of this rank's segment.
-            network: given if the job has several hosts.
-        """
+        """`segments` and `bells` are by position, and `heap` is the one of this rank's segment. `network` is given if
+        the job has several hosts."""
         self.own = own
         self.ranks = tuple(ranks)
         self.size = len(self.ranks)
@@ -49,14 +45,9 @@ class LocalRanks(ABC):
         self.network = network
 
     def _open(self, words: Sequence[memoryview], epoch: int, lines: int, stage: int) -> None:
-        """Set up the memory of exchanges.
-
-        Args:
-            words: the memory where each rank shows its words, by position.
-            epoch: the index of the exchange's number in `words`.
-            lines: the index of the first line.
-            stage: the offset of the two staging buffers in every segment.
-        """
+        """Set up the memory of exchanges: `words` is where each rank shows its words, by position, `epoch` the index of
+        the exchange's number in them, `lines` that of the first line, `stage` the offset of the staging buffers in each
+        segment."""
         self.stage = stage
         self._epoch = 0
         self._epoch_place = epoch

@@ -68,15 +68,9 @@ class Network:
         alarms: Mapping[int, socket.socket],
         keepalive: float = DEAD_HOST_TIMEOUT,
     ) -> None:
-        """
-        Args:
-            rank: the number of this rank.
-            members: all ranks, in rank order.
-            control: the message connections by rank: with all ranks of other hosts on rank 0, with rank 0 on other
-                hosts, none for other ranks of rank 0's host.
-            alarms: the alarm connections, likewise.
-            keepalive: seconds after which a host that does not answer counts as gone. 0 for never.
-        """
+        """`members` are all ranks, in rank order. `control` has the message connections by rank: with all ranks of
+        other hosts on rank 0, with rank 0 on other hosts, none elsewhere. `alarms` are the alarm connections, likewise.
+        A host that does not answer for `keepalive` seconds counts as gone; 0 for never."""
         self.rank = rank
         """The number of this rank."""
         self._members = members

@@ -10,34 +10,28 @@ from typing import Any
 import click
 
 from distrun.runner.hosts.options import connection_options, host_list, ssh_options
+from distrun.runner.system.click_options import POSITIVE, option
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
-@click.option(
-    "-H",
-    "--hosts",
-    metavar="LIST",
-    help="Hosts, as for a job; slots are ignored. Default: the scheduler's allocation, else this machine.",
+@option(
+    "-H --hosts LIST", "Hosts, as for a job; slots are ignored. Default: the scheduler's allocation, else this machine."
 )
-@click.option("-hostfile", "--hostfile", metavar="FILE", help="Read the hosts from a file, one per line.")
-@click.option(
+@option("-hostfile --hostfile FILE", "Read the hosts from a file, one per line.")
+@option(
     "--launcher",
-    type=click.Choice(["ssh", "srun"]),
-    help="The program that reaches other hosts. Default: srun within a Slurm allocation, else ssh.",
+    "The program that reaches other hosts. Default: srun within a Slurm allocation, else ssh.",
+    click.Choice(["ssh", "srun"]),
 )
-@click.option("--network", metavar="LIST", help="Interfaces or subnets that ranks may use: eth1,10.0.0.0/8.")
-@click.option("--wdir", metavar="DIR", help="Working directory of the ranks. Default: the current one, on every host.")
+@option("--network LIST", "Interfaces or subnets that ranks may use: eth1,10.0.0.0/8.")
+@option("--wdir DIR", "Working directory of the ranks. Default: the current one, on every host.")
 @connection_options
-@click.option(
-    "--start-timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=60.0,
-    metavar="S",
-    help="Seconds each host may take to be reached and to answer. Default: 60.",
+@option(
+    "--start-timeout S", "Seconds each host may take to be reached and to answer. Default: 60.", POSITIVE, default=60.0
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, whose format is stable.")
+@option("--json as_json", "Print one JSON object, whose format is stable.")
 def doctor(**options: Any) -> int:
     """Find out why a job would not start, or would be slow: distrun doctor -H a,b
 

@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any
 
 from distrun import __version__
+from distrun.host.ranks import count
 from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
 
@@ -126,10 +127,8 @@ class Report:
             f"{link.source} cannot talk to {link.target}" for link in self.links if link.status is Status.FAILED
         ]
         steps = [step.status for host in self.hosts for step in host.steps] + [link.status for link in self.links]
-        count = steps.count(Status.WARNING)
-        warnings = f"{count} warning{'s' * (count != 1)}" if count else "no warning"
-        hosts = f"{len(self.hosts)} host{'s' * (len(self.hosts) != 1)}"
-        return f"{hosts}, {'; '.join(failures) or 'nothing failed'}, {warnings}"
+        warnings = count(found, "warning") if (found := steps.count(Status.WARNING)) else "no warning"
+        return f"{count(len(self.hosts), 'host')}, {'; '.join(failures) or 'nothing failed'}, {warnings}"
 
     @property
     def exit_status(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from distrun.contract.settings import BACKEND, current
 from distrun.host.interfaces import parse_network
+from distrun.host.ranks import count
 from distrun.runner.hosts.job_steps import JobSteps
 from distrun.runner.hosts.ssh.ssh_transport import SshConnections, with_timeout
 from distrun.runner.planning.hosts import Host
@@ -84,7 +85,7 @@ def run(
 
 
 def _report(checks: Sequence[HostChecks], network: str, on_progress: Callable[[str], None]) -> Report:
-    on_progress(f"examining {len(checks)} host{'s' * (len(checks) != 1)}")
+    on_progress(f"examining {count(len(checks), 'host')}")
     reports = call_for_each(lambda item: item.run(), checks, "doctor")
     twins = verdicts.twins([(item.host, item.identity) for item in checks])
     reports = [_as_twin(item, twins[item.host]) if item.host in twins else item for item in reports]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from distrun.host.ranks import count
 from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
 from distrun.tools.doctor.report import HostCheck, Status
@@ -40,8 +41,7 @@ def clock(offset: float, round_trip: float) -> HostCheck:
 def machine(found: MachineFacts) -> HostCheck:
     """Judge cores, memory, /dev/shm and the limit of the address space."""
     shm = "no /dev/shm" if found.shm is None else f"/dev/shm {size(found.shm)}"
-    cores = f"{found.cores} core{'s' * (found.cores != 1)}"
-    text = f"{cores}, {size(found.memory)} of memory ({size(found.available)} free), {shm}"
+    text = f"{count(found.cores, 'core')}, {size(found.memory)} of memory ({size(found.available)} free), {shm}"
     troubles, remedies = [], []
     if found.shm is None or found.shm <= SMALL_SHM:
         troubles.append("data loaders and NCCL need more shared memory")

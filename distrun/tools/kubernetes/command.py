@@ -11,6 +11,7 @@ import click
 from distrun.errors import UsageError
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 from distrun.runner.shipping.options import LONG_START_TIMEOUT
+from distrun.runner.system.click_options import option
 from distrun.tools.kubernetes.bundle import pack
 from distrun.tools.kubernetes.manifests import PodJob, default_name, manifests
 from distrun.tools.kubernetes.yaml_text import yaml_text
@@ -19,46 +20,33 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="--image IMAGE [OPTIONS]")
-@click.option(
-    "--image", required=True, metavar="IMAGE", help="The image. Without --ship, distrun and the command are in it."
-)
-@click.option("--hosts", type=click.IntRange(1, MOST_RANKS), default=1, metavar="N", help="Number of pods. Default: 1.")
-@click.option(
-    "--gpus",
-    type=click.IntRange(0, MOST_SLOTS),
-    default=0,
-    metavar="N",
-    help="GPUs of each pod, and ranks. Default: 0.",
-)
-@click.option(
-    "--slots", type=click.IntRange(1, MOST_SLOTS), metavar="N", help="Ranks of each pod. Default: one per GPU, or one."
-)
-@click.option("--cpus", metavar="Q", help="CPUs of each pod, as in 4 or 500m.")
-@click.option("--memory", metavar="Q", help="Memory of each pod, as in 64Gi. What is in /dev/shm counts.")
-@click.option("--name", metavar="NAME", help="Name of the job. Default: from the script, with five random digits.")
-@click.option("-n", "--namespace", metavar="NAME", help="Namespace. Default: that of the context.")
-@click.option("-x", "exports", multiple=True, metavar="NAME=VALUE", help="A variable for the ranks.")
-@click.option("--wdir", metavar="DIR", help="Working directory in the image. Default: the image's own.")
-@click.option(
-    "--ship", "ships", multiple=True, metavar="DIR", help="Bring a folder of code into the pods, and distrun."
-)
-@click.option(
-    "--bootstrap",
-    metavar="[=REQUIREMENTS]",
+@option("--image IMAGE", "The image. Without --ship, distrun and the command are in it.", required=True)
+@option("--hosts N", "Number of pods. Default: 1.", click.IntRange(1, MOST_RANKS), default=1)
+@option("--gpus N", "GPUs of each pod, and ranks. Default: 0.", click.IntRange(0, MOST_SLOTS), default=0)
+@option("--slots N", "Ranks of each pod. Default: one per GPU, or one.", click.IntRange(1, MOST_SLOTS))
+@option("--cpus Q", "CPUs of each pod, as in 4 or 500m.")
+@option("--memory Q", "Memory of each pod, as in 64Gi. What is in /dev/shm counts.")
+@option("--name NAME", "Name of the job. Default: from the script, with five random digits.")
+@option("-n --namespace NAME", "Namespace. Default: that of the context.")
+@option("-x exports NAME=VALUE", "A variable for the ranks.", multiple=True)
+@option("--wdir DIR", "Working directory in the image. Default: the image's own.")
+@option("--ship ships DIR", "Bring a folder of code into the pods, and distrun.", multiple=True)
+@option(
+    "--bootstrap [=REQUIREMENTS]",
+    "Run the ranks in an environment that is made in each pod, on top of the image's packages, with these "
+    "requirements: a requirements file, or packages as in --bootstrap=transformers. Alone: what distrun itself needs.",
     is_flag=False,
     flag_value="",
-    help="Run the ranks in an environment that is made in each pod, on top of the image's packages, with these "
-    "requirements: a requirements file, or packages as in --bootstrap=transformers. Alone: what distrun itself needs.",
 )
-@click.option("--python", default="python3", metavar="PATH", help="The image's Python for those. Default: python3.")
-@click.option("--user", type=click.IntRange(1), default=65534, metavar="UID", help="User id. Default: 65534, nobody.")
-@click.option("--writable", is_flag=True, help="Let the ranks write to all of the image, and not only to /tmp.")
-@click.option("--gpu-resource", default="nvidia.com/gpu", metavar="NAME", help="Kind of GPU. Default: nvidia.com/gpu.")
-@click.option("--elastic", is_flag=True, help="Let the job go on when a pod is lost; its replacement takes its ranks.")
-@click.option("--agent-args", metavar="ARGS", help="Options of distrun agent, as in --agent-args '--keepalive 30 -v'.")
-@click.option("--secret", metavar="NAME", help="Use a Secret that there is, with the entry key. Default: make one.")
-@click.option("--apply", is_flag=True, help="Create the job, show what its ranks print, and end with its status.")
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: the current one.")
+@option("--python PATH", "The image's Python for those. Default: python3.", default="python3")
+@option("--user UID", "User id. Default: 65534, nobody.", click.IntRange(1), default=65534)
+@option("--writable", "Let the ranks write to all of the image, and not only to /tmp.")
+@option("--gpu-resource NAME", "Kind of GPU. Default: nvidia.com/gpu.", default="nvidia.com/gpu")
+@option("--elastic", "Let the job go on when a pod is lost; its replacement takes its ranks.")
+@option("--agent-args ARGS", "Options of distrun agent, as in --agent-args '--keepalive 30 -v'.")
+@option("--secret NAME", "Use a Secret that there is, with the entry key. Default: make one.")
+@option("--apply", "Create the job, show what its ranks print, and end with its status.")
+@option("--context NAME", "Context of the kubeconfig. Default: the current one.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def k8s(**options: Any) -> int:
     """Print the manifests of a job for Kubernetes, or run it: distrun k8s --image me/train --hosts 4 -- python train.py

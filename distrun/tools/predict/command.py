@@ -15,6 +15,8 @@ from distrun.runner.observation.prediction.link import Assumptions, assumptions,
 from distrun.runner.observation.prediction.profile import JobProfile
 from distrun.runner.observation.prediction.reading import read
 from distrun.runner.observation.prediction.units import bits_per_second, seconds, shown_rate, shown_seconds
+from distrun.runner.planning.placement import spread
+from distrun.runner.system.click_options import option
 
 FORMAT = 1
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
@@ -24,34 +26,29 @@ _HEADINGS = ("hosts", "ranks", "step", "speed-up", "efficiency", "bound by")
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
 @click.argument("file", metavar="FILE")
-@click.option("--hosts", metavar="LIST", help="Numbers of hosts: 2,4,8. Default: those of the job, 2 and 4 times that.")
-@click.option(
-    "--ranks-per-host", type=click.IntRange(1, MOST_SLOTS), metavar="N", help="Default: as many as the job had."
+@option("--hosts LIST", "Numbers of hosts: 2,4,8. Default: those of the job, 2 and 4 times that.")
+@option("--ranks-per-host N", "Default: as many as the job had.", click.IntRange(1, MOST_SLOTS))
+@option(
+    "--link SPEED",
+    "Speed of a host's link, 25gbit, or a file of distrun doctor --json. Default: what the job has measured.",
 )
-@click.option(
-    "--link",
-    metavar="SPEED",
-    help="Speed of a host's link, 25gbit, or a file of distrun doctor --json. Default: what the job has measured.",
+@option(
+    "--fabric SPEED",
+    "What all hosts together can send at a time, if the switch between them is slower than their links.",
 )
-@click.option(
-    "--fabric",
-    metavar="SPEED",
-    help="What all hosts together can send at a time, if the switch between them is slower than their links.",
+@option("--latency TIME", "Delay from host to host: 50us. Default: measured, else 50us.")
+@option(
+    "--efficiency E",
+    "Share of a link that gradients get: 0.8. Default: measured between hosts, else 0.8.",
+    click.FloatRange(0, 1, min_open=True),
 )
-@click.option("--latency", metavar="TIME", help="Delay from host to host: 50us. Default: measured, else 50us.")
-@click.option(
-    "--efficiency",
-    type=click.FloatRange(0, 1, min_open=True),
-    metavar="E",
-    help="Share of a link that gradients get: 0.8. Default: measured between hosts, else 0.8.",
-)
-@click.option(
+@option(
     "--batch",
-    type=click.Choice(["scaled", "fixed"]),
+    "What stays as it is: the batch of each rank (scaled, default) or of all ranks together (fixed).",
+    click.Choice(["scaled", "fixed"]),
     default="scaled",
-    help="What stays as it is: the batch of each rank (scaled, default) or of all ranks together (fixed).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, whose format is stable.")
+@option("--json as_json", "Print one JSON object, whose format is stable.")
 def predict(**options: Any) -> int:
     """Predict how fast a job would be on more hosts: distrun predict trace.json --hosts 4,8,16 --link 25gbit
 
@@ -123,10 +120,9 @@ def _as_json(assumed: Assumptions, found: Sequence[Forecast], batch: str) -> dic
 
 def _measured(profile: JobProfile) -> str:
     size = sum(batch.bytes for batch in profile.gradients) / 1e6
-    ranks = f"{profile.ranks} rank{'s' * (profile.ranks > 1)} on {profile.hosts} host{'s' * (profile.hosts > 1)}"
     return (
-        f"Measured on {ranks}: a step of {shown_seconds(profile.seconds.step)}, {size:.3g} MB of gradients in "
-        f"{len(profile.gradients)} operations."
+        f"Measured on {spread(profile.ranks, profile.hosts)}: a step of {shown_seconds(profile.seconds.step)}, "
+        f"{size:.3g} MB of gradients in {len(profile.gradients)} operations."
     )
 
 

@@ -9,93 +9,54 @@ import click
 
 from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 from distrun.runner.command_lines.launch_options import some_launch_options, some_seconds
+from distrun.runner.system.click_options import option
 
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
 _OF_LAUNCHES = (
     *("hosts", "hostfile", "slots", "bind_to", "launcher", "share_gpus", "exports", "wdir", "ports", "python"),
     *("ssh_port", "ssh_identity_file", "ssh_options", "ssh_accept_new", "keepalive", "network", "start_timeout"),
-    *(
-        "ships",
-        "ship_limit",
-        "bootstrap",
-        "no_bootstrap",
-        "grace",
-        "openmpi_env",
-        "horovod",
-        "torch_backend",
-        "torchrun_env",
-        "verbose",
-    ),
+    *("ships", "ship_limit", "bootstrap", "no_bootstrap", "grace", "openmpi_env", "horovod", "torch_backend"),
+    *("torchrun_env", "verbose"),
 )
 
 
 @click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
-@click.option(
-    "-np", "--num-proc", "np", type=click.IntRange(1, MOST_RANKS), metavar="K", help="Ranks of each trial. Default: 1."
+@option("-np --num-proc np K", "Ranks of each trial. Default: 1.", click.IntRange(1, MOST_RANKS))
+@option("--trials N", "Trials in all. Default: 50, or no end with --timeout.", click.IntRange(1))
+@option("--grid", "Try all combinations of the values, instead of searching.")
+@option(
+    "--seeds N",
+    "Run each point of a grid, or the mere command, with --seed=0 to N-1, and tell mean and standard deviation.",
+    click.IntRange(1, 1 << 20),
 )
-@click.option(
-    "--trials", type=click.IntRange(1), metavar="N", help="Trials in all. Default: 50, or no end with --timeout."
+@option("--metric NAME", "Read the value that a trial prints last after NAME, if it reports none.")
+@option(
+    "--direction", "Whether small or large values are good. Default: minimize.", click.Choice(["minimize", "maximize"])
 )
-@click.option("--grid", is_flag=True, help="Try all combinations of the values, instead of searching.")
-@click.option(
-    "--seeds",
-    type=click.IntRange(1, 1 << 20),
-    metavar="N",
-    help="Run each point of a grid, or the mere command, with --seed=0 to N-1, and tell mean and standard deviation.",
+@option("--maximize", "The same as --direction maximize.")
+@option("--prune", "End trials early that do badly, by what they report: asynchronous successive halving.")
+@option("--prune-after N", "Reports after which a trial is compared for the first time. Default: 2.", click.IntRange(1))
+@option(
+    "--prune-factor N",
+    "One of N trials goes on at each comparison, and the next is after N times as many reports. Default: 3.",
+    click.IntRange(2),
 )
-@click.option(
-    "--metric", metavar="NAME", help="Read the value that a trial prints last after NAME, if it reports none."
+@option("--seed N", "Seed of the search, which makes its choices the same each time.", int)
+@option("--output DIR", "Directory for the results and the output of trials. Default: sweep-DATE-TIME.")
+@option("--resume DIR", "Go on with the sweep of that directory; trials that were complete stay so.")
+@option(
+    "--max-failures N",
+    "End after more than N failed trials. Default: go on, unless the first three fail alike.",
+    click.IntRange(0),
 )
-@click.option(
-    "--direction",
-    type=click.Choice(["minimize", "maximize"]),
-    help="Whether small or large values are good. Default: minimize.",
-)
-@click.option("--maximize", is_flag=True, help="The same as --direction maximize.")
-@click.option(
-    "--prune",
-    is_flag=True,
-    help="End trials early that do badly, by what they report: asynchronous successive halving.",
-)
-@click.option(
-    "--prune-after",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Reports after which a trial is compared for the first time. Default: 2.",
-)
-@click.option(
-    "--prune-factor",
-    type=click.IntRange(2),
-    metavar="N",
-    help="One of N trials goes on at each comparison, and the next is after N times as many reports. Default: 3.",
-)
-@click.option("--seed", type=int, metavar="N", help="Seed of the search, which makes its choices the same each time.")
-@click.option(
-    "--output", metavar="DIR", help="Directory for the results and the output of trials. Default: sweep-DATE-TIME."
-)
-@click.option(
-    "--resume", metavar="DIR", help="Go on with the sweep of that directory; trials that were complete stay so."
-)
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    metavar="N",
-    help="End after more than N failed trials. Default: go on, unless the first three fail alike.",
-)
-@click.option(
-    "--spares",
-    type=click.IntRange(0, MOST_SLOTS),
-    metavar="K",
-    help="Keep K processes on each host that have imported what the script imports first, for the next trial. Default: "
+@option(
+    "--spares K",
+    "Keep K processes on each host that have imported what the script imports first, for the next trial. Default: "
     "as -np for Python scripts.",
+    click.IntRange(0, MOST_SLOTS),
 )
-@click.option(
-    "--timeout",
-    type=some_seconds,
-    metavar="S",
-    help="End the sweep after S seconds, with the results so far. Default: never.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Leave out notes, the table and trials that end.")
+@option("--timeout S", "End the sweep after S seconds, with the results so far. Default: never.", some_seconds)
+@option("-q --quiet", "Leave out notes, the table and trials that end.")
 @some_launch_options(_OF_LAUNCHES)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def sweep(**options: Any) -> int:

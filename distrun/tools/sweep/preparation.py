@@ -13,11 +13,11 @@ from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.endpoints import free_port
+from distrun.host.ranks import count
 from distrun.runner.elastic.host_list import HostList
 from distrun.runner.hosts.options import host_list, ssh_options
 from distrun.runner.planning import python_command
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import count
 from distrun.runner.planning.plan import AgentPlan
 from distrun.runner.planning.planner import make_plan, placed_ranks
 from distrun.runner.planning.prepare import (

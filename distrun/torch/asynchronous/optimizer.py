@@ -58,9 +58,8 @@ def AsyncOptimizer(  # noqa: N802 - a class, as far as its users see
     servers: other workers no longer wait for this one. The end of the script does that, too.
 
     `state_dict()` fetches the optimizer's state from the servers, in the format of the plain optimizer, which any
-    number
-    of servers can load. Only the ranks that need it call it. `load_state_dict()` is called by all workers, and the
-    parameters and the state of rank 0 go to the servers.
+    number of servers can load. Only the ranks that need it call it. `load_state_dict()` is called by all workers, and
+    the parameters and the state of rank 0 go to the servers.
 
     Raises:
         UsageError: the job has no servers, or an argument is impossible.
@@ -141,11 +140,7 @@ class _AsyncOptimizer:
 
 
 def _rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], delay: int) -> Rule:
-    """Return the servers' rule for the updates of `optimizer` to the parameters of `group`.
-
-    Raises:
-        NotOfferedError: there is none.
-    """
+    """Return the servers' rule for the updates of `optimizer` to the parameters of `group`."""
     kind = type(optimizer)
     refused = [name for name in ("amsgrad", "differentiable") if group.get(name)]
     if refused:
@@ -168,11 +163,7 @@ def _rule_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], delay: int
 
 
 def _delay_of(optimizer: torch.optim.Optimizer, is_wanted: bool, staleness: float, workers: int) -> int:
-    """Return the number of gradients for which momentum is applied once, or 0 if momentum is not delayed.
-
-    Raises:
-        UsageError: delayed momentum is wanted, but impossible.
-    """
+    """Return the number of gradients for which momentum is applied once, or 0 if momentum is not delayed."""
     if not is_wanted:
         return 0
     if type(optimizer) is not torch.optim.SGD or not all(group["nesterov"] for group in optimizer.param_groups):
@@ -192,11 +183,7 @@ def _sparse_weights(model: torch.nn.Module | None) -> list[tuple[Tensor, torch.n
 
 
 def _name_of(parameter: Tensor, given: dict[Tensor, str] | None, number: int) -> str:
-    """Return the name of a parameter, or a name made of its number if no names are given.
-
-    Raises:
-        UsageError: names are given, but none for this one.
-    """
+    """Return the name of a parameter, or a name made of its number if no names are given."""
     if given is None:
         return f"parameter {number}"
     name = given.get(parameter)
@@ -209,11 +196,7 @@ def _name_of(parameter: Tensor, given: dict[Tensor, str] | None, number: int) ->
 
 
 def _check(name: str, parameter: Tensor, group: dict[str, Any], is_sparse: bool) -> None:
-    """Check that a parameter can be on servers.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that a parameter can be on servers."""
     if not parameter.dtype.is_floating_point:
         raise UsageError(
             f"{name} is {parameter.dtype}, and servers keep float32: only real floating-point types can be"

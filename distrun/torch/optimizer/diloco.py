@@ -225,8 +225,7 @@ class _TorchParameters:
     @property
     def piece(self) -> int:
         """Return how many elements to handle at a time: all on the GPU, by one kernel; on the CPU as many as fit into
-        the
-        caches of the cores that run torch's threads."""
+        the caches of the cores that run torch's threads."""
         return torch.get_num_threads() << 16 if self._kind == cuda.CPU else 1 << 60
 
     @property

@@ -41,8 +41,7 @@ class Distributed(torch.optim.Optimizer):
     """Whether `synchronize` was called since the last step."""
     _fills: bool
     """Whether a parameter without a gradient gets one of zeros, as with Horovod, so that momentum and weight decay
-    apply
-    to it."""
+    apply to it."""
     process_set: ProcessSet
 
     def step(self, closure: Callable[[], Any] | None = None, **options: Any) -> Any:

@@ -19,10 +19,7 @@ from distrun.runtime.process_sets.process_set import ProcessSet, global_process_
 from distrun.runtime.world import world
 from distrun.torch import cuda
 
-__all__ = [
-    "allgather_object",
-    "broadcast_object",
-]
+__all__ = ["allgather_object", "broadcast_object"]
 
 
 def broadcast_object(

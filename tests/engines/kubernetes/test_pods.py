@@ -58,7 +58,7 @@ def test_the_key_is_in_no_command_line_and_in_no_log(agents):
     assert pods[1].wait() == 143
 
 
-def test_a_pod_that_is_killed_without_a_word_is_one_story(agents):
+def test_a_pod_that_is_killed_without_a_word_is_one_failure_report(agents):
     pods = [agents(index, WAITS, "--keepalive", "2") for index in (0, 1)]
     pods[0].wait_for("up", 2)
     pods[1].kill()
@@ -77,7 +77,7 @@ def test_a_network_that_is_cut_ends_the_ranks_on_both_sides(agents):
 
 
 @pytest.mark.gate
-def test_a_rank_that_fails_gives_every_pod_its_status_and_its_story(agents):
+def test_a_rank_that_fails_gives_every_pod_its_status_and_its_failure_report(agents):
     fails = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit('disk full'); time.sleep(1000)"
     pods = [agents(index, fails) for index in (0, 1)]
     assert [pod.wait() for pod in pods] == [1, 1]

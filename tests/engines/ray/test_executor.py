@@ -178,7 +178,7 @@ def test_calls_of_several_threads_reach_all_workers_in_one_order(executor):
     assert met == [[[number] * 2] * 2 for number in range(40)]
 
 
-def test_a_worker_that_is_killed_is_one_story_with_its_last_lines(executor):
+def test_a_worker_that_is_killed_is_one_failure_report_with_its_last_lines(executor):
     workers = executor(num_hosts=1, num_workers_per_host=2)
     pids = workers.run(lambda: os.getpid())
     processes = [psutil.Process(pid) for pid in pids]

@@ -128,7 +128,7 @@ def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(spark, nothing_l
 
 
 @pytest.mark.parametrize(
-    ("end", "story"),
+    ("end", "report"),
     [
         ("kill", r"^rank 1 on \S+.*was killed by SIGKILL\n.*last lines on stderr:\n    these are my last words"),
         pytest.param("agent", r"^the agent on \S+ .*(was killed by SIGKILL|is out of reach)"),
@@ -136,8 +136,8 @@ def test_the_exception_of_a_rank_is_raised_as_the_object_it_was(spark, nothing_l
         ("executor", r"^executor \d+.* was lost while the job ran, and its ranks with it: .*137"),
     ],
 )
-def test_whatever_is_killed_is_one_story_and_leaves_nothing(spark, nothing_left, end, story):
-    with pytest.raises(LaunchError, match=story):
+def test_whatever_is_killed_is_one_failure_report_and_leaves_nothing(spark, nothing_left, end, report):
+    with pytest.raises(LaunchError, match=report):
         distrun.spark.run(steps(end), num_proc=2, verbose=0)
     assert distrun.spark.run(lambda: 1, num_proc=2) == [1, 1]  # a lost executor is waited for
 

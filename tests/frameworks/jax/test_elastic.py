@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from without_launcher.elastic_supervisor import Supervisor, Waiting, python
+from without_launcher.elastic_supervisor import Supervisor, python
 
 pytest.importorskip("optax")
 
@@ -20,18 +20,7 @@ def test_steps_that_one_rank_has_compiled_go_on_with_two_and_with_the_other_alon
     os.mkfifo(tmp_path / "go")
     variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "200", "JAX_PLATFORMS": "cpu"}
     with Supervisor(python(PROGRAM), tmp_path, variables) as supervisor:
-        supervisor.begin(1)
-        coming = supervisor.start(1, 2)
-        (first,) = supervisor.members
-        first.await_hold(1)
-        supervisor.await_message(coming, Waiting)
-        supervisor.prepare("a host has come")
-        (tmp_path / "go").write_text("")
-        supervisor.await_message(first, Waiting)
-        supervisor.assign([first, coming])
-        first.await_hold(2)
-        supervisor.replace(0, newcomers=0)
-        assert supervisor.await_exits() == [0], coming.output()[-3000:]
+        coming = supervisor.change_all(tmp_path)
         (result,) = [fact for fact in coming.told() if "result" in fact]
     # The weights are what the sizes of all steps make them: the program has seen to that.
     assert result["step"] == 24
@@ -48,8 +37,7 @@ def test_hosts_that_exchange_now_and_then_go_on_without_one_and_with_another(tmp
         supervisor.replace(1)
         supervisor.members[1].await_step(2, 5)
         supervisor.replace(0, newcomers=0)
-        assert supervisor.await_exits() == [0], [member.output()[-3000:] for member in supervisor.members]
-        facts = [fact for process in supervisor.processes for fact in process.told()]
+        facts = supervisor.finish(1)
     for generation in (1, 2, 3):
         entered = [fact for fact in facts if fact["generation"] == generation and "entered" in fact]
         assert len({(fact["entered"], fact["at"]) for fact in entered}) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from without_launcher.elastic_supervisor import Supervisor, Waiting, python
+from without_launcher.elastic_supervisor import Supervisor, python
 
 from distrun.elastic.graphs import GraphState
 
@@ -21,20 +21,9 @@ def test_a_function_that_one_rank_has_traced_goes_on_with_two_and_with_the_other
     os.mkfifo(tmp_path / "go")
     variables = {"HOLD": "1:0:7 2:0:15", "DISTRUN_STALL_TIMEOUT": "200", "TF_CPP_MIN_LOG_LEVEL": "3"}
     with Supervisor(python(PROGRAMS / "elastic.py"), tmp_path, variables) as supervisor:
-        supervisor.begin(1)
-        coming = supervisor.start(1, 2)
-        (first,) = supervisor.members
-        first.await_hold(1)
-        supervisor.await_message(coming, Waiting)
-        supervisor.prepare("a host has come")
-        (tmp_path / "go").write_text("")
-        supervisor.await_message(first, Waiting)
-        supervisor.assign([first, coming])
-        first.await_hold(2)
-        supervisor.replace(0, newcomers=0)
-        assert supervisor.await_exits() == [0], coming.output()[-3000:]
+        coming = supervisor.change_all(tmp_path)
         steps = [(fact["step"], fact["size"]) for fact in coming.told() if "step" in fact]
-        made = [(fact["step"], fact["size"]) for fact in first.told() if "step" in fact]
+        made = [(fact["step"], fact["size"]) for fact in supervisor.processes[0].told() if "step" in fact]
     assert [step for step, _ in made] == list(range(1, 16))
     assert [step for step, _ in steps] == list(range(9, 25))
     assert [size for _, size in steps] == [2] * 7 + [1] * 9

@@ -64,7 +64,7 @@ def test_a_graph_that_was_captured_before_ranks_came_or_went_is_refused(gpu_envi
             rank.await_step(2)
         supervisor.prepare()
         supervisor.assign(supervisor.members)
-        assert supervisor.await_exits() == [0, 0], [rank.output()[-3000:] for rank in supervisor.members]
+        supervisor.finish(2)
 
 
 @pytest.mark.lab

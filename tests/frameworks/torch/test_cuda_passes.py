@@ -252,7 +252,7 @@ def test_what_cannot_be_sent_at_the_end_of_a_pass_is_not_waited_for_by_other_ran
     assert not second.is_sent
 
 
-def test_a_capture_before_the_meeting_is_refused(planned, monkeypatch):
+def test_a_capture_before_the_parameters_are_compared_is_refused(planned, monkeypatch):
     monkeypatch.setattr(reducer.cuda, "kind", lambda tensor: "cuda")
     monkeypatch.setattr(reducer.cuda, "is_capturing", lambda: True)
     planned.reducer._buckets.forget()

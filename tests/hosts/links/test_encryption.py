@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from machines.rank_programs import COUNTING
 from running_distrun import DEADLINE
 
 _PIDFD_GETFD = 438
@@ -40,18 +41,7 @@ print("loaded" if {{"ssl", "cryptography"}} & set(sys.modules) else "not loaded"
 assert distrun.broadcast_object({MARK!r} * (1 + distrun.rank()), 0) == {MARK!r}
 print("sent", flush=True)
 """
-WORKING = """
-import numpy as np, distrun
-distrun.init()
-tensor = distrun.empty(4_000_000, np.float32)
-number = 0
-while True:
-    number += 1
-    tensor[:] = number + distrun.rank()
-    distrun.allreduce_(tensor, "big", distrun.Sum)
-    assert (tensor == 2 * number + 1).all()
-    print("going", flush=True)
-"""
+WORKING = COUNTING.format(elements=4_000_000, pause=0)
 
 
 class Wire:
@@ -111,22 +101,19 @@ def test_a_life_between_two_hosts(distrun, program):
     assert job.wait(4 * DEADLINE) == 0, job.stderr.data[-5000:].decode()
 
 
-def test_a_rank_that_is_killed_in_the_middle_is_named(distrun, python, beta):
-    job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(WORKING))
-    job.stdout.wait_for(b"going", 2)
+def test_a_rank_that_is_killed_in_the_middle_is_named(ready, beta):
+    job = ready(2, "-H", "alpha:1,beta:1", "--encrypt", code=WORKING, sign=b"step")
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
     os.kill(rank.pid, signal.SIGKILL)
-    assert job.wait() == 137
-    assert f"rank 1 on beta (pid {rank.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    assert f"rank 1 on beta (pid {rank.pid}) was killed by SIGKILL".encode() in job.ended(137)
 
 
-def test_a_cut_link_ends_the_job_and_a_short_cut_does_not(distrun, python, beta):
-    job = distrun("-H", "alpha:1,beta:1", "--encrypt", "--keepalive", "6", *python(WORKING))
-    job.stdout.wait_for(b"going", 2)
+def test_a_cut_link_ends_the_job_and_a_short_cut_does_not(ready, beta):
+    job = ready(2, "-H", "alpha:1,beta:1", "--encrypt", "--keepalive", "6", code=WORKING, sign=b"step")
     beta.cut()
     time.sleep(2)
     beta.mend()
-    job.stdout.wait_for(b"going", job.stdout.data.count(b"going") + 10)
+    job.stdout.wait_for(b"step", job.stdout.data.count(b"step") + 10)
     with beta.cut_off():
         assert job.wait() == 1
         beta.assert_gone()
@@ -146,10 +133,9 @@ def connections_of(pid: int) -> list[socket.socket]:
     return found
 
 
-def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(distrun, python, beta):
+def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(ready, beta):
     """Such words end the connection, and change nothing; here root takes the rank's own descriptors for it."""
-    job = distrun("-H", "alpha:1,beta:1", "--encrypt", *python(WORKING))
-    job.stdout.wait_for(b"going", 2)
+    job = ready(2, "-H", "alpha:1,beta:1", "--encrypt", code=WORKING, sign=b"step")
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
     touched = 0
     for connection in connections_of(rank.pid):
@@ -160,8 +146,7 @@ def test_words_that_somebody_puts_into_a_connection_end_the_job_with_a_sentence(
             except BlockingIOError:  # it is being written to, and full
                 continue
     assert touched == 3
-    assert job.wait() == 1
-    said = job.stderr.data.decode()
+    said = job.ended(1).decode()
     assert re.search(r"JobAbortedError: .*rank [01] .* is gone: its connection broke \(what came was changed", said), (
         said
     )

@@ -11,38 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from machines.rank_programs import COUNTING, REDUCING, WAITING
 from running_distrun import DEADLINE
 
 LATE = str(Path(__file__).parents[2] / "parallel" / "programs" / "late.py")
-WORKING = """
-import numpy as np, distrun
-distrun.init()
-tensor = distrun.empty(4_000_000, np.float32)
-while True:
-    tensor[:] = 1
-    distrun.allreduce_(tensor, "big", distrun.Sum)
-    print("going", flush=True)
-"""
-WAITING = """
-import sys, time, numpy as np, distrun
-distrun.init()
-distrun.barrier()
-print("going", flush=True)
-if distrun.rank() == 1: time.sleep(1000)
-distrun.allreduce(np.ones(3), "waits")
-"""
-CHECKING = """
-import time, numpy as np, distrun
-distrun.init()
-tensor = distrun.empty(4_000_000, np.float32)
-number = 0
-while True:
-    number += 1
-    tensor[:] = number + distrun.rank()
-    distrun.allreduce_(tensor, "big", distrun.Sum)
-    assert (tensor == 2 * number + 1).all()
-    print("step", number, flush=True)
-"""
+CHECKING = COUNTING.format(elements=4_000_000, pause=0)
 EXCHANGING = """
 import numpy as np, distrun
 from distrun.runtime.collectives.point_to_point import messages
@@ -106,17 +79,17 @@ def reports(job):
 @pytest.mark.parametrize(
     ("code", "which", "options"),
     [
-        pytest.param(WORKING, "beta", (), marks=pytest.mark.gate),
+        pytest.param(REDUCING, "beta", (), marks=pytest.mark.gate),
         (WAITING, "alpha", ()),
         (STARTING, "beta", ()),
-        (WORKING, "beta", ("--wire-dtype", "int8", "-x", "DISTRUN_FAN_OUT=1", "-np", "3")),
+        (REDUCING, "beta", ("--wire-dtype", "int8", "-x", "DISTRUN_FAN_OUT=1", "-np", "3")),
     ],
     ids=["in an allreduce", "while waiting", "starting", "in a quantised reduction by leaders"],
 )
-def test_a_cut_link_ends_the_job_with_one_sentence(distrun, python, network, code, which, options):
+def test_a_cut_link_ends_the_job_with_one_sentence(ready, network, code, which, options):
     """The kernels of ranks give up a second after the launcher has noticed it, which suffices on a busy machine."""
-    job = distrun("-H", "alpha:1,beta:2", "--keepalive", "10", *(options or ("-np", "2")), *python(code))
-    job.stdout.wait_for(b"going", 2 + bool(options))
+    options = options or ("-np", "2")
+    job = ready(int(options[-1]), "-H", "alpha:1,beta:2", "--keepalive", "10", *options, code=code, sign=b"going")
     cut = network.hosts[which]
     with cut.cut_off():
         assert job.wait() == 1
@@ -126,15 +99,13 @@ def test_a_cut_link_ends_the_job_with_one_sentence(distrun, python, network, cod
 
 
 @pytest.mark.parametrize(
-    "code", [pytest.param(WORKING, marks=pytest.mark.gate), WAITING], ids=["in an allreduce", "while waiting"]
+    "code", [pytest.param(REDUCING, marks=pytest.mark.gate), WAITING], ids=["in an allreduce", "while waiting"]
 )
-def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(distrun, python, alpha, beta, code):
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "5", *python(code))
-    job.stdout.wait_for(b"going", 2)
+def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(ready, alpha, beta, code):
+    job = ready(2, "-H", "alpha:1,beta:1", "--keepalive", "5", code=code, sign=b"going")
     with blocked_path(alpha, beta):
         assert job.process.wait(DEADLINE) == 1
-    job.wait()
-    said = job.stderr.data.decode()
+    said = job.ended(1).decode()
     # The two kernels give up within milliseconds of each other. Only one direction is cut, so if beta's is first, its
     # reset reaches alpha, which may be the first to end the job and then speaks of that.
     reason = r"(nothing was heard from its host|its connection broke \(Connection reset by peer\))"
@@ -146,9 +117,7 @@ def test_hosts_that_no_longer_hear_each_other_notice_it_without_the_launcher(dis
 def test_hosts_that_never_hear_each_other_are_told_where_it_was_tried(distrun, alpha, beta):
     with blocked_path(alpha, beta):
         soon = ("env", "DISTRUN_START_TIMEOUT=3")  # for the ranks; the agents have as long as usual
-        job = distrun("-H", "alpha:1,beta:1", *soon, sys.executable, LATE, "-1")
-        assert job.wait() == 1
-    said = job.stderr.data.decode()
+        said = distrun("-H", "alpha:1,beta:1", *soon, sys.executable, LATE, "-1").ended(1).decode()
     assert re.search(
         rf"BootstrapError: (rank 1 did not find rank 0 within 3 s: .*{re.escape(alpha.address)}:\d+"
         rf"|ranks? \[?1\]? of 2 did not call init\(\) within 3 s at {re.escape(alpha.address)}:\d+)",
@@ -157,10 +126,9 @@ def test_hosts_that_never_hear_each_other_are_told_where_it_was_tried(distrun, a
     assert "--network" in said
 
 
-@pytest.mark.parametrize("code", [WORKING, WAITING], ids=["in an allreduce", "while waiting"])
-def test_a_killed_remote_rank_is_reported_even_where_ranks_wait_for_it(distrun, python, beta, code):
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", "600", *python(code))  # it is no silence that is noticed
-    job.stdout.wait_for(b"going", 2)
+@pytest.mark.parametrize("code", [REDUCING, WAITING], ids=["in an allreduce", "while waiting"])
+def test_a_killed_remote_rank_is_reported_even_where_ranks_wait_for_it(ready, beta, code):
+    job = ready(2, "-H", "alpha:1,beta:1", "--keepalive", "600", code=code, sign=b"going")  # which does not notice it
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
     os.kill(rank.pid, signal.SIGKILL)
     assert job.wait() == 137
@@ -168,9 +136,8 @@ def test_a_killed_remote_rank_is_reported_even_where_ranks_wait_for_it(distrun, 
     assert "was killed by SIGKILL" in reports(job)[0]
 
 
-def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, beta):
-    job = distrun("-H", "alpha:1,beta:1", "--stall-warning", "0.5", *python(WORKING))
-    job.stdout.wait_for(b"going", 2)
+def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(ready, beta):
+    job = ready(2, "-H", "alpha:1,beta:1", "--stall-warning", "0.5", code=REDUCING, sign=b"going")
     (rank,) = (item for item in beta.processes() if item.environ().get("RANK") == "1")
     rank.suspend()
     job.stderr.wait_for(f"rank 1 (process {rank.pid} on host beta)".encode())  # not there, or stopped in the middle
@@ -183,14 +150,13 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(distrun, python, b
 
 
 @pytest.mark.parametrize(
-    ("keepalive", "code"), [("0", CHECKING), ("60", EXCHANGING)], ids=["arrays without keepalive", "messages"]
+    ("keepalive", "code"),
+    [("0", CHECKING), ("60", EXCHANGING)],
+    ids=["arrays without keepalive", "messages"],
 )
-def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_messages(
-    distrun, python, beta, keepalive, code
-):
+def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_messages(ready, beta, keepalive, code):
     """Everything that was on its way is lost again and again for 25 s; the kernel pauses for longer each time."""
-    job = distrun("-H", "alpha:1,beta:1", "--keepalive", keepalive, *python(code))
-    job.stdout.wait_for(b"step 3", 2)
+    job = ready(2, "-H", "alpha:1,beta:1", "--keepalive", keepalive, code=code, sign=b"step 3")
     beta.cut()
     time.sleep(25)
     before = job.stdout.data.count(b"step")
@@ -215,17 +181,15 @@ def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_a_job_that_idle
     assert job.wait() == 0, job.stderr.data
 
 
-@pytest.mark.parametrize(("code", "sign"), [(WORKING, b"going"), (EXCHANGING, b"step")], ids=["arrays", "messages"])
-def test_ranks_that_only_exchange_data_notice_a_dead_link_in_the_middle(distrun, python, alpha, beta, code, sign):
+@pytest.mark.parametrize(("code", "sign"), [(REDUCING, b"going"), (EXCHANGING, b"step")], ids=["arrays", "messages"])
+def test_ranks_that_only_exchange_data_notice_a_dead_link_in_the_middle(ready, alpha, beta, code, sign):
     """Rank 0, on this machine, reaches both: nobody's alarms end, and the kernel goes on trying for longer."""
-    job = distrun("-H", "localhost:1,alpha:1,beta:1", "--keepalive", "3", *python(code))
-    job.stdout.wait_for(sign, 3)
+    job = ready(3, "-H", "localhost:1,alpha:1,beta:1", "--keepalive", "3", code=code, sign=sign)
     with blocked_path(alpha, beta), blocked_path(beta, alpha):
         started = time.monotonic()
         assert job.process.wait(DEADLINE) == 1
         assert time.monotonic() - started < 12  # the kernel alone takes 14
-    job.wait()
-    said = job.stderr.data.decode()
+    said = job.ended(1).decode()
     assert re.search(
         r"rank [12] \(process \d+ on host (alpha|beta)\) is gone: nothing was heard from its host", said
     ), said

@@ -5,27 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
+from machines.rank_programs import SERVED, SERVED_UNTIL
 
 DEADLINE = 120.0  # seconds; far more than anything takes
-BEGINNING = """
-import numpy as np
-import distrun
-from distrun.methods.servers.layout import Layout, Parameter
-from distrun.methods.servers.rules import Rule
-from distrun.methods.servers.session import Session
-
-distrun.init()
-rule = Rule("torch.SGD", dict(momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0, delay=0))
-session = Session(Layout((Parameter("a", (300000,), 0),), (rule,), distrun.size(), {staleness} == 0))
-if distrun.rank() == 0:
-    session.start({{0: np.zeros(300000, np.float32)}})
-session.pull(0)
-
-def push():
-    session.await_values()
-    session.gradient_of(0)[:] = distrun.rank() + 1
-    session.push([1.0], [True], {{}}, {staleness}, 0)
-"""
 TRAINING = """
 for number in range({steps}):
     push()
@@ -38,15 +20,14 @@ assert (session.values == -1.5 * {steps}).all(), session.values
 
 def training(steps=10**6, staleness=4):
     """Return the program of a worker that trains for so many steps."""
-    return BEGINNING.format(staleness=staleness) + TRAINING.format(steps=steps)
+    return SERVED.format(staleness=staleness) + TRAINING.format(steps=steps)
 
 
 @pytest.fixture
 def train(distrun, python):
     """Return a function that starts a job of a worker and a server on each host."""
-    return lambda *options, **settings: distrun(
-        "-H", "alpha:1,beta:1", "--servers", "2", *options, *python(training(**settings))
-    )
+    usual = ("-H", "alpha:1,beta:1", "--servers", "2")
+    return lambda *options, **settings: distrun(*usual, *options, *python(training(**settings)))
 
 
 @pytest.mark.gate
@@ -81,27 +62,7 @@ def test_a_worker_that_is_killed_ends_the_servers_of_both_hosts(train, alpha):
     job.stdout.wait_for(b"training", 2)
     (worker,) = (process for process in alpha.processes() if process.environ().get("RANK") == "0")
     worker.kill()
-    assert job.wait(DEADLINE) == 137
-    assert f"distrun: rank 0 on alpha (pid {worker.pid}) was killed by SIGKILL".encode() in job.stderr.data
-
-
-# The only copy was made at the beginning, so that what was pushed until the host is lost is lost with it.
-MOVED = """
-import os, time
-for _ in range(20):
-    push()
-session.await_values()
-distrun.barrier()
-print("training", flush=True)
-while not os.path.exists({file!r}):
-    time.sleep(0.05)
-for _ in range({more}[distrun.rank()]):
-    push()
-session.await_values()
-distrun.barrier()
-session.pull(float("inf"))
-assert (session.values == {expected}).all(), session.values
-"""
+    assert f"distrun: rank 0 on alpha (pid {worker.pid}) was killed by SIGKILL".encode() in job.ended(137, DEADLINE)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +74,13 @@ assert (session.values == {expected}).all(), session.values
     ],
     ids=["synchronous", "one worker is idle", "the network is cut"],
 )
-def test_servers_of_a_host_that_is_lost_move_to_another(
-    distrun, python, beta, tmp_path, staleness, more, expected, is_cut
-):
+def test_servers_of_a_host_that_is_lost_move_to_another(ready, beta, tmp_path, staleness, more, expected, is_cut):
     file = tmp_path / "moved"
-    code = BEGINNING.format(staleness=staleness) + MOVED.format(file=str(file), more=more, expected=expected)
+    code = SERVED_UNTIL.format(staleness=staleness, file=str(file), more=more, expected=expected)
     copies = tmp_path / "copies"
     options = ["--servers", "1", "--server-hosts", "beta", "--server-restarts", "1"]
     options += ["--server-checkpoint", f"{copies}:1000", "--keepalive", "2"]
-    job = distrun("-H", "alpha:2", *options, *python(code))
-    job.stdout.wait_for(b"training", 2)
+    job = ready(2, "-H", "alpha:2", *options, code=code, sign=b"training")
     assert "process.py" in [process.cmdline()[-1].rpartition("/")[2] for process in beta.agent().children()]
     if is_cut:
         beta.cut()
@@ -134,16 +92,14 @@ def test_servers_of_a_host_that_is_lost_move_to_another(
     finally:
         beta.mend()
     file.touch()
-    assert job.wait(DEADLINE) == 0, job.stderr.data
-    assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.stderr.data
+    assert b"; server 0 is started on alpha with its last copy (restart 1 of 1)\n" in job.ended(0, DEADLINE)
     assert list(copies.iterdir()) == []
 
 
-def test_a_host_that_is_lost_more_often_than_servers_may_move_ends_the_job(distrun, python, beta, tmp_path):
+def test_a_host_that_is_lost_more_often_than_servers_may_move_ends_the_job(ready, beta, tmp_path):
     options = ["--servers", "2", "--server-hosts", "beta", "--server-restarts", "1"]
     copies = tmp_path / "copies"
-    job = distrun("-np", "2", *options, "--server-checkpoint", str(copies), *python(training()))
-    job.stdout.wait_for(b"training", 2)
+    job = ready(2, "-np", "2", *options, "--server-checkpoint", str(copies), code=training(), sign=b"training")
     beta.agent().kill()
     assert job.wait(DEADLINE) == 137
     assert b"the agent on beta (pid " in job.stderr.data

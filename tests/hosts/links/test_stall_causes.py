@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from machines.rank_programs import WAITING
 
 SMALL = """
 import numpy as np, distrun
@@ -19,14 +20,6 @@ distrun.init()
 while True:
     distrun.allreduce(np.ones(1_000_000), "large")
     print("going", flush=True)
-"""
-SLEEPING = """
-import time, numpy as np, distrun
-distrun.init()
-distrun.barrier()
-print("going", flush=True)
-if distrun.rank() == 1: time.sleep(1000)
-distrun.allreduce(np.ones(3), "waits")
 """
 BLACK_HOLE = ("-m", "length", "--length", "1400:")
 EVERY_THIRD = ("-m", "statistic", "--mode", "nth", "--every", "3", "--packet", "0")
@@ -72,9 +65,8 @@ def test_a_second_warning_tells_large_packets_from_all(job, drop, alpha, beta):
 
 
 @BOTH_WAYS
-def test_a_job_that_such_a_path_ends_says_so(distrun, python, drop, alpha, beta, hosts, code):
-    one = distrun("-H", hosts, "--keepalive", "4", *python(code))
-    one.stdout.wait_for(b"going", 3)
+def test_a_job_that_such_a_path_ends_says_so(ready, drop, alpha, beta, hosts, code):
+    one = ready(3, "-H", hosts, "--keepalive", "4", code=code, sign=b"going")
     drop(alpha, beta, *BLACK_HOLE)
     assert one.wait() == 1
     one.stderr.wait_for_match(
@@ -102,7 +94,7 @@ def test_a_network_that_loses_packets_is_told_with_their_share(job, drop, alpha,
 
 
 def test_a_rank_that_sleeps_behind_a_sound_network_is_not_blamed_on_it(job):
-    one = job(SLEEPING, "alpha:1,beta:1", "--stall-warning", "1")
+    one = job(WAITING, "alpha:1,beta:1", "--stall-warning", "1")
     one.stderr.wait_for_match(r"the connections with rank 1 are sound: the network between is not the cause")
     assert b"doctor" not in one.stderr.data
 

@@ -250,7 +250,7 @@ def test_a_rank_killed_in_the_middle_of_an_operation_ends_the_job_and_is_named(m
         if "MPI_ERRORS_ARE_FATAL" not in said:  # else Open MPI saw the closed socket first, and ended rank 0 itself
             break
     assert "signal 9" in said, said
-    if backend == "auto":  # otherwise it may hear of it from mpirun, which has no patience either
+    if backend == "auto":  # otherwise it may hear of it from mpirun, which does not wait either
         assert "JobAbortedError: allreduce 'dies', which has begun and waits in MPI for rank 1 (process" in said
 
 

@@ -109,18 +109,14 @@ def test_a_full_disk_is_told_in_a_sentence(distrun, gamma, project):
     assert gamma.enter("mount", "-t", "tmpfs", "-o", "size=4m", "none", "/root") == 0
     try:
         command = ("-H", "gamma:1", "--python", PYTHON, "--wdir", "/", "true")
-        job = distrun("--ship", str(project), *command)
-        assert job.wait() == 2, job.stderr.data
-        text = job.stderr.data.decode()
+        text = distrun("--ship", str(project), *command).ended(2).decode()
         assert "host gamma cannot be used" in text
         assert "cannot be written: No space left on device; make room" in text
         assert "Traceback" not in text
         assert gamma.enter("sh", "-c", "rm -rf /root/.cache && mount -o remount,size=9m /root") == 0
         assert distrun(*command).wait() == 0
         gamma.enter("dd", "if=/dev/zero", "of=/root/filling", "status=none")
-        job = distrun("--bootstrap", *command)
-        assert job.wait() == 2, job.stderr.data
-        text = job.stderr.data.decode()
+        text = distrun("--bootstrap", *command).ended(2).decode()
         assert "cannot be made with /usr/bin/python3: " in text
         assert "No space left on device; make room there, or set XDG_CACHE_HOME there to a folder elsewhere" in text
     finally:

@@ -162,8 +162,7 @@ def test_trials_of_a_sweep_run_the_script_that_was_shipped_with_the_python_of_th
         *("sweep", "--output", str(tmp_path / "results"), "-H", "gamma:1", "--wdir", "/", "--ship", str(project)),
         *("--grid", "--metric", "loss", str(project / "try.py"), "lr=1|2|3"),
     )
-    assert job.wait() == 0, job.stderr.data
-    assert b"its python3 is used; it has no distrun: it was sent this one" in job.stderr.data
+    assert b"its python3 is used; it has no distrun: it was sent this one" in job.ended(0)
     logs = sorted((tmp_path / "results" / "logs").iterdir())
     assert len(logs) == 3
     for number, path in enumerate(logs, start=1):

@@ -150,8 +150,7 @@ def test_an_operation_given_up_can_be_tried_again_under_its_name(ranks):
 
 
 @pytest.mark.parametrize(
-    ("layout", "victim"),
-    [gate({"size": 2}, 0), gate({"hosts": (1, 1)}, 1), ({"size": 2}, 1), ({"hosts": (1, 1)}, 0)],
+    ("layout", "victim"), [gate({"size": 2}, 0), gate({"hosts": (1, 1)}, 1), ({"size": 2}, 1), ({"hosts": (1, 1)}, 0)]
 )
 def test_an_interrupt_is_raised_where_it_happened_and_ends_the_job_for_all(ranks, layout, victim):
     everybody = ready(ranks("faults", "interrupted", str(victim), DISTRUN_STALL_WARNING="0.2", **layout))

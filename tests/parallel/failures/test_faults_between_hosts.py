@@ -37,10 +37,7 @@ def test_a_stopped_rank_is_a_stall_and_the_job_goes_on(ranks, victim):
 @GATE
 @pytest.mark.parametrize(
     ("absent", "said"),
-    [
-        (1, r"rank 1 of 2 did not call init\(\) within 0.5 s at 127"),
-        (0, r"rank 1 did not find rank 0 within 0.5 s: "),
-    ],
+    [(1, r"rank 1 of 2 did not call init\(\) within 0.5 s at 127"), (0, r"rank 1 did not find rank 0 within 0.5 s: ")],
 )
 def test_a_rank_that_never_comes_is_named_in_time(ranks, absent, said):
     """That those which have come are all told is shown in tests/unit/runtime/transport/rendezvous."""

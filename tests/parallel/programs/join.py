@@ -39,8 +39,7 @@ def alone(device_of=lambda array: array):
                 if op in (distrun.Min, distrun.Max) and dtype.kind == "c":
                     continue
                 assert (distrun.allreduce(given, op=op) == given).all(), (op, name, count)
-            pair = distrun.grouped_allreduce([given, given[:1]], name=f"pair.{name}")
-            assert (pair[0] == given).all()
+            assert (distrun.grouped_allreduce([given, given[:1]], name=f"pair.{name}")[0] == given).all()
             assert (distrun.allgather(given.reshape(-1, 1)) == given.reshape(-1, 1)).all()
             assert (distrun.broadcast(given, rank) == given).all()
             rows = distrun.reducescatter(given, op=distrun.Sum)

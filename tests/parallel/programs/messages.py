@@ -75,8 +75,7 @@ def test_tags_in_any_order() -> None:
     for other in others:
         for tag in range(10):
             for count in (1, 100_000):
-                data = np.full(count, tag, np.uint8)
-                messages.send(data.data, other, "tags", tag)
+                messages.send(np.full(count, tag, np.uint8).data, other, "tags", tag)
     for other in others:
         for tag in reversed(range(10)):
             for count in (1, 100_000):

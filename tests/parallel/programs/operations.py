@@ -133,8 +133,7 @@ def _check(case: Case, results: Sequence[Any], process_set: distrun.ProcessSet) 
             expected = np.concatenate(arrays)
         elif case.kind == "alltoall":
             sent = [case.parts(rank, size) for rank in range(size)]
-            starts = [sum(parts[:me]) for parts in sent]
-            pieces = zip(arrays, starts, sent, strict=True)
+            pieces = zip(arrays, [sum(parts[:me]) for parts in sent], sent, strict=True)
             expected = np.concatenate([array[start : start + parts[me]] for array, start, parts in pieces])
         else:
             expected = reference.reduce(arrays, case.op, case.prescale, case.postscale, process_set)

@@ -24,8 +24,7 @@ def submit(kind: str, name: str | None, seed: int):
         handle = distrun.allreduce_async(np.full(count, base + me, dtype), name, distrun.Sum)
         return lambda: check(handle.wait(), np.full(count, size * base + ranks_sum, dtype))
     if kind == "in place":
-        tensor = np.full(50 + seed, seed, np.float16)
-        handle = distrun.allreduce_async_(tensor, name, distrun.Average)
+        handle = distrun.allreduce_async_(np.full(50 + seed, seed, np.float16), name, distrun.Average)
         return lambda: check(handle.wait(), np.full(50 + seed, seed, np.float16))
     if kind == "allgather":
         handle = distrun.allgather_async(np.full((me + 1, 2), seed, np.int64), name)

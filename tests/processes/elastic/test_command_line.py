@@ -12,20 +12,14 @@ PYTHON = (sys.executable, "-c", "import os; print(sorted(n for n in os.environ i
 
 
 @pytest.mark.full
-def test_that_no_restarts_are_wanted_makes_no_elastic_job(distrun):
-    job = distrun("--max-restarts", "0", "--no-tag-output", "-np", "1", *PYTHON)
-    assert job.wait() == 0
-    assert job.stdout.data == b"[]\n"
+def test_that_no_restarts_are_wanted_makes_no_elastic_job(output):
+    assert output("--max-restarts", "0", "--no-tag-output", "-np", "1", *PYTHON) == b"[]\n"
 
 
-def test_a_dry_run_asks_the_script_for_the_hosts(distrun):
-    job = distrun("--dry-run", "-np", "2", "--hosts-from", "echo a:2", *PYTHON)
-    assert job.wait() == 0
-    assert job.stdout.data.endswith(b"hosts now: a:2\n")
+def test_a_dry_run_asks_the_script_for_the_hosts(output):
+    assert output("--dry-run", "-np", "2", "--hosts-from", "echo a:2", *PYTHON).endswith(b"hosts now: a:2\n")
 
 
 def test_of_commands_that_are_no_python_there_are_no_spares(distrun):
     job = distrun("--spares", "2", "-np", "1", "sh", "-c", "test $DISTRUN_RESTART = 1")
-    assert job.wait() == 0
-    assert b"there are no spares of 'sh', which is no Python program" in job.stderr.data
-    job.assert_gone()
+    assert b"there are no spares of 'sh', which is no Python program" in job.ended(0)

@@ -79,7 +79,6 @@ def test_a_rank_that_is_lost_in_the_last_barrier_when_another_has_passed_it_ends
     assert b"rank 1 on localhost" in job.stderr.data
     assert b"was killed by SIGKILL" in job.stderr.data
     assert (ANEW in job.stderr.data) == (order == "lost first")
-    job.assert_gone()
 
 
 @pytest.mark.gate
@@ -88,11 +87,10 @@ def test_a_rank_that_is_lost_in_shutdown_when_another_has_come_to_its_end_ends_t
     assert job.wait() == 137
     assert job.stdout.data.count(b"starts") == 2
     assert b"was killed by SIGKILL; " + ANEW in job.stderr.data
-    job.assert_gone()
 
 
-def test_ranks_that_end_themselves_with_a_status_are_started_anew_as_before(distrun, python, tmp_path):
-    job = distrun("--max-restarts", "3", "-np", "2", "-H", "localhost:2", *python(PLAIN), "3", str(tmp_path / "left"))
-    assert job.wait() == 0
-    assert job.stdout.data.count(b"starts 2") == 2
-    job.assert_gone()
+def test_ranks_that_end_themselves_with_a_status_are_started_anew_as_before(output, python, tmp_path):
+    printed = output(
+        "--max-restarts", "3", "-np", "2", "-H", "localhost:2", *python(PLAIN), "3", str(tmp_path / "left")
+    )
+    assert printed.count(b"starts 2") == 2

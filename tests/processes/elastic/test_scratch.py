@@ -65,4 +65,3 @@ def test_nothing_is_left_of_a_rank_that_is_killed(distrun, tmp_path, library, us
     lines = job.stdout.data.splitlines()
     assert len(lines) == 2 * size
     assert all(f"uses {tmp_path / 'tmp'} ".encode() in line and not line.endswith(b" 0") for line in lines)
-    job.assert_gone()

@@ -10,28 +10,13 @@ import subprocess
 
 import psutil
 import pytest
+from machines.rank_programs import DAEMON, SLEEP, STUBBORN
 from session.tiers import one_in_gate
 
 pytestmark = pytest.mark.gate
 
 DEADLINE = 60.0  # seconds; as in conftest.py
-SLEEP = "import time; print('ready', flush=True); time.sleep(1000)"
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN);"
 HANDLER = "import signal; signal.signal(signal.{}, lambda *_: print('{}', flush=True)); print('ready', flush=True)\n"
-# Leaves a process in a session of its own that holds the output pipes; its death would take a signal of its own.
-DAEMON = """
-import os, time
-here, there = os.pipe()
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        print('daemon', flush=True)
-        os.write(there, b'!')
-        time.sleep(1000)
-    os._exit(0)
-os.wait()
-os.read(here, 1)
-"""
 
 
 def test_the_exit_code_of_the_failing_rank_is_the_exit_status(distrun, python):
@@ -63,10 +48,9 @@ def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python):
     distrun("-np", "2", "--grace", "0.2", *python(code)).ended(3)
 
 
-def test_a_stopped_rank_ends_at_once_when_another_fails(distrun, python):
+def test_a_stopped_rank_ends_at_once_when_another_fails(ready):
     code = "import os, time; print('pid', os.getpid(), 'of', os.environ['RANK'], flush=True); time.sleep(1000)"
-    job = distrun("-np", "2", "--grace", "1000", "--no-tag-output", *python(code))
-    job.stdout.wait_for(b"of", 2)
+    job = ready(2, "-np", "2", "--grace", "1000", "--no-tag-output", code=code, sign=b"of")
     pids = {words[3]: int(words[1]) for words in (line.split() for line in job.stdout.data.splitlines())}
     os.kill(pids[b"1"], signal.SIGSTOP)
     os.kill(pids[b"0"], signal.SIGKILL)
@@ -91,9 +75,8 @@ sys.exit(9)
 
 
 @pytest.mark.parametrize("signum", one_in_gate(signal.SIGTERM, signal.SIGHUP))
-def test_a_signal_to_distrun_ends_the_ranks(distrun, python, signum):
-    job = distrun("-np", "2", *python(SLEEP))
-    job.stdout.wait_for(b"ready", 2)
+def test_a_signal_to_distrun_ends_the_ranks(ready, signum):
+    job = ready(2, "-np", "2")
     job.process.send_signal(signum)
     assert job.wait() == 128 + signum
 
@@ -128,34 +111,31 @@ def test_ranks_are_born_with_default_signals_whatever_distrun_was_born_with(outp
     assert not any(ignored >> (signum - 1) & 1 for signum in ends)
 
 
-def test_ctrl_c_reaches_the_ranks_as_sigint(distrun, python):
+def test_ctrl_c_reaches_the_ranks_as_sigint(ready):
     code = "try: import time; print('ready', flush=True); time.sleep(1000)\nexcept KeyboardInterrupt: print('tidy')"
-    job = distrun("-np", "2", *python(DAEMON + code))
-    job.stdout.wait_for(b"ready", 2)
+    job = ready(2, "-np", "2", code=DAEMON + code)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
     assert job.stdout.data.count(b"tidy") == 2
     assert b"distrun: rank" not in job.stderr.data
 
 
-def test_a_second_ctrl_c_kills_at_once(distrun, python):
+def test_a_second_ctrl_c_kills_at_once(ready):
     code = HANDLER.format("SIGINT", "no") + "while True: signal.pause()"
-    job = distrun("-np", "2", "--grace", "1000", *python(code))
-    job.stdout.wait_for(b"ready", 2)
+    job = ready(2, "-np", "2", "--grace", "1000", code=code)
     job.process.send_signal(signal.SIGINT)
     job.stdout.wait_for(b"no", 2)
     job.process.send_signal(signal.SIGINT)
     assert job.wait() == 130
 
 
-def test_sigusr1_is_forwarded_and_changes_nothing_else(distrun, python):
+def test_sigusr1_is_forwarded_and_changes_nothing_else(ready):
     code = (  # a pipe, since a signal that came just before signal.pause() would be waited for in vain
         "import os, signal; ours, theirs = os.pipe()\n"
         "signal.signal(signal.SIGUSR1, lambda *_: os.write(theirs, b'!'))\n"
         "print('ready', flush=True); os.read(ours, 1); print('got it', flush=True)"
     )
-    job = distrun("-np", "2", *python(code))
-    job.stdout.wait_for(b"ready", 2)
+    job = ready(2, "-np", "2", code=code)
     job.process.send_signal(signal.SIGUSR1)
     assert job.wait() == 0
     assert job.stdout.data.count(b"got it") == 2
@@ -168,9 +148,8 @@ def test_who_waits_in_init_fails_at_once_when_another_rank_has_ended_without_cal
     assert re.search(text + rb"others in init\(\)\n", said)
 
 
-def test_nothing_survives_the_sigkill_of_distrun(distrun, python):
-    job = distrun("-np", "2", *python(STUBBORN + DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 2)
+def test_nothing_survives_the_sigkill_of_distrun(ready):
+    job = ready(2, "-np", "2", code=STUBBORN + DAEMON + SLEEP)
     family = job.family()
     assert len(family) >= 4
     job.process.kill()
@@ -188,19 +167,16 @@ def test_a_stubborn_daemon_is_killed_after_the_grace(distrun, python):
     distrun("-np", "1", "--grace", "0.2", *python(STUBBORN + DAEMON)).ended(0)
 
 
-def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(distrun, python):
-    job = distrun("-np", "2", *python(DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 2)
+def test_the_sigkill_of_the_agent_is_reported_and_leaves_nothing(ready):
+    job = ready(2, "-np", "2", code=DAEMON + SLEEP)
     agent = job.agent()
     agent.kill()
-    assert job.wait() == 137
-    assert f"the agent on localhost (pid {agent.pid}) was killed by SIGKILL".encode() in job.stderr.data
+    assert f"the agent on localhost (pid {agent.pid}) was killed by SIGKILL".encode() in job.ended(137)
 
 
 @pytest.mark.parametrize("options", one_in_gate((), ("--elastic",), chosen=1))
-def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(distrun, python, tmp_path, options):
-    job = distrun(*options, "-np", "2", *python(DAEMON + SLEEP))
-    job.stdout.wait_for(b"ready", 2)
+def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(ready, tmp_path, options):
+    job = ready(2, *options, "-np", "2", code=DAEMON + SLEEP)
     assert len(list((tmp_path / "tmp").glob("dr-*"))) == 2 * len(options)  # the folders of an elastic job's ranks
     family, both = job.family(), [job.process, job.agent()]
     assert len(family) == 6
@@ -212,9 +188,8 @@ def test_nothing_survives_the_sigkill_of_distrun_and_its_agent_at_once(distrun, 
     assert psutil.wait_procs(family, timeout=DEADLINE)[1] == []
 
 
-def test_the_guard_of_an_agent_ends_with_it(distrun, python):
-    job = distrun("-np", "1", *python(SLEEP))
-    job.stdout.wait_for(b"ready")
+def test_the_guard_of_an_agent_ends_with_it(ready):
+    job = ready(1, "-np", "1")
     (guard,) = (process for process in job.agent().children() if "distrun-guard" in process.cmdline())
     job.process.send_signal(signal.SIGTERM)
     assert job.wait() == 143
@@ -222,9 +197,8 @@ def test_the_guard_of_an_agent_ends_with_it(distrun, python):
 
 
 @pytest.mark.full
-def test_a_guard_that_is_killed_is_not_missed(distrun, python):
-    job = distrun("-np", "1", *python(SLEEP))
-    job.stdout.wait_for(b"ready")
+def test_a_guard_that_is_killed_is_not_missed(ready):
+    job = ready(1, "-np", "1")
     (guard,) = (process for process in job.agent().children() if "distrun-guard" in process.cmdline())
     guard.kill()
     job.process.send_signal(signal.SIGTERM)
@@ -270,8 +244,7 @@ while True:
     job.process.stdin.close()
     assert psutil.wait_procs(ranks, timeout=DEADLINE)[1] == []
     assert set(pipe.read()) <= set(b"[0] y\n")
-    assert job.wait() == 7
-    assert b"distrun: rank 1 " in job.stderr.data
+    assert b"distrun: rank 1 " in job.ended(7)
     pipe.close()
 
 

@@ -101,7 +101,7 @@ def test_a_worker_that_has_left_is_waited_for_by_nobody(workers, staleness):
 
 
 @pytest.mark.gate
-def test_a_server_that_is_killed_ends_the_job_with_its_story(workers):
+def test_a_server_that_is_killed_ends_the_job_with_its_failure_report(workers):
     said = workers(
         "session = begin(float('inf'))\n"
         "print('training', flush=True)\n"
@@ -149,7 +149,7 @@ def test_a_worker_that_is_killed_ends_the_job_and_the_servers(workers, rank, sta
     ).ended(137, DEADLINE)
     report = said.decode().partition(f"distrun: rank {rank} on localhost")[2]
     assert re.match(r" \(pid \d+\) was killed by SIGKILL\n", report), said
-    assert b"distrun: server" not in said  # they end because the job does, and that is no story
+    assert b"distrun: server" not in said  # they end because the job does, and that is no failure
 
 
 def test_a_coordinator_that_is_killed_ends_the_job_and_the_servers(distrun, python):
@@ -254,7 +254,7 @@ def test_workers_return_though_the_coordinator_ends_without_a_word(distrun, pyth
     assert sorted(job.stdout.data.splitlines()) == [b"[1] returned", b"[2] returned"]
 
 
-def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_story(workers):
+def test_a_worker_that_dies_in_a_scheduled_function_ends_the_job_with_its_failure_report(workers):
     said = workers(
         "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
         "from distrun.methods.servers.coordinator import Coordinator\n"

@@ -1,27 +1,19 @@
-"""Launches that leave nothing behind, and ports at which they meet."""
+"""Ports of the rendezvous of launchers, and scripts in the place of programs."""
 
 from __future__ import annotations
 
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from running_distrun import Distrun, launches
 
 
 @pytest.fixture
-def distrun(tmp_path: Path) -> Iterator[Callable[..., Distrun]]:
-    """Starts `distrun` with the given arguments; afterwards nothing is left of it."""
-    with launches(tmp_path, ()) as start:
-        yield start
-
-
-@pytest.fixture
-def meeting_port() -> int:
+def rendezvous_port() -> int:
     """A port that nobody has, and that no connection gets meanwhile: it lies below those that the kernel hands out."""
     end = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:

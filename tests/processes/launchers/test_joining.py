@@ -67,8 +67,8 @@ class Hosts:
 
 
 @pytest.fixture
-def hosts(distrun, meeting_port):
-    return Hosts(distrun, meeting_port)
+def hosts(distrun, rendezvous_port):
+    return Hosts(distrun, rendezvous_port)
 
 
 def ended_alike(*launches: Any) -> int:
@@ -117,7 +117,7 @@ def test_ranks_below_several_agents_of_a_machine_communicate(hosts):
 
 
 @pytest.mark.gate
-def test_a_rank_that_fails_is_the_story_of_all_hosts(hosts):
+def test_a_rank_that_fails_is_in_the_failure_report_of_all_hosts(hosts):
     fails = "import os, time; assert os.environ['RANK'] == '0', 'no such luck'; time.sleep(1000)"
     launches = [hosts.start(index, fails) for index in (0, 1)]
     assert ended_alike(*launches) == 1
@@ -156,7 +156,7 @@ def test_a_host_that_is_told_to_end_ends_its_ranks_and_says_so_to_the_launcher(h
     assert launches[1].stderr.data == b"distrun: this host has left the job: its process received SIGTERM\n"
 
 
-def test_a_frozen_host_is_given_up_after_the_time_of_silence_and_ends_when_it_thaws(hosts):
+def test_a_frozen_host_is_given_up_after_the_keepalive_and_ends_when_it_thaws(hosts):
     launches = [hosts.start(0, WAITS, "--keepalive", "4")]
     await_listening(launches[0])
     launches.append(hosts.start(1, WAITS, "--keepalive", "4", "--start-timeout", "4"))
@@ -179,7 +179,7 @@ def test_a_host_that_is_gone_before_its_agent_answers_is_no_fault_of_the_users(h
     assert told in launcher.stderr.data
 
 
-def test_a_frozen_launcher_is_given_up_by_the_agents_which_is_the_story_when_it_thaws(hosts):
+def test_a_frozen_launcher_is_given_up_by_the_agents_which_it_reports_when_it_thaws(hosts):
     launches = hosts.start_two("--keepalive", "4")
     rank = rank_of(launches[1])
     launches[0].process.send_signal(signal.SIGSTOP)
@@ -291,8 +291,7 @@ def test_a_port_that_another_program_has_is_told_though_it_has_it_for_one_family
 def test_a_host_that_comes_too_late_is_told_that_the_job_has_begun(hosts):
     launches = hosts.start_two()
     late = hosts.start(1, WAITS)
-    assert late.wait() == 1
-    assert b"the job has begun without " in late.stderr.data
+    assert b"the job has begun without " in late.ended(1)
     launches[0].process.send_signal(signal.SIGINT)
     assert ended_alike(*launches) == 130
 
@@ -300,8 +299,7 @@ def test_a_host_that_comes_too_late_is_told_that_the_job_has_begun(hosts):
 @pytest.mark.gate
 def test_hosts_without_a_key_are_refused(hosts):
     nobody = hosts.start(1, WAITS, key="")
-    assert nobody.wait() == 2
-    assert b"have no secret to know one another by: set DISTRUN_KEY" in nobody.stderr.data
+    assert b"have no secret to know one another by: set DISTRUN_KEY" in nobody.ended(2)
 
 
 LAUNCHES = """
@@ -326,9 +324,9 @@ print({rank: pickle.loads(pickle.loads(data)[1]) for rank, data in sorted(outcom
 
 @pytest.mark.gate
 def test_a_function_is_called_on_every_rank_in_the_directory_of_its_host_and_host_0_has_the_results(
-    tmp_path, meeting_port
+    tmp_path, rendezvous_port
 ):
-    port = str(meeting_port)
+    port = str(rendezvous_port)
     started = []
     for index in (0, 1):
         (tmp_path / str(index)).mkdir()

@@ -202,8 +202,7 @@ def test_ranks_are_mpiruns(mpirun, python, tmp_path):
 @pytest.mark.mpi
 def test_the_exit_status_is_the_ranks_and_the_failure_report_names_mpirun(mpirun, python):
     job = mpirun("-np", "2", *python("import sys; print('last line', file=sys.stderr); sys.exit(42)"))
-    assert job.wait() == 42
-    said = job.stderr.data.decode()
+    said = job.ended(42).decode()
     assert "distrun: mpirun (pid " in said
     assert "exited with code 42" in said
     assert said.rindex("last line") > said.index("distrun: mpirun (pid ")

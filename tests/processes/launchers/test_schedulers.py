@@ -116,10 +116,10 @@ def test_ranks_in_the_containers_of_a_cluster(variables, expected):
     assert [out.strip() for out in printed([sys.executable, "-c", RANK], ranks)] == expected
 
 
-def test_agents_in_the_containers_of_a_cluster(tmp_path, meeting_port):
+def test_agents_in_the_containers_of_a_cluster(tmp_path, rendezvous_port):
     """Host 0 has the output of all. Both containers are on one machine, whose ranks are local to each other."""
     command = [sys.executable, "-m", "distrun.runner", "agent", "--slots", "2"]
-    command += ["--rdzv-endpoint", f"127.0.0.1:{meeting_port}", "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"]
+    command += ["--rdzv-endpoint", f"127.0.0.1:{rendezvous_port}", "sh", "-c", "echo $RANK $LOCAL_RANK $WORLD_SIZE"]
     other, first = printed(command, [{"TMPDIR": str(tmp_path), **batch(index)} for index in (1, 0)])
     assert sorted(first.splitlines()) == [f"[{rank}] {rank} {rank} 4" for rank in range(4)]
     assert other == ""

@@ -67,8 +67,7 @@ def named(trace):
 @pytest.mark.gate
 def test_the_file_is_there_while_the_job_runs_and_complete_at_its_end(distrun, python, tmp_path):
     file = tmp_path / "t.json"
-    job = distrun("-np", "2", "--horovod", *python(BEGINNING + BY_SCRIPT.format(file=str(file))))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-np", "2", "--horovod", *python(BEGINNING + BY_SCRIPT.format(file=str(file)))).ended(0)
     events, tensors = named(json.loads(file.read_text()))
     assert {"NEGOTIATE_ALLREDUCE", "ALLREDUCE", "GLOO_ALLREDUCE", "BARRIER", "CYCLE_START"} <= events
     assert tensors == {"allreduce.first", "barrier.noname.2"}
@@ -88,12 +87,11 @@ def test_perfetto_opens_the_file_of_a_rank_that_was_killed(distrun, python, tmp_
     assert depths == [("ALLREDUCE", 0), ("GLOO_ALLREDUCE", 1), ("NEGOTIATE_ALLREDUCE", 0)]
 
 
-def test_a_script_starts_and_stops_it(distrun, python, tmp_path):
+def test_a_script_starts_and_stops_it(output, python, tmp_path):
     files = [str(tmp_path / name) for name in "012"]
     code = BEGINNING + CALLS.format(files=files)
-    job = distrun("-np", "2", "--horovod", "--no-tag-output", *python(code), HOROVOD_TIMELINE="DYNAMIC")
-    assert job.wait() == 0, job.stderr.data
-    assert job.stdout.data.decode().splitlines() == [
+    printed = output("-np", "2", "--horovod", "--no-tag-output", *python(code), HOROVOD_TIMELINE="DYNAMIC")
+    assert printed.decode().splitlines() == [
         "refused: '/none/t.json': there is no folder '/none': make it, or give a file in one that exists"
     ]
     found = [named(json.loads((tmp_path / name).read_text())) for name in "012"]
@@ -105,7 +103,6 @@ def test_a_script_starts_and_stops_it(distrun, python, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_told_and_the_job_goes_on(distrun, python):
     code = "import distrun; distrun.init(); distrun.barrier()"
-    job = distrun("-np", "2", "--horovod", *python(code), HOROVOD_TIMELINE="/none/t.json")
-    assert job.wait() == 0, job.stderr.data
+    said = distrun("-np", "2", "--horovod", *python(code), HOROVOD_TIMELINE="/none/t.json").ended(0)
     sentence = "no timeline is written for HOROVOD_TIMELINE: '/none/t.json': there is no folder '/none': make it"
-    assert job.stderr.data.decode().count(sentence) == 1
+    assert said.decode().count(sentence) == 1

@@ -36,7 +36,6 @@ def run(distrun, tmp_path):
         timeline, report = tmp_path / "trace.json.gz", tmp_path / "report.html"
         job = distrun("-np", "2", "--timeline", str(timeline), "--report", str(report), sys.executable, *command)
         assert job.wait(DEADLINE) == 0, job.stderr.data.decode()
-        job.assert_gone()
         return timeline, report
 
     return start
@@ -70,8 +69,7 @@ def test_timeline_and_report_have_the_profile_of_the_job(run, distrun):
 def test_what_autotuning_has_chosen_is_among_the_settings(distrun, tmp_path):
     report = tmp_path / "report.html"
     job = distrun("-np", "2", "--autotune", "--report", str(report), sys.executable, "-c", TUNED)
-    assert job.wait(DEADLINE) == 0
-    line = re.search(r"distrun: autotune: (.*)", job.stderr.data.decode())[1]
+    line = re.search(r"distrun: autotune: (.*)", job.ended(0, DEADLINE).decode())[1]
     rows = ElementTree.fromstring(report.read_text().removeprefix("<!DOCTYPE html>\n")).iter("tr")
     settings = {cells[0].text: cells[1].text for row in rows if len(cells := row.findall("td")) == 2}
     assert settings["autotuned"] == line
@@ -81,8 +79,6 @@ def test_what_autotuning_has_chosen_is_among_the_settings(distrun, tmp_path):
 @pytest.mark.gate
 def test_a_job_without_backward_passes_is_told_why_it_cannot_be_predicted(run, distrun):
     for file in run("-c", NUMPY):
-        job = distrun("predict", str(file), "--hosts", "4", "--link", "10gbit")
-        assert job.wait(DEADLINE) == 2
-        error = job.stderr.data.decode()
+        error = distrun("predict", str(file), "--hosts", "4", "--link", "10gbit").ended(2, DEADLINE).decode()
         assert "left no profile to predict from: no rank has told when a backward pass began" in error
         assert error.count("\n") == 1

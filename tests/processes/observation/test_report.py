@@ -47,9 +47,7 @@ def plots_of(document: ElementTree.Element) -> set[str]:
 
 def test_a_job_that_ends_well(train, tmp_path):
     job = train("--seconds", "6", "--late", "0.05", DISTRUN_KEY="s" * 40, OTHER_SECRET="t" * 40)
-    assert job.wait(DEADLINE) == 0
-    job.assert_gone()
-    assert b"the report is in " in job.stderr.data
+    assert b"the report is in " in job.ended(0, DEADLINE)
     document = read(tmp_path)
     assert "ended well" in document.find("body/header/p").text
     assert "Where a step goes, per rank" in plots_of(document)
@@ -63,14 +61,12 @@ def test_a_job_that_ends_well(train, tmp_path):
 
 @pytest.mark.gate
 def test_a_job_that_fails(train, tmp_path):
-    job = train("--seconds", "3", "--fails")
-    assert job.wait(DEADLINE) == 1
-    job.assert_gone()
+    said = train("--seconds", "3", "--fails").ended(1, DEADLINE)
     document = read(tmp_path)
     assert "failed with exit status 1" in document.find("body/header/p").text
-    story = document.find(".//pre").text
-    assert job.stderr.data.decode().endswith(f"{story}\n")
-    assert "ValueError: no <such> sample" in story
+    report = document.find(".//pre").text
+    assert said.decode().endswith(f"{report}\n")
+    assert "ValueError: no <such> sample" in report
     assert "Where a step goes, per rank" in plots_of(document)
 
 
@@ -79,7 +75,6 @@ def test_a_job_that_is_interrupted(train, tmp_path):
     job.stdout.wait_for(b"step 100 done")
     os.kill(job.process.pid, signal.SIGINT)
     assert job.wait(DEADLINE) == 130
-    job.assert_gone()
     document = read(tmp_path)
     assert "was interrupted by SIGINT" in document.find("body/header/p").text
     assert "Where a step goes, per rank" in plots_of(document)
@@ -87,8 +82,7 @@ def test_a_job_that_is_interrupted(train, tmp_path):
 
 @pytest.mark.gate
 def test_a_job_that_tells_nothing_has_a_report_that_says_so(distrun, tmp_path):
-    job = distrun("-np", "2", "--report", str(tmp_path / "report.html"), "true")
-    assert job.wait() == 0
+    distrun("-np", "2", "--report", str(tmp_path / "report.html"), "true").ended(0)
     document = read(tmp_path)
     assert "not known" in "".join(document.find(".//main/p").itertext())
 
@@ -98,8 +92,7 @@ def test_a_report_that_cannot_be_written_at_the_end_changes_no_exit_status(distr
     folder = tmp_path / "reports"
     folder.mkdir()
     job = distrun("-np", "1", "--report", str(folder / "report.html"), "rmdir", str(folder))
-    assert job.wait() == 0
-    assert "the report could not be written to" in job.stderr.data.decode()
+    assert "the report could not be written to" in job.ended(0).decode()
 
 
 # In a real browser ----------------------------------------------------------------------------------------------------

@@ -90,8 +90,7 @@ def test_perfetto_finds_a_straggler_of_20_ms_with_sql(distrun, python, tmp_path)
     """A reader of the format in Python alone had not noticed that Perfetto names a counter twice."""
     file = tmp_path / "t.json.gz"
     options = ("--timeline", str(file), "--timeline-operations", "--timeline-mark-cycles")
-    job = distrun("-np", "3", *options, *python(STRAGGLER))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-np", "3", *options, *python(STRAGGLER)).ended(0)
     (from_docs,) = re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
     with TraceProcessor(file) as perfetto:
         assert perfetto.query(FAULTS) == []
@@ -123,13 +122,11 @@ def test_perfetto_finds_a_straggler_of_20_ms_with_sql(distrun, python, tmp_path)
 def test_a_straggler_is_named_and_steps_operations_and_marks_are_chosen(distrun, python, tmp_path):
     file = tmp_path / "t.json"
     chosen = ("--timeline-steps", "10:12", "--timeline-operations", "--timeline-mark-cycles")
-    job = distrun("-np", "2", "--timeline", str(file), *chosen, *python(STRAGGLER))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-np", "2", "--timeline", str(file), *chosen, *python(STRAGGLER)).ended(0)
     tables = query(file)
     names = tables.execute("select distinct name from slice where name like 'step%' order by 1").fetchall()
     assert names == [("step 10",), ("step 11",), ("step 12",)]
     assert straggler(tables)[0] == "waiting for rank 1"
-    job.assert_gone()
     of_operation = tables.execute("select count(*) from slice where row like 'allreduce%' and name = 'moving'")
     assert of_operation.fetchone()[0] == 6
     assert tables.execute("select count(*) from slice where name = 'cycle'").fetchone()[0] >= 3
@@ -143,15 +140,13 @@ def test_the_file_of_a_job_that_fails_tells_what_every_rank_was_doing(distrun, p
         "    if distrun.rank() == 1 and batch == 25:\n        time.sleep(1)\n        os._exit(9)\n"
         "    if distrun.rank() == 1:\n",
     )
-    job = distrun("-np", "2", "--timeline", str(file), *python(code))
-    assert job.wait() == 9
+    distrun("-np", "2", "--timeline", str(file), *python(code)).ended(9)
     tables = query(file)
     assert ranks(tables) == [0, 1]
     last = "select name, dur > 500000 from slice where rank = ? and row = 'training' and {} order by ts desc limit 1"
     waits = tables.execute(last.format("name like 'waiting for allreduce%'"), (0,)).fetchone()
     assert waits == ("waiting for allreduce 'gradient'", 1)
     assert tables.execute(last.format("name = 'forward'"), (1,)).fetchone() == ("forward", 1)
-    job.assert_gone()
 
 
 def test_a_launcher_that_is_killed_leaves_a_file_that_can_be_read(distrun, python, tmp_path):
@@ -163,7 +158,6 @@ def test_a_launcher_that_is_killed_leaves_a_file_that_can_be_read(distrun, pytho
     assert len(load(file)["traceEvents"]) > 200
     with TraceProcessor(file) as perfetto:
         assert perfetto.query(FAULTS) == []
-    job.assert_gone()
 
 
 def events_in(file):
@@ -178,8 +172,7 @@ def events_in(file):
 @pytest.mark.parametrize("launcher", one_in_gate((), ("--launcher", "mpirun")))
 def test_scripts_record_a_timeline_themselves(distrun, python, tmp_path, launcher):
     file = tmp_path / "t.json.gz"
-    job = distrun("-np", "3", *launcher, *python(CALLS.format(file=str(file), starts="", stops="")))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-np", "3", *launcher, *python(CALLS.format(file=str(file), starts="", stops=""))).ended(0)
     tables = query(file)
     assert ranks(tables) == [0, 1, 2]
     assert straggler(tables, 2)[0] == "waiting for rank 1"
@@ -193,8 +186,7 @@ def test_scripts_record_a_timeline_themselves(distrun, python, tmp_path, launche
 )
 def test_ranks_need_not_call_alike(distrun, python, tmp_path, starts, stops, recorded):
     file = tmp_path / "t.json"
-    job = distrun("-np", "2", *python(CALLS.format(file=str(file), starts=starts, stops=stops)))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-np", "2", *python(CALLS.format(file=str(file), starts=starts, stops=stops))).ended(0)
     assert ranks(query(file)) == recorded
     assert files(tmp_path) == ["t.json"]
 
@@ -208,8 +200,7 @@ def test_what_a_killed_rank_recorded_is_in_the_timeline(distrun, python, tmp_pat
         f"    if step == 40 and distrun.rank() == {dead}: __import__('os').kill(__import__('os').getpid(), 9)\n"
         "    distrun.allreduce",
     )
-    job = distrun("-np", "3", *python(code))
-    assert job.wait() == 137
+    distrun("-np", "3", *python(code)).ended(137)
     if not file.exists():  # the others were ended before they could put their parts together
         subprocess.run([sys.executable, "-m", "distrun.tracing.parts", str(file)], check=True)
     assert ranks(query(file)) == [0, 1, 2]
@@ -219,8 +210,7 @@ def test_what_a_killed_rank_recorded_is_in_the_timeline(distrun, python, tmp_pat
 @pytest.mark.gate
 @pytest.mark.parametrize("options", one_in_gate(("--horovod",), ("--launcher", "mpirun"), chosen=1))
 def test_a_variable_asks_for_it_too(distrun, python, tmp_path, options):
-    job = distrun("-np", "2", *options, *python(STRAGGLER), DISTRUN_TIMELINE=str(tmp_path / "t.json"))
-    assert job.wait() == 0, job.stderr.data
+    distrun("-np", "2", *options, *python(STRAGGLER), DISTRUN_TIMELINE=str(tmp_path / "t.json")).ended(0)
     tables = query(tmp_path / "t.json")
     assert ranks(tables) == [0, 1]
     assert straggler(tables)[0] == "waiting for rank 1"
@@ -228,7 +218,7 @@ def test_a_variable_asks_for_it_too(distrun, python, tmp_path, options):
 
 
 @pytest.mark.gate
-def test_calls_that_make_no_sense_are_refused(distrun, python, tmp_path):
+def test_calls_that_make_no_sense_are_refused(output, python, tmp_path):
     code = """
     import distrun
     distrun.init()
@@ -239,9 +229,8 @@ def test_calls_that_make_no_sense_are_refused(distrun, python, tmp_path):
         except distrun.UsageError as error:
             print(error)
     """
-    job = distrun("-np", "1", "--no-tag-output", "--wdir", str(tmp_path), *python(textwrap.dedent(code)))
-    assert job.wait() == 0, job.stderr.data
-    first, second, third = job.stdout.data.decode().splitlines()
+    printed = output("-np", "1", "--no-tag-output", "--wdir", str(tmp_path), *python(textwrap.dedent(code)))
+    first, second, third = printed.decode().splitlines()
     assert first == "stop_timeline(): no timeline is being recorded: start_timeline(file) begins one"
     assert second == "'/none/t.json': there is no folder '/none': make it, or give a file in one that exists"
     assert third == "start_timeline('u.json'): a timeline is being recorded already: stop_timeline() ends it"
@@ -273,8 +262,7 @@ def test_steps_lie_where_those_of_torchs_profiler_lie(distrun, tmp_path):
     pytest.importorskip("torch")
     program, theirs, ours = tmp_path / "train.py", tmp_path / "torch.json", tmp_path / "ours.json"
     program.write_text(PROFILED)
-    job = distrun("-np", "2", "--timeline", str(ours), sys.executable, str(program), str(theirs))
-    assert job.wait(120) == 0, job.stderr.data
+    distrun("-np", "2", "--timeline", str(ours), sys.executable, str(program), str(theirs)).ended(0, 120)
     trace, other = load(ours), json.loads(theirs.read_text())
     assert trace["baseTimeNanoseconds"] == other["baseTimeNanoseconds"]
     ends = {

@@ -90,7 +90,7 @@ class Hub:
         self._transfers: dict[Any, dict[str, tuple[int, bytes | None]]] = {}
         threading.Thread(target=self._serve, name="simulated NCCL", daemon=True).start()
 
-    # Meeting ----------------------------------------------------------------------------------------------------------
+    # Exchange ---------------------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         met: dict[int, dict[str, Any]] = {}

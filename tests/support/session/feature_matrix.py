@@ -72,7 +72,7 @@ class FeaturePlugin:
             DOCUMENT.write_text(self.matrix.document())
             return
         told = [table.strip() for table in DOCUMENT.read_text().split("\n\n")]
-        is_known = exitstatus == 0 and not self.is_skipped and not _is_narrowed(session.config)
+        is_known = exitstatus == 0 and not self.is_skipped and not _is_partial(session.config)
         folders = {Path(argument).resolve() for argument in session.config.args}
         whole = [group for group, folder in self.folders.items() if folders & {folder, *folder.parents}]
         if is_known and any(self.matrix.table(group).strip() not in told for group in whole):
@@ -92,7 +92,7 @@ def _place(item, marker) -> tuple[str, str, str]:
     return named.args[0] if named else "Others", marker.args[0], column
 
 
-def _is_narrowed(config) -> bool:
+def _is_partial(config) -> bool:
     """Whether tests of the folders may be missing from this session."""
     options = config.option
     return bool(

@@ -166,6 +166,25 @@ class Supervisor:
         self.generation = 1
         self.members = [self.start(rank, size, 1) for rank in range(size)]
 
+    def change_all(self, folder: Path) -> Process:
+        """Have one rank become two, and then leave the newcomer alone, which ends well; return the newcomer.
+
+        The ranks wait at a named pipe `go` in the folder, until a change is planned, and then until they are killed.
+        """
+        self.begin(1)
+        coming = self.start(1, 2)
+        (first,) = self.members
+        first.await_hold(1)
+        self.await_message(coming, Waiting)
+        self.prepare("a host has come")
+        (folder / "go").write_text("")
+        self.await_message(first, Waiting)
+        self.assign([first, coming])
+        first.await_hold(2)
+        self.replace(0, newcomers=0)
+        self.finish(1)
+        return coming
+
     def assign(self, members: Sequence[Process], reason: str = "a test says so") -> None:
         """Make the next generation of processes, in rank order."""
         self.generation += 1
@@ -235,15 +254,28 @@ class Supervisor:
             if (message := process.joiner.feed(data)) is not None:
                 process.said.append(message)
 
-    def await_exits(self) -> list[int]:
-        """Wait until all members have exited and all that they wrote has been read; return their statuses."""
+    def finish(self, members: int | None = None) -> list[dict[str, Any]]:
+        """Wait until all members have exited well, so many if that is given; return what all processes have told."""
+        assert members in (None, len(self.members))
         try:
             statuses = [process.popen.wait(DEADLINE) for process in self.members]
         except subprocess.TimeoutExpired:
-            raise AssertionError("\n\n".join(process.output()[-3000:] for process in self.members)) from None
+            statuses = []
+        written = "\n\n".join(process.output()[-3000:] for process in self.members)
+        assert statuses == [0] * len(self.members), f"exit statuses {statuses or 'are missing'}\n\n{written}"
         for process in self.members:
             process.stdout.close()
-        return statuses
+        return [fact for process in self.processes for fact in process.told()]
+
+    def steps_made(self, first: int = 1) -> int:
+        """Return the number of steps that were made, in one generation each and in their order."""
+        done = 0
+        for generation in range(1, self.generation + 1):
+            parts = [[fact["step"] for fact in each.told() if _is_step(fact, generation)] for each in self.processes]
+            for part in parts:
+                assert part == list(range(first + done, first + done + len(part)))
+            done += max(map(len, parts))
+        return done
 
 
 def facts_in(lines: Sequence[str]) -> list[dict[str, Any]]:

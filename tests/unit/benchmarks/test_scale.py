@@ -139,8 +139,8 @@ def test_all_ranks_get_every_decision_and_links_take_their_time():
 
 
 def test_messages_queue_for_the_wire():
-    narrow = Simulation(HOSTS, 4, Machine(cores=2, wake=0.0, latency=0.0, rate=100.0, system_call=0.0))
-    nbytes = narrow.operation(narrow.requests[0])
+    slow_link = Simulation(HOSTS, 4, Machine(cores=2, wake=0.0, latency=0.0, rate=100.0, system_call=0.0))
+    nbytes = slow_link.operation(slow_link.requests[0])
     assert nbytes > 4 * 66 / 100  # the packets alone of the four that rank 0 sends
 
 

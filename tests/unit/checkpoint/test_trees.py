@@ -103,8 +103,7 @@ def test_arrays_that_are_views_come_back_in_order():
 
 
 def test_bfloat16_comes_back():
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    array = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
+    array = np.array([1, 2.5, -3], pytest.importorskip("ml_dtypes").bfloat16)
     assert same(array, there_and_back(array))
 
 

@@ -177,8 +177,7 @@ def test_horovods_exceptions_catch_ours_and_survive_pickling(package):
     exceptions = package("horovod.common.exceptions")
     assert exceptions.HorovodInternalError is CollectiveError
     assert issubclass(MismatchError, exceptions.HorovodInternalError)
-    again = pickle.loads(pickle.dumps(exceptions.HostsUpdatedInterrupt(True)))
-    assert again.skip_sync is True
+    assert pickle.loads(pickle.dumps(exceptions.HostsUpdatedInterrupt(True))).skip_sync is True
     mismatch = pickle.loads(pickle.dumps(exceptions.HorovodVersionMismatchError("torch", "1", "2")))
     assert (mismatch.name, mismatch.version, mismatch.installed_version) == ("torch", "1", "2")
 

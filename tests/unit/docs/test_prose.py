@@ -37,10 +37,7 @@ def test_other_first_lines_pass(prose, text):
 @pytest.mark.parametrize(
     ("section", "found"),
     [
-        (
-            "Args:\n        a: one.\n        b, c: two: three.\n            So: it.\n\n    Raises:\n        X: no.",
-            0,
-        ),
+        ("Args:\n        a: one.\n        b, c: two: three.\n            So: it.\n\n    Raises:\n        X: no.", 0),
         ("Args:\n        a: one.\n\n        Raises:\n            X: it fails.", 1),
         ("Args:\n        a: one.\n        d: none.", 1),
         ("Args:\n        a: one. b: two.", 1),

@@ -100,8 +100,7 @@ def test_the_reference_of_a_collective_is_its_help_text(name):
 @pytest.mark.parametrize("name", ["distrun", "distrun doctor"])
 def test_the_command_line_page_has_every_option(name):
     options = [option for parameter in command_line.COMMANDS[name].params for option in parameter.opts]
-    page = command_line.expanded(f"::: {name} --help")
-    rows = "".join(re.findall(r"^\| `.*?`", page, re.MULTILINE))
+    rows = "".join(re.findall(r"^\| `.*?`", command_line.expanded(f"::: {name} --help"), re.MULTILINE))
     assert [option for option in options if option.startswith("-") and option not in rows] == []
 
 

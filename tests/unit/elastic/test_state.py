@@ -118,7 +118,7 @@ def test_objects_are_attributes_that_go_back_to_the_last_commit():
         state.seen.append(3)
 
 
-def test_a_state_without_a_copy_is_not_restored_in_silence():
+def test_a_state_without_a_copy_is_refused_where_it_is_to_be_restored():
     state = elastic.ObjectState(epoch=1)
     state.sync()
     with pytest.raises(UsageError, match=r"ObjectState.restore\(\): there is no copy to go back to: call commit\(\)"):

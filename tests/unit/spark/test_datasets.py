@@ -43,8 +43,7 @@ def test_an_epoch_can_be_had_again_and_epochs_differ_if_rows_are_shuffled(tmp_pa
 
 
 def test_columns_are_chosen_and_lists_become_matrices(tmp_path):
-    table = pyarrow.table({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]})
-    parquet.write_table(table, tmp_path / "part.parquet")
+    parquet.write_table(pyarrow.table({"x": [[1.0, 2.0], [3.0, 4.0]], "y": [0, 1]}), tmp_path / "part.parquet")
     (batch,) = Dataset(str(tmp_path), ("x",)).shard(2, rank=0, size=1)
     assert {name: values.tolist() for name, values in batch.items()} == {"x": [[1.0, 2.0], [3.0, 4.0]]}
 

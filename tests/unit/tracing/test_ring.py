@@ -151,13 +151,11 @@ def test_a_reader_that_is_too_slow_goes_on_with_what_is_left(ring, reader):
 def test_the_last_events_are_there_whatever_was_read(ring, reader):
     for value in range(3 * SLOTS):
         ring.enter(BACKWARD, value)
-    last = [event.value for event in events(reader.last(10))]
-    assert last == list(range(3 * SLOTS - 10, 3 * SLOTS))
+    assert [event.value for event in events(reader.last(10))] == list(range(3 * SLOTS - 10, 3 * SLOTS))
 
 
 def test_a_second_process_goes_on_where_the_first_has_ended(descriptor, reader):
-    first = Ring(descriptor)
-    first.done([made()], 7)
+    Ring(descriptor).done([made()], 7)
     second = Ring(descriptor)
     second.done([made("allreduce 'late'")], 7)
     second.done([made()], 7)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from distrun.contract.elastic import messages
+from distrun.host.ranks import count
 from distrun.runner.decisions import events
-from distrun.runner.decisions.elastic import wording
 from distrun.runner.decisions.elastic.actions import Say
 from distrun.runner.decisions.elastic.failure_record import FailureRecord, is_by_itself
 from distrun.runner.decisions.elastic.generation import CurrentGeneration, Finish
@@ -101,7 +101,7 @@ class Failures:
         If no restart is left, its exit is awaited first, so that the process can save what it has.
         """
         at = f" at {ending.site}" if ending.site else ""
-        place = f"{ending.error.partition(':')[0]}{at}, after {wording.count(ending.step, 'step')}" if at else ""
+        place = f"{ending.error.partition(':')[0]}{at}, after {count(ending.step, 'step')}" if at else ""
         failure = Failure(process.number, 1, f"raised {ending.error}{at}", RankExit(1), place)
         if self.record.budget.left(now) > 0:
             self.workforce.processes.fail(process.number, now + self.grace)

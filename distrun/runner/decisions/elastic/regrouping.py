@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from distrun.host.ranks import count
 from distrun.runner.decisions.elastic import wording
 from distrun.runner.decisions.elastic.actions import Say
 from distrun.runner.decisions.elastic.failure_record import FailureRecord
@@ -43,7 +44,7 @@ class Regrouping:
             return [*(Say(f"host {host} cannot be used: {why}") for host, why in cannot), self._start_all(now)]
         if options.discovers:
             return self._await_capacity(have, needed, now)
-        few = f"the hosts have {wording.count(have, 'slot')}, fewer than the {options.min_np} ranks of --min-np"
+        few = f"the hosts have {count(have, 'slot')}, fewer than the {options.min_np} ranks of --min-np"
         return [refused(missing) if missing else Failure(None, 2, few)]
 
     def planned(self, now: float) -> list[Step]:
@@ -105,7 +106,7 @@ class Regrouping:
             current.lacking_since = now
         # A wait after a failure is reported at once, a wait for the first hosts only if it takes a while.
         if not current.is_reported and (current.reason or now >= current.lacking_since + BATCH_TIMEOUT):
-            return [current.report(f"waiting for {wording.count(needed - have, 'more rank')}")]
+            return [current.report(f"waiting for {count(needed - have, 'more rank')}")]
         if not self._has_lacked_for_long(now):
             return []
         return [Failure(None, status, wording.lack(have, self.options, self.workforce, now))]

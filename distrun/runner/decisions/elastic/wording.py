@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from distrun.host.ranks import list_ranks
+from distrun.host.ranks import count, list_ranks
 from distrun.runner.decisions.elastic.actions import Generation, Member
 from distrun.runner.decisions.elastic.options import ElasticOptions
 from distrun.runner.decisions.elastic.processes import Process
 from distrun.runner.decisions.elastic.workforce import Workforce
-
-
-def count(number: int, noun: str) -> str:
-    """Return a text such as `1 rank` or `2 ranks`."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def holders(members: Sequence[Member]) -> str:

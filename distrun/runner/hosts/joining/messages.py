@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
+from distrun.runner.protocol.json_payload import JsonPayload
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 MAY_BE_TRIED_AGAIN = 143
 """The exit status where no rank has failed but a host was lost or late: as of a process that SIGTERM has ended."""
@@ -156,21 +157,8 @@ class Member:
         return ""
 
 
-class _Message:
-    """The payload of a message, as a dataclass."""
-
-    def to_json(self) -> bytes:
-        """Return the payload."""
-        return json.dumps(vars(self)).encode("ascii")
-
-    @classmethod
-    def from_json(cls, payload: bytes) -> Self:
-        """Return what `to_json` wrote."""
-        return cls(**json.loads(payload))
-
-
 @dataclass(frozen=True)
-class AgentEnd(_Message):
+class AgentEnd(JsonPayload):
     """The end of an agent, as the process that started it reports it to the launcher."""
 
     returncode: int
@@ -182,7 +170,7 @@ class AgentEnd(_Message):
 
 
 @dataclass(frozen=True)
-class End(_Message):
+class End(JsonPayload):
     """The end of a job, as the launcher sends it to the hosts that have joined."""
 
     status: int

@@ -10,7 +10,7 @@ from distrun.contract.settings import Settings
 from distrun.errors import UsageError
 from distrun.host.endpoints import LAST_PORT
 from distrun.host.gpus import visible_gpus
-from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, whole_number
+from distrun.host.numerals import MOST_RANKS, MOST_SLOTS, real_number, whole_number
 from distrun.runner.hosts.joining.endpoint import DEFAULT_TIMEOUT, JoinEndpoint, parse_join_endpoint
 from distrun.runner.hosts.joining.roster import LAST_CALL
 from distrun.runner.hosts.nodes.rendezvous import RendezvousOptions
@@ -148,11 +148,8 @@ def _endpoint(options: Mapping[str, Any], conf: Mapping[str, str], environ: Mapp
 
 
 def _seconds(conf: Mapping[str, str], name: str, default: float) -> float:
-    try:
-        seconds = float(conf.get(name, default))
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
+    seconds = real_number(conf[name]) if name in conf else default
+    if not seconds:
         raise UsageError(f"--rdzv-conf {name}={conf[name]}: allowed are seconds > 0")
     return seconds
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distrun.host.ranks import list_ranks
+from distrun.host.ranks import count, list_ranks
 from distrun.runner.observation.live.snapshot import Snapshot, TimeShares
 
 _NAMES = {"waiting": "waiting for ranks"}
@@ -30,7 +30,7 @@ def silent(snapshot: Snapshot) -> str:
 
 def rates(snapshot: Snapshot) -> list[str]:
     """Return the number of ranks and, as far as they are known, their speed and the time left."""
-    parts = [f"{snapshot.size} rank" + "s" * (snapshot.size != 1)]
+    parts = [count(snapshot.size, "rank")]
     if snapshot.status is None and (gone := sum(rank.is_gone for rank in snapshot.ranks)):
         parts[0] += f" ({gone} gone)"
     if (steps := snapshot.steps_per_second) is not None:

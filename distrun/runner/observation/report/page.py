@@ -16,6 +16,7 @@ from distrun.runner.observation.report.findings import Efficiency, efficiency, f
 from distrun.runner.observation.report.style import style_sheet
 from distrun.runner.observation.report.summary import ACTIVITIES, RankSummary, Summary
 from distrun.runner.observation.report.svg import bits, duration
+from distrun.runner.planning.placement import spread
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The content security policy: browsers fetch nothing and execute nothing."""
@@ -54,11 +55,10 @@ def _parts(summary: Summary) -> Iterator[str]:
 
 
 def _heading(summary: Summary) -> str:
-    count, hosts = len(summary.ranks), len(summary.hosts)
     return (
         f"<h1>{escape(summary.command)}</h1>"
-        f"<p>{count} rank{'s' * (count != 1)} on {hosts} host{'s' * (hosts != 1)}, started {escape(summary.began)}, "
-        f"ran for {duration(summary.seconds)} and {escape(summary.ending)}.</p>"
+        f"<p>{spread(len(summary.ranks), len(summary.hosts))}, started {escape(summary.began)}, ran for "
+        f"{duration(summary.seconds)} and {escape(summary.ending)}.</p>"
     )
 
 

@@ -6,8 +6,6 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from distrun.contract.settings import (
     TIMELINE,
     TIMELINE_LIMIT,
@@ -16,6 +14,7 @@ from distrun.contract.settings import (
     TIMELINE_STEPS,
 )
 from distrun.errors import UsageError
+from distrun.runner.system.click_options import option
 from distrun.tracing.timeline.options import DEFAULT_LIMIT, check_file, parse_limit, parse_steps
 
 if TYPE_CHECKING:
@@ -25,26 +24,20 @@ if TYPE_CHECKING:
     from distrun.runner.planning.request import LaunchRequest
 
 TIMELINE_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--timeline",
-        metavar="FILE",
-        help="Write what all ranks do when to a file that ui.perfetto.dev opens, compressed if its name ends in .gz.",
+    option(
+        "--timeline FILE",
+        "Write what all ranks do when to a file that ui.perfetto.dev opens, compressed if its name ends in .gz.",
     ),
-    click.option(
-        "--timeline-steps",
-        metavar="FIRST:LAST",
-        help="Show these steps of the training in the timeline only, counted from 1. Default: all.",
+    option(
+        "--timeline-steps FIRST:LAST",
+        "Show these steps of the training in the timeline only, counted from 1. Default: all.",
     ),
-    click.option("--timeline-operations", is_flag=True, help="Give each operation a row of its own in the timeline."),
-    click.option(
-        "--timeline-limit",
-        metavar="MB",
-        help="Keep the timeline below MB megabytes by leaving out most seconds of a long job. "
-        f"Default: {DEFAULT_LIMIT}.",
+    option("--timeline-operations", "Give each operation a row of its own in the timeline."),
+    option(
+        "--timeline-limit MB",
+        f"Keep the timeline below MB megabytes by leaving out most seconds of a long job. Default: {DEFAULT_LIMIT}.",
     ),
-    click.option(
-        "--timeline-mark-cycles", is_flag=True, help="Mark in the timeline when decisions of the coordinator arrive."
-    ),
+    option("--timeline-mark-cycles", "Mark in the timeline when decisions of the coordinator arrive."),
 )
 
 

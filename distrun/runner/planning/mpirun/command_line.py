@@ -106,14 +106,8 @@ def _mpich(options: MpirunOptions, program: str) -> list[str]:
     words = [program, "-n", str(sum(count for _, count in options.hosts))]
     if not options.is_local:
         words += ["-hosts", ",".join(f"{name}:{count}" for name, count in options.hosts), "-localhost", options.address]
-    return [
-        *words,
-        *_hydra(MpiImplementation.MPICH, options),
-        "-bind-to",
-        options.bind_to,
-        *options.extra,
-        *options.command,
-    ]
+    words += [*_hydra(MpiImplementation.MPICH, options), "-bind-to", options.bind_to]
+    return [*words, *options.extra, *options.command]
 
 
 def _intel(options: MpirunOptions, program: str) -> list[str]:

@@ -27,6 +27,7 @@ from distrun.runner.planning.variables.environ import (
 )
 from distrun.runner.planning.variables.job import settings
 
+_FROM_HERE = ("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "VIRTUAL_ENV")  # for ranks on other hosts, where set
 _AS_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
@@ -90,15 +91,7 @@ def _environment(
     threads = thread_variables(environ, context.cores, max(count for _, count in placed))
     notes += [f"{name}={value} on every host; set it to override" for name, value in threads.items()]
     environ |= threads
-    names = {
-        *ours,
-        *exports,
-        *threads,
-        *forwarded_variables(environ),
-        "OMP_NUM_THREADS",
-        "PYTHONUNBUFFERED",
-        "VIRTUAL_ENV",
-    }
+    names = {*ours, *exports, *threads, *forwarded_variables(environ), *_FROM_HERE}
     return environ, sorted(names & environ.keys()), notes
 
 

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distrun.contract import horovod
-from distrun.contract.settings import (
-    ALGORITHM,
-    AUTOTUNE,
-    AUTOTUNE_LOG,
-    AUTOTUNE_WIRE_DTYPES,
-    ENCRYPT,
-    KEEPALIVE,
-    NETWORK,
-    SCALARS,
-    STALL_TIMEOUT,
-    STALL_WARNING,
-    START_TIMEOUT,
-    TIMELINE,
-    TORCH_BACKEND,
-    WIRE_DTYPE,
-)
+from distrun.contract import horovod, settings as names
 from distrun.errors import UsageError
+from distrun.host.ranks import count
 from distrun.runner.planning.hosts import Host
-from distrun.runner.planning.placement import count
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.variables.environ import (
     AUTO,
@@ -47,7 +31,7 @@ class CommonVariables:
 
     def network(self, request: LaunchRequest) -> str:
         """Return the interfaces and subnets that ranks of different hosts may use. Empty = all."""
-        return request.network or self.exports.get(NETWORK) or self.inherited.get(NETWORK, "")
+        return request.network or self.exports.get(names.NETWORK) or self.inherited.get(names.NETWORK, "")
 
 
 def common_variables(request: LaunchRequest, context: LaunchContext) -> CommonVariables:
@@ -59,22 +43,22 @@ def common_variables(request: LaunchRequest, context: LaunchContext) -> CommonVa
 def settings(request: LaunchRequest) -> dict[str, str]:
     """Return the variables of the settings that the user asks for."""
     times = {
-        STALL_WARNING: request.stall_warning,
-        STALL_TIMEOUT: request.stall_timeout,
-        START_TIMEOUT: request.start_timeout,
-        KEEPALIVE: request.keepalive,
+        names.STALL_WARNING: request.stall_warning,
+        names.STALL_TIMEOUT: request.stall_timeout,
+        names.START_TIMEOUT: request.start_timeout,
+        names.KEEPALIVE: request.keepalive,
     }
     chosen = {
-        NETWORK: request.network,
-        WIRE_DTYPE: request.wire_dtype,
-        ALGORITHM: request.algorithm,
-        ENCRYPT: "1" if request.encrypt else None,
-        SCALARS: "10" if request.scalars else None,
-        AUTOTUNE: "1" if request.autotune else None,
-        AUTOTUNE_LOG: request.autotune_log,
-        AUTOTUNE_WIRE_DTYPES: ",".join(request.autotune_wire_dtypes),
+        names.NETWORK: request.network,
+        names.WIRE_DTYPE: request.wire_dtype,
+        names.ALGORITHM: request.algorithm,
+        names.ENCRYPT: "1" if request.encrypt else None,
+        names.SCALARS: "10" if request.scalars else None,
+        names.AUTOTUNE: "1" if request.autotune else None,
+        names.AUTOTUNE_LOG: request.autotune_log,
+        names.AUTOTUNE_WIRE_DTYPES: ",".join(request.autotune_wire_dtypes),
         horovod.MODE: "1" if request.horovod else None,
-        TORCH_BACKEND: "1" if request.torch_backend else None,
+        names.TORCH_BACKEND: "1" if request.torch_backend else None,
     }
     given = {name: value for name, value in chosen.items() if value}
     numbers = {name: f"{value:g}" for name, value in times.items() if value is not None}
@@ -102,7 +86,7 @@ def host_variables(
     # on it.
     hashing = {"PYTHONHASHSEED": "0"} if request.auto else {}
     # Ranks write no timelines of their own if the launcher writes one.
-    timeline = {TIMELINE: ""} if request.writes_timeline and common.get(TIMELINE) else {}
+    timeline = {names.TIMELINE: ""} if request.writes_timeline and common.get(names.TIMELINE) else {}
     return {"PYTHONUNBUFFERED": "1", **hashing, **chosen, **common, **timeline}
 
 

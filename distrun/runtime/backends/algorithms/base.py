@@ -40,15 +40,9 @@ class RailShare:
         wire: WireFormat,
         first: int = 0,
     ) -> None:
-        """
-        Args:
-            sources: the share of the arrays of this host's ranks.
-            targets: receive the result. A source may be its rank's target.
-            position: the position of this rank among the ranks of its host.
-            stages: the arithmetic, within the host and between hosts.
-            wire: encodes elements for the wire.
-            first: the number of the share's first element within the operation.
-        """
+        """`sources` are the share of the arrays of this host's ranks, which begins at the element `first` of the
+        operation. `targets` receive the result: a source may be its rank's target. `position` is this rank's place
+        among the ranks of its host, and `stages` are the arithmetic, within the host and between hosts."""
         own = position if len(targets) > 1 else 0
         self.size = sources[0].size
         self.dtype = sources[0].dtype
@@ -124,13 +118,7 @@ class Algorithm(ABC):
     """Whether sums over some of the hosts are sent, and rounded, before the result is complete."""
 
     def __init__(self, links: Links, hosts: HostLayout, order: Sequence[int], scratch: Scratch) -> None:
-        """
-        Args:
-            links: the links with the other hosts.
-            hosts: the ranks of each host.
-            order: the hosts as the algorithm arranges them. Hosts with slow links are last.
-            scratch: memory to receive in.
-        """
+        """`order` has the hosts as the algorithm arranges them: those with slow links are last."""
         self._links = links
         self._hosts = hosts
         self._order = list(order)

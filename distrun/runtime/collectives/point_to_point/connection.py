@@ -38,14 +38,9 @@ class Connection:
     def __init__(
         self, rank: int, connection: socket.socket, epoll: select.epoll, delivery: Delivery, room: memoryview
     ) -> None:
-        """
-        Args:
-            rank: the other rank.
-            connection: a stream socket, which this object closes.
-            epoll: where the socket is registered.
-            delivery: is told of frames, of the ends of messages and of the end of the connection.
-            room: `ROOM` bytes to receive into, used only while `receive` runs: all connections of a thread share it.
-        """
+        """This object closes `connection`, whose socket is registered with `epoll`. `delivery` is told of frames, of
+        the ends of messages and of the end of the connection. `room` is `ROOM` bytes to receive into, used only while
+        `receive` runs: all connections of a thread share it."""
         connection.setblocking(False)
         self.rank = rank
         self.fd = connection.fileno()

@@ -38,13 +38,8 @@ class Delivery:
     """The messages of one rank. Its connections call the methods `on_...`."""
 
     def __init__(self, peers: Peers, name: Callable[[int], str], own: int, ended: Ended) -> None:
-        """
-        Args:
-            peers: the other ranks.
-            name: returns the description of a rank for error messages.
-            own: this rank.
-            ended: called once for each transfer that has ended, with the error if it has failed.
-        """
+        """`name` describes a rank for error messages. `ended` is called once for each transfer that has ended, with the
+        error if it has failed."""
         self.matching: Matching = Matching()
         self.under_way: set[Transfer] = set()
         """The transfers that have not ended."""

@@ -173,11 +173,7 @@ class Messenger:
         self._ended.append(transfer)
 
     def _begin(self, transfer: Transfer) -> None:
-        """Begin a transfer: start or wake the thread.
-
-        Raises:
-            JobAbortedError: the job has failed, or this rank has shut down.
-        """
+        """Begin a transfer: start or wake the thread."""
         transfer.owner, transfer.began = self, waking_clock.now()
         failure = self._failure or self._engine.failure
         if failure is not None:

@@ -26,13 +26,8 @@ class Transfer:
     """When it began, by the waking clock."""
 
     def __init__(self, memory: memoryview, group: str, tag: int, dtype: str) -> None:
-        """
-        Args:
-            memory: the bytes of the message, or where they go.
-            group: the name of the group of ranks that it belongs to. Sender and receiver must give the same name.
-            tag: must match as well.
-            dtype: the element type, which must match, in at most 24 characters.
-        """
+        """`memory` has the bytes of the message, or is where they go. Sender and receiver give the same `group`, the
+        name of a group of ranks, the same `tag`, and the same `dtype`, of at most 24 characters."""
         self.memory = memory
         self.group = group_number(group)
         self.tag = tag

@@ -22,13 +22,7 @@ class Journal:
     """The journal of one tuner. `file` is None where another rank writes."""
 
     def __init__(self, what: str, world: int, file: str | None, tells: bool) -> None:
-        """
-        Args:
-            what: the thing that is tuned, as in `Tuned`.
-            world: the number of the present world.
-            file: the log, which rows are appended to. None or empty: no log.
-            tells: whether this rank prints the line at the end.
-        """
+        """Rows are appended to `file`, if there is one. `tells`: whether this rank prints the line at the end."""
         self._what = what
         self._world = world
         self._file = file

@@ -50,15 +50,6 @@ class Eager:
         intake: Intake,
         piggyback: Piggyback,
     ) -> None:
-        """
-        Args:
-            rank: this rank, one of `ranks`.
-            ranks: all ranks of the job.
-            control_plane: carries the messages.
-            operations: the operations under way on this rank.
-            intake: finishes operations.
-            piggyback: keeps the payloads.
-        """
         self._is_coordinator = rank == 0
         self._ranks = ranks
         self._control_plane = control_plane

@@ -25,12 +25,7 @@ class Aggregator:
     """The tokens of one leader's subtree."""
 
     def __init__(self, children: Iterable[int], ranks_of: Callable[[int], Sequence[int]], ranks: Sequence[int]) -> None:
-        """
-        Args:
-            children: the sources that submit to this leader.
-            ranks_of: returns the ranks of a source.
-            ranks: all ranks of the subtree.
-        """
+        """`children` are the sources that submit to this leader, and `ranks` are all ranks of the subtree."""
         self._streams: Streams[Token] = Streams(children)
         self._children = frozenset(children)
         self._ranks_of = ranks_of

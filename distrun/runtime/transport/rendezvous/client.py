@@ -85,22 +85,14 @@ class Client(Participant):
                 ) as relay:
                     table = self._receive_table(server, relay)
             assert alarm is not None  # rank 0 does not send the table before it has all alarm connections
-            control_by_rank, alarm_by_rank = {0: control}, {0: alarm}
+            controls, alarms, is_encrypted = {0: control}, {0: alarm}, self.endpoint.is_encrypted
             if table.members[0].host == self.mine.host:
-                for connections in (control_by_rank, alarm_by_rank):
+                for connections in (controls, alarms):
                     connections.pop(0).close()
-            listener = Listener(listeners, server.key, is_encrypted=self.endpoint.is_encrypted)
+            listener = Listener(listeners, server.key, is_encrypted=is_encrypted)
             undo.pop_all()
-        is_encrypted = self.endpoint.is_encrypted
         return Rendezvous(
-            table.members,
-            table.agreed,
-            control_by_rank,
-            alarm_by_rank,
-            listener,
-            server.key,
-            is_encrypted,
-            table.is_relayed,
+            table.members, table.agreed, controls, alarms, listener, server.key, is_encrypted, table.is_relayed
         )
 
     def _introduction(self, purpose: str, member: Member) -> dict[str, Any]:
@@ -167,11 +159,7 @@ class Client(Participant):
         return table
 
     def _table(self, packed: bytes, endpoint: tuple[str, int]) -> Table:
-        """Return the table in the message `packed` of rank 0, which was reached at `endpoint`.
-
-        Raises:
-            BootstrapError: the message is the reason why the job cannot start.
-        """
+        """Return the table in the message `packed` of rank 0, which was reached at `endpoint`."""
         message = unpack_message(packed)
         if "error" in message:
             raise BootstrapError(str(message["error"]))

@@ -32,14 +32,9 @@ class Relay:
         tells_key: bool,
         interruption: Interruption | None,
     ) -> None:
-        """
-        Args:
-            listener: for the other ranks.
-            server: the connection with rank 0.
-            listening: opens the listening sockets of a member. Returns them, and the member with their endpoints.
-            tells_key: whether to send the job key to the other ranks.
-            interruption: may end the wait for them.
-        """
+        """`listener` is for the other ranks, and `server` the connection with rank 0. `listening` opens the listening
+        sockets of a member, and returns them and the member with their endpoints. `tells_key`: whether to send the job
+        key to the others."""
         self._listener = listener
         self._server = server.socket
         self._facts = {"endpoint": server.endpoint, "key": server.key.hex() if tells_key else ""}

@@ -230,11 +230,7 @@ def _understood(introduction: dict[str, Any]) -> tuple[str, int, Member]:
 
 
 def _listen_at(addresses: Iterable[tuple[str, int]], allowed: list[str] | None, hostname: str) -> list[socket.socket]:
-    """Listen at those addresses of the rendezvous that belong to this host and are allowed.
-
-    Raises:
-        BootstrapError: it can listen at none.
-    """
+    """Listen at those addresses of the rendezvous that belong to this host and are allowed."""
     listeners: dict[tuple[str, int], socket.socket] = {}
     reasons: dict[str, str] = {}
     for name, port in addresses:

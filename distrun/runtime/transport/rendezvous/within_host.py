@@ -78,12 +78,7 @@ def own_peer_info(size: int) -> PeerInfo:
 
 
 def rendezvous_within_host(
-    name: str,
-    key: bytes | None,
-    position: int,
-    size: int,
-    timeout: float,
-    interruption: Interruption | None = None,
+    name: str, key: bytes | None, position: int, size: int, timeout: float, interruption: Interruption | None = None
 ) -> list[PeerInfo]:
     """Return the peer info of all ranks of this host, by position, including this rank's own.
 

@@ -117,13 +117,8 @@ class Sleeper:
         others: Iterable[int] = (),
         questions: Mapping[int, Callable[[], None]] | None = None,
     ) -> None:
-        """
-        Args:
-            bell: the owner's bell.
-            pidfds: the rank of each pidfd.
-            others: descriptors that become readable when something has arrived, for example over the network.
-            questions: such descriptors, with the functions that `sleep` calls when they are readable.
-        """
+        """`pidfds` has the rank of each pidfd. `others` are descriptors that become readable when something has
+        arrived, for example over the network, and `questions` such ones with the functions that `sleep` calls then."""
         self._bell = bell
         self._pidfds = pidfds
         self._poll = select.poll()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from distrun.contract.elastic.variables import TRIAL
 from distrun.contract.launch import LaunchContract
@@ -23,15 +24,7 @@ class Distrun(Environment):
 
     def topology(self) -> Topology:
         contract = self._contract()
-        return Topology(
-            rank=contract.rank,
-            size=contract.size,
-            local_rank=contract.local_rank,
-            local_size=contract.local_size,
-            cross_rank=contract.cross_rank,
-            cross_size=contract.cross_size,
-            hostname=contract.hostname,
-        )
+        return Topology(**{field.name: getattr(contract, field.name) for field in fields(Topology)})
 
     def job_name(self) -> str:
         # The host's name in the plan distinguishes `-H localhost:2,127.0.0.1:2`: two hosts in the plan, one machine.

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from distrun.errors import UsageError
+from distrun.host.ranks import count
 from distrun.tools.sweep.policy.trials import Trial
 from distrun.tools.sweep.space.ranges import Range, Value, Values
 
@@ -65,9 +66,9 @@ def grid(parameters: Mapping[str, Range]) -> list[Values]:
 def size_in_words(parameters: Mapping[str, Range]) -> str:
     """Return the size of a grid as text: `12 trials: 3 of lr x 4 of width`."""
     counts = {name: len(values.listed() or ()) for name, values in parameters.items()}
-    each = " x ".join(f"{count} of {name}" for name, count in counts.items())
+    each = " x ".join(f"{number} of {name}" for name, number in counts.items())
     total = math.prod(counts.values())
-    return f"{total} trial{'s' * (total != 1)}" + (f": {each}" if len(counts) > 1 else "")
+    return f"{count(total, 'trial')}" + (f": {each}" if len(counts) > 1 else "")
 
 
 def _length(values: Sequence[Value]) -> int:

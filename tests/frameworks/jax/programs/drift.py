@@ -42,7 +42,7 @@ def values_and_gradients_are_right_all_the_same():
 
 
 @check
-def one_warning_says_that_it_is_slower_and_how_to_silence_it():
+def one_warning_says_that_it_is_slower_and_how_to_turn_it_off():
     (line,) = log.lines
     assert "slower way" in line
     assert "DISTRUN_JAX_CALL=io_callback" in line

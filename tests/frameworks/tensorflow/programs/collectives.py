@@ -401,8 +401,8 @@ def compressors_may_be_called_as_horovods():
 
 @in_every_way
 def what_cannot_travel_is_refused_in_a_sentence(way):
-    narrow = tf.cast(tf.ones(3), tf.dtypes.experimental.float8_e4m3fn)
-    for message, tensor in (("tf.string", tf.constant(["a"])), ("float8_e4m3fn", narrow)):
+    eighths = tf.cast(tf.ones(3), tf.dtypes.experimental.float8_e4m3fn)
+    for message, tensor in (("tf.string", tf.constant(["a"])), ("float8_e4m3fn", eighths)):
         with raises(ValueError, message, "known: bool"):
             way(hvd.allreduce)(tensor)
     for function in (hvd.allgather, hvd.alltoall, hvd.reducescatter):

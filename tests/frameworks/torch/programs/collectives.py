@@ -296,11 +296,11 @@ def a_compressor_of_the_users_own_is_called():
     assert calls == ["compress", "decompress", "compress", "compress", "decompress", "decompress"]
     exact = torch.full((5,), 1.0 + 2.0**-20)
     for ours in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
-        narrow, context = ours.compress(exact)
-        is_narrowed = hvd.local_size() < SIZE and ours is not hvd.Compression.none  # only what leaves the host is
-        expected = ours.decompress(narrow, context) if is_narrowed else exact
+        encoded, context = ours.compress(exact)
+        is_encoded = hvd.local_size() < SIZE and ours is not hvd.Compression.none  # only what leaves the host is
+        expected = ours.decompress(encoded, context) if is_encoded else exact
         assert equal(hvd.allreduce(exact, compression=ours), expected)
-        assert ours.decompress(narrow, context).dtype == torch.float32
+        assert ours.decompress(encoded, context).dtype == torch.float32
         assert ours.compress(torch.arange(3))[0].dtype == torch.int64
 
 

@@ -11,16 +11,7 @@ import pytest
 
 from distrun.contract.elastic import interruption
 from distrun.contract.elastic.channel import Channel
-from distrun.contract.elastic.messages import (
-    PIECE,
-    Assignment,
-    Joined,
-    Joiner,
-    Prepare,
-    Waiting,
-    encode,
-    encode_pieces,
-)
+from distrun.contract.elastic.messages import PIECE, Assignment, Joined, Joiner, Prepare, Waiting, encode, encode_pieces
 from distrun.errors import BootstrapError, LaunchError
 
 DEADLINE = 60.0

@@ -98,8 +98,7 @@ def record(key: bytes) -> list[bytes]:
 def test_a_connection_that_ends_before_a_proof_is_no_failed_authentication(ends):
     client = side(ends[1], client_side(KEY, b""))
     ends[0].close()
-    error = client.exception(60.0)
-    assert isinstance(error, ConnectionError)
+    assert isinstance(client.exception(60.0), ConnectionError)
 
 
 @given(st.lists(st.integers(1, 2 * SIZE), min_size=1, max_size=8))

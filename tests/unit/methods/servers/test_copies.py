@@ -37,8 +37,7 @@ def test_a_server_that_was_given_up_does_no_harm(tmp_path):
     after.save(0, copy_of(2))
     before.save(0, copy_of(3))  # it is still there, behind a network that was cut
     before.remove()
-    found = Copies(tmp_path / "job", 1, 2).newest()
-    assert_same(found[0][0], copy_of(2))
+    assert_same(Copies(tmp_path / "job", 1, 2).newest()[0][0], copy_of(2))
 
 
 def test_workers_that_have_left_since_the_copy_are_known(tmp_path):

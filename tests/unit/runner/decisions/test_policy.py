@@ -258,8 +258,7 @@ def test_an_idle_job_has_no_deadline_to_wake_up_for():
 
 
 def test_without_grace_ranks_are_killed_at_once():
-    policy = Policy({0: "here", 1: "here"}, 0.0, 60.0, 0)
-    assert policy.handle(ended(0, 1), 1) == [KILL]
+    assert Policy({0: "here", 1: "here"}, 0.0, 60.0, 0).handle(ended(0, 1), 1) == [KILL]
 
 
 def test_a_lost_agent_ends_the_ranks_of_the_other_hosts():
@@ -273,8 +272,7 @@ def test_a_lost_agent_ends_the_ranks_of_the_other_hosts():
 
 def connecting(*remote):
     """A job of a rank here, and one on each of these hosts, that are yet to be connected to."""
-    hosts = dict(enumerate(["here", *remote]))
-    return Policy(hosts, GRACE, 60.0, 0, remote)
+    return Policy(dict(enumerate(["here", *remote])), GRACE, 60.0, 0, remote)
 
 
 def test_ranks_start_when_every_host_is_ready():

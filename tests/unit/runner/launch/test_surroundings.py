@@ -75,11 +75,7 @@ def test_the_command_line_wins():
         ({"DISTRUN_HOSTS": "two"}, "x-0", "DISTRUN_HOSTS='two' is not a whole number >= 0"),
         ({"DISTRUN_HOSTS": "0"}, "x-0", "0 hosts are too few"),
         ({"DISTRUN_HOSTS": "2"}, "x-0", "nobody says which of the 2 hosts this is"),
-        (
-            {"DISTRUN_HOSTS": "2", "JOB_COMPLETION_INDEX": "2"},
-            "x-2",
-            "Kubernetes says that this is host 2 of 2",
-        ),
+        ({"DISTRUN_HOSTS": "2", "JOB_COMPLETION_INDEX": "2"}, "x-2", "Kubernetes says that this is host 2 of 2"),
         (OURS, "pod", "nobody says where host 0 is, and this host's name 'pod' does not end with a number"),
         ({**OURS, "DISTRUN_ENDPOINT": "a:port"}, "x", "'a:port' is no place where host 0 listens"),
         ({**OURS, "DISTRUN_SLOTS": "0"}, "x-2", "DISTRUN_SLOTS='0' is no number of ranks"),

@@ -88,8 +88,7 @@ def test_pbs_has_a_line_per_slot(tmp_path):
 def test_pbs_with_a_line_per_host(tmp_path):
     file = tmp_path / "nodes"
     file.write_text("a\nb\n")
-    found = current({"PBS_NODEFILE": str(file), "PBS_NUM_PPN": "4"})
-    assert found.hosts == (Host("a", 4), Host("b", 4))
+    assert current({"PBS_NODEFILE": str(file), "PBS_NUM_PPN": "4"}).hosts == (Host("a", 4), Host("b", 4))
 
 
 @pytest.mark.parametrize(("content", "complaint"), [(None, "cannot be read: No such file"), ("\n", "names no host")])

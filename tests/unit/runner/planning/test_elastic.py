@@ -81,8 +81,7 @@ def test_a_host_has_room_for_its_slots_and_for_no_more_than_the_job_may_have():
 
 
 def test_cpus_are_shared_by_slot():
-    made = planner("here")
-    plan = made.process(17, RankLocation("here", 3), {}, {})
+    plan = planner("here").process(17, RankLocation("here", 3), {}, {})
     assert (plan.rank, plan.local_rank, plan.local_size) == (17, 3, 4)
 
 

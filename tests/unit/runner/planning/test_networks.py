@@ -35,8 +35,7 @@ def test_subnets_of_all_come_before_those_of_some_and_addresses_of_several_hosts
 
 
 def test_two_accounts_of_one_machine_meet_on_what_both_have():
-    networks = Networks({"a": C, "me@a": C})
-    assert addresses(networks, "a") == ["10.0.0.3", "fd00::3"]
+    assert addresses(Networks({"a": C, "me@a": C}), "a") == ["10.0.0.3", "fd00::3"]
 
 
 def test_hosts_without_a_common_subnet_keep_what_they_have():

@@ -114,8 +114,7 @@ def test_every_rank_knows_its_place(map_by, ranks):
 
 def test_the_environment_is_the_launchers_then_ours_then_the_users():
     (agent,) = plan(np=2, exports=("MASTER_PORT=1", "PYTHONUNBUFFERED=0", "A=b")).agents
-    rank = agent.ranks[1]
-    environ = {**agent.environ, **rank.environ}
+    environ = {**agent.environ, **agent.ranks[1].environ}
     assert environ["PATH"] == "/bin"
     assert environ["A"] == "b"
     assert (environ["RANK"], environ["WORLD_SIZE"]) == ("1", "2")

@@ -58,9 +58,9 @@ def test_compressed_tensors_travel_and_missing_and_sparse_ones_as_they_are():
 
 @pytest.mark.parametrize(("compressor", "itemsize"), [(Compression.fp16, 2), (Compression.bf16, 2)])
 def test_compressors_of_distrun_can_be_called_by_hand(compressor, itemsize):
-    narrow, context = compressor.compress(np.array([1.5, -2.0]))
-    assert narrow.dtype.itemsize == itemsize
-    back = compressor.decompress(narrow, context)
+    compressed, context = compressor.compress(np.array([1.5, -2.0]))
+    assert compressed.dtype.itemsize == itemsize
+    back = compressor.decompress(compressed, context)
     assert back.dtype == np.float64
     assert back.tolist() == [1.5, -2.0]
     whole, context = compressor.compress(np.array([3]))

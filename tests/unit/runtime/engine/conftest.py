@@ -178,15 +178,7 @@ class Rank:
         groups = Groups(self.backend)
         monitor = GpuMonitor(None, groups, unreported_error=unreported)
         self.engine = ProgressEngine(
-            self.group,
-            groups,
-            None,
-            self.operations,
-            negotiator,
-            monitor,
-            unreported,
-            clock,
-            self._pause,
+            self.group, groups, None, self.operations, negotiator, monitor, unreported, clock, self._pause
         )
         self.is_started = False
 

@@ -95,8 +95,7 @@ class Job:
         controller, everybody = None, {0: tuple(range(self.size))}
         if rank == 0:
             controller = controller_of(self._trees[0], everybody, 10) if self._trees[0] else Controller(everybody, 10)
-        groups = Groups(Backend(self.size))
-        return start_engine(self.groups[rank], groups, controller, tree=self._trees[rank])
+        return start_engine(self.groups[rank], Groups(Backend(self.size)), controller, tree=self._trees[rank])
 
     def wait_in(self, rank: int) -> None:
         """Have a rank wait for all others."""

@@ -33,10 +33,15 @@ def operation(name, handles=()):
     return InFlightOperation(f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", handles)
 
 
+def holding(device, *names, **timeouts):
+    in_flight = InFlight(device.is_done, Timeouts(**timeouts))
+    for name in names:
+        in_flight.add(operation(name))
+    return in_flight
+
+
 def test_an_operation_is_kept_until_the_device_is_done_with_it(device):
-    in_flight = InFlight(device.is_done, Timeouts())
-    in_flight.add(operation("a"))
-    in_flight.add(operation("b"))
+    in_flight = holding(device, "a", "b")
     device.passed |= {"a finished"}
     in_flight.check(1.0)
     assert [left.what for left in in_flight.take_all()] == ["allreduce 'b'"]
@@ -44,9 +49,7 @@ def test_an_operation_is_kept_until_the_device_is_done_with_it(device):
 
 
 def test_no_operation_is_done_before_one_that_was_queued_earlier(device):
-    in_flight = InFlight(device.is_done, Timeouts())
-    in_flight.add(operation("a"))
-    in_flight.add(operation("b"))
+    in_flight = holding(device, "a", "b")
     device.passed |= {"b finished"}  # it cannot be on a stream, and nothing is released early
     in_flight.check(1.0)
     assert len(in_flight) == 2
@@ -60,8 +63,7 @@ def test_a_handle_whose_stream_waits_is_released_early():
 
 
 def test_own_computation_is_not_waiting(device, caplog):
-    in_flight = InFlight(device.is_done, Timeouts(warning=10, timeout=20))
-    in_flight.add(operation("a"))
+    in_flight = holding(device, "a", warning=10, timeout=20)
     for now in (0.0, 100.0, 1000.0):  # a long step of this rank's own
         in_flight.check(now)
     device.passed |= {"a ready"}
@@ -74,8 +76,7 @@ def test_own_computation_is_not_waiting(device, caplog):
 
 def test_warnings_come_each_time_the_wait_has_doubled(device, caplog):
     caplog.set_level(logging.WARNING, "distrun")
-    in_flight = InFlight(device.is_done, Timeouts(warning=10))
-    in_flight.add(operation("a"))
+    in_flight = holding(device, "a", warning=10)
     device.passed |= {"a ready"}
     for now in range(0, 100):
         in_flight.check(float(now))
@@ -83,9 +84,7 @@ def test_warnings_come_each_time_the_wait_has_doubled(device, caplog):
 
 
 def test_each_operation_has_its_own_time(device):
-    in_flight = InFlight(device.is_done, Timeouts(timeout=20))
-    in_flight.add(operation("a"))
-    in_flight.add(operation("b"))
+    in_flight = holding(device, "a", "b", timeout=20)
     device.passed |= {"a ready", "b ready"}
     in_flight.check(0.0)
     device.passed |= {"a finished"}
@@ -96,8 +95,7 @@ def test_each_operation_has_its_own_time(device):
 
 
 def test_for_ever_is_for_ever(device, caplog):
-    in_flight = InFlight(device.is_done, Timeouts(warning=0, timeout=0))
-    in_flight.add(operation("a"))
+    in_flight = holding(device, "a", warning=0, timeout=0)
     device.passed |= {"a ready"}
     in_flight.check(0.0)
     in_flight.check(1e9)
@@ -105,8 +103,7 @@ def test_for_ever_is_for_ever(device, caplog):
 
 
 def test_a_failed_device_is_an_error(device):
-    in_flight = InFlight(device.is_done, Timeouts())
-    in_flight.add(operation("a"))
+    in_flight = holding(device, "a")
     device.failure = "GPU 0 has failed: cudaErrorIllegalAddress"
     with pytest.raises(DeviceError, match="IllegalAddress"):
         in_flight.check(0.0)

@@ -277,9 +277,7 @@ def test_a_single_tensor_is_reduced_where_it_lies(stand_ins):
     assert job.fusion[0].nbytes == 0
 
 
-def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_of_16_bytes(
-    stand_ins,
-):
+def test_large_tensors_go_by_themselves_and_small_ones_are_packed_at_multiples_of_16_bytes(stand_ins):
     job = Job(stand_ins, 2)
     arrays = [np.full(count, count, np.float32) for count in (3, 128, 5, 200, 1)]
     request = Request("allreduce", "x", "float32", tuple(array.shape for array in arrays), Sum)
@@ -309,7 +307,7 @@ def test_a_scattered_tensor_keeps_its_order(stand_ins, dtype, wire):
     assert np.concatenate(apart).tolist() == array.tolist()
 
 
-def test_on_the_wire_between_hosts_elements_are_narrow(stand_ins):
+def test_on_the_wire_between_hosts_elements_have_the_wire_format(stand_ins):
     request = Request("allreduce", "x", "float32", ((5,),), Average)
     for wire, dtype in (("", "float32"), ("bfloat16", "bfloat16")):
         job = Job(stand_ins, 2, wire)

@@ -76,8 +76,7 @@ def test_an_nccl_without_averages():
 
 def test_shared_gpus_are_staged_where_nccl_has_been_told_of_gpus_of_their_own():
     """One process set has ranks that share a GPU; the one before it had none."""
-    infos = {4: a_gpu(may_share=True, can_share=False), 7: a_gpu(may_share=True)}
-    chosen = transport_choice.choose(infos)
+    chosen = transport_choice.choose({4: a_gpu(may_share=True, can_share=False), 7: a_gpu(may_share=True)})
     assert (chosen.kind, chosen.shares_gpus) == (STAGED, True)
     assert chosen.reason.startswith("ranks 4, 7 share a GPU, and NCCL was used there before by ranks with a GPU each")
 

@@ -303,7 +303,7 @@ def test_an_unnamed_operation_that_was_given_up_does_not_shift_the_others():
 
 @dataclasses.dataclass
 class Rank:
-    """A rank as its engine behaves: submits its script's operations, learns cache ids, carries out decisions."""
+    """A rank as its engine behaves: submits its script's operations, learns cache ids, executes decisions."""
 
     rank: int
     script: list[Request]
@@ -562,13 +562,16 @@ def test_ranks_that_name_different_ranks_are_told_at_once(order):
         assert made.decisions() == [dataclasses.replace(fail, ranks=(2,))]
 
 
-def test_a_set_that_is_not_formed_in_time_is_reported_and_given_up():
+@pytest.mark.parametrize(
+    "give_up", [lambda made: made.give_up(8.0, 1.0, {}), lambda made: made.give_up_one((0, "s"), "too late")]
+)
+def test_a_set_that_is_not_formed_in_time_is_reported_and_given_up(give_up):
     made = controller(3)
     made.submit(1, form((1, 2)), "train.py:1", 5.0)
     (stall,) = made.stalls(8.0, 1.0)
     assert (stall.title, stall.present, stall.missing, stall.waited) == ("form_process_set 's'", (1,), (2,), 3.0)
     assert made.oldest == 5.0
-    made.give_up(8.0, 1.0, {})
+    give_up(made)
     (fail,) = made.decisions()
     assert fail.ranks == (1,)
     assert fail.is_stall

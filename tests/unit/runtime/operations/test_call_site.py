@@ -38,11 +38,6 @@ def chain(*files: str, **scope: object) -> Callable[[], object]:
 OURS = str(PACKAGE / "runtime" / "engine.py")
 
 
-def call_from(*files: str) -> object:
-    """Return the call site that the package tells when it is called through functions of these files."""
-    return chain(*files, OURS, last=call_site)()
-
-
 def call_in_a_thread(*files: str) -> str:
     """Return it for a thread in which is nothing but these functions: with no frame of Python's own below."""
     sites: list[str] = []
@@ -74,7 +69,7 @@ def test_directly_from_here_it_is_this_line():
     ],
 )
 def test_it_is_the_innermost_line_that_is_neither_ours_nor_a_librarys(files):
-    assert call_from(*files) == "train.py:2 in function0"
+    assert chain(*files, OURS, last=call_site)() == "train.py:2 in function0"
 
 
 def test_where_all_is_installed_it_is_the_innermost_line_that_is_of_no_framework():

@@ -49,7 +49,7 @@ def test_foreign_byte_order_is_refused_with_the_remedy(dtype):
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("float16", np.float16), (BFLOAT16, ml_dtypes.bfloat16)])
-def test_widening_is_exact_for_every_value_there_is_and_narrowing_undoes_it(name, dtype):
+def test_decoding_is_exact_for_every_value_there_is_and_encoding_undoes_it(name, dtype):
     element = ELEMENT_TYPES[name]
     wide, encoded = np.empty(HALVES.size, np.float32), np.empty(HALVES.size, element.storage)
     element.decode(HALVES.view(element.storage), wide)
@@ -70,10 +70,10 @@ def awkward() -> np.ndarray:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("float16", np.float16), (BFLOAT16, ml_dtypes.bfloat16)])
-def test_narrowing_rounds_to_nearest_even_overflows_to_infinity_and_keeps_nan(name, dtype):
+def test_encoding_rounds_to_nearest_even_overflows_to_infinity_and_keeps_nan(name, dtype):
     element = ELEMENT_TYPES[name]
     source = awkward()
-    if name == "float16":  # the same neighbourhoods in float16's range
+    if name == "float16":  # the same values and those next to them, in float16's range
         source = np.concatenate([source, np.linspace(-70000, 70000, 100_001, dtype=np.float32)])
     before = source.view(np.uint32).copy()
     encoded = np.empty(source.size, element.storage)

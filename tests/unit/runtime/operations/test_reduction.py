@@ -211,8 +211,7 @@ def test_half_precision_is_combined_in_single_and_rounded_once(name, data):
 def test_a_half_precision_sum_does_not_lose_what_single_precision_keeps(name):
     ones = np.ones(1, HALVES[name]).view(ELEMENT_TYPES[name].storage)
     size = 4096  # where float16 and bfloat16 have long stopped counting by one
-    result = combine([ones] * size, name, Sum)
-    assert float(result.view(HALVES[name])[0]) == size
+    assert float(combine([ones] * size, name, Sum).view(HALVES[name])[0]) == size
 
 
 @pytest.mark.parametrize(

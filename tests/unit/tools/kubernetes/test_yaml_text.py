@@ -49,8 +49,7 @@ data = st.recursive(st.text() | st.integers() | st.booleans(), nested, max_leave
 
 @given(st.dictionaries(st.text(), data, min_size=1, max_size=4))
 def test_data_of_any_kind_is_read_back_as_it_was(document):
-    yaml = pytest.importorskip("yaml")
-    assert yaml.safe_load(yaml_text([document])) == document
+    assert pytest.importorskip("yaml").safe_load(yaml_text([document])) == document
 
 
 def test_collections_that_are_short_stand_on_one_line_and_others_do_not():

@@ -144,8 +144,7 @@ def test_bad_input_costs_one_sentence_and_status_2(predict, change, arguments, w
 
 def test_a_job_that_does_not_know_its_link_is_taken_to_have_had_the_one_that_is_given(predict):
     found = json.loads(predict({**PROFILE, "link": None}, "--link", "1gbit", "--latency", "50us", "--json")[1])
-    known = json.loads(predict(PROFILE, "--json")[1])
-    assert found["predictions"] == known["predictions"]
+    assert found["predictions"] == json.loads(predict(PROFILE, "--json")[1])["predictions"]
     assert found["notes"] == ["The job is taken to have run on links of the same speed."]
 
 

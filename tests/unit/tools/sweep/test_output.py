@@ -64,8 +64,7 @@ def test_a_line_without_an_end_is_kept_in_the_file_and_not_in_memory(kept, piece
         total += len(piece)
         assert sum(map(len, stream._unfinished.values())) <= output._LONGEST + len(piece)
     kept.end()
-    data = kept.path.read_bytes()
-    assert data.replace(b"\n", b"") == piece * (total // len(piece))
+    assert kept.path.read_bytes().replace(b"\n", b"") == piece * (total // len(piece))
     assert {value for _, value in kept.measured} <= {0.123456789}  # no number is cut in two
 
 

@@ -314,8 +314,7 @@ def test_spares_come_when_the_first_trial_has_imported_and_become_ranks():
     assert [(member.process, member.was_spare) for member in begun.trial.members] == [(spare, True)]
     (started,) = sweep.tick(0)
     sweep(events.RankExited(next(iter(started.hosts)), RankExit(1)))  # a spare that dies is no failure of a trial
-    done = sweep.end(sweep.running[0])
-    assert not of_kind(done, actions.StartTrial)[0].trial.members[0].was_spare
+    assert not of_kind(sweep.end(sweep.running[0]), actions.StartTrial)[0].trial.members[0].was_spare
     assert {trial.state for trial in sweep.policy.trials.values()} == {State.COMPLETE, State.RUNNING}
 
 

@@ -115,8 +115,7 @@ def test_sweeps_that_begin_in_the_same_second_have_folders_of_their_own(prepared
 
 def test_a_resumed_search_does_not_repeat_what_its_seed_chose_before(prepared, tmp_path):
     pytest.importorskip("optuna")
-    first = prepared("--output", "out", "--seed", "3", "true", "x=0..1.5")
-    values = first.source.ask(0)
+    values = prepared("--output", "out", "--seed", "3", "true", "x=0..1.5").source.ask(0)
     with (tmp_path / "out" / "trials.jsonl").open("a") as file:
         file.write(f'{{"trial":0,"state":"complete","params":{{"x":{values["x"]}}},"reports":[[1,2.0]]}}\n')
     assert prepared("--resume", "out").source.ask(1) != values
@@ -124,8 +123,7 @@ def test_a_resumed_search_does_not_repeat_what_its_seed_chose_before(prepared, t
 
 def test_a_search_among_more_whole_numbers_than_can_be_counted_is_prepared(prepared):
     pytest.importorskip("optuna")
-    plan = prepared("--output", "out", "true", f"x=1..1{'0' * 20}")
-    assert 1 <= plan.source.ask(0)["x"] <= 10**20
+    assert 1 <= prepared("--output", "out", "true", f"x=1..1{'0' * 20}").source.ask(0)["x"] <= 10**20
 
 
 def test_a_sweep_has_defaults(prepared):

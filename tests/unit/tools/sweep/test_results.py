@@ -24,8 +24,7 @@ from distrun.tools.sweep.space.command_line import parse_words
 
 def trial(number, value=None, state=State.COMPLETE, **values):
     reports = [] if value is None else [(1, 2 * value), (2, value)]
-    member = Member(0, number, "a", 0)
-    return Trial(number, values, state, 1, (member,), reports=reports, seconds=1.5)
+    return Trial(number, values, state, 1, (Member(0, number, "a", 0),), reports=reports, seconds=1.5)
 
 
 TRIALS = [
@@ -51,10 +50,7 @@ def test_trials_that_differ_in_the_seed_are_one_group():
     first, second = groups(trials, minimizes=False)
     assert (first.values, first.mean, first.deviation) == ({"lr": "0.2"}, 4.0, 1.0)
     assert second.mean == 1.0
-    assert summary(trials, False, "it is there")[1:] == [
-        "4 ± 1 over 3 seeds (lr=0.2)",
-        "1 ± 1 over 3 seeds (lr=0.1)",
-    ]
+    assert summary(trials, False, "it is there")[1:] == ["4 ± 1 over 3 seeds (lr=0.2)", "1 ± 1 over 3 seeds (lr=0.1)"]
 
 
 def test_a_record_is_read_as_it_was_written_and_survives_a_torn_line(tmp_path):
@@ -226,8 +222,7 @@ def test_the_table_is_best_first_and_fits_the_terminal():
     assert len(shown) <= 16
     assert "title" in shown[0]
     assert all(word in shown[2] for word in ("trial", "state", "value", "x"))
-    rows = [line for line in shown if "complete" in line]
-    assert " 2 " in rows[0]
+    assert " 2 " in next(line for line in shown if "complete" in line)
 
 
 def test_without_a_terminal_each_trial_and_each_half_minute_has_a_line():

@@ -135,8 +135,7 @@ def test_a_spare_imports_what_a_script_imports_first_and_no_more(tmp_path):
         '"""Train."""\nfrom __future__ import annotations\nimport numpy as np, os.path\nimport model\n'
         "from keras.layers import Dense\nnp.random.seed(0)\nimport late\n"
     )
-    found = first_imports(["train.py"], str(tmp_path))
-    assert found == ["numpy", "os.path", "json", "torch", "keras.layers"]
+    assert first_imports(["train.py"], str(tmp_path)) == ["numpy", "os.path", "json", "torch", "keras.layers"]
     assert first_imports(["-c", "import a\nimport b"], str(tmp_path)) == ["a", "b"]
     assert first_imports(["missing.py"], str(tmp_path)) == []
 

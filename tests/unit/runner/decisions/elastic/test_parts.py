@@ -186,10 +186,10 @@ def test_where_two_complain_of_each_other_nobody_is_suspected():
     assert suspected_host({0: "no idea", 1: "lost rank 9"}, {0: "a", 1: "b"}) is None
 
 
-# --- the story
+# --- the failure history
 
 
-def test_the_story_keeps_the_last_failures():
+def test_the_failure_history_keeps_the_last_failures():
     failure_history = FailureHistory(100.0)
     assert failure_history.lines == []
     failure_history.add("rank 1 on h2 was killed by SIGKILL", 3, 112.34)

@@ -72,8 +72,7 @@ def test_the_first_generation_begins_when_the_hosts_that_are_needed_are_ready():
 
 
 def test_a_job_that_runs_has_no_deadline_to_wake_up_for():
-    job = running()
-    assert job.policy.deadline is None
+    assert running().policy.deadline is None
 
 
 def test_a_host_that_refuses_is_replaced_by_one_in_reserve():
@@ -110,8 +109,7 @@ def test_a_host_that_does_not_answer_in_time_is_named_with_the_step_that_it_has_
 
 
 def test_too_few_slots_end_the_job():
-    job = ready("a2", 3)
-    assert job.policy.failure.what == "the hosts have 2 slots, fewer than the 3 ranks of --min-np"
+    assert ready("a2", 3).policy.failure.what == "the hosts have 2 slots, fewer than the 3 ranks of --min-np"
 
 
 def test_a_job_whose_hosts_are_found_waits_for_them():
@@ -251,13 +249,11 @@ def test_where_nobody_is_enrolled_all_are_started_anew():
 
 def test_the_user_learns_whose_state_is_lost_when_nobody_who_had_it_is_left():
     job = running("a2b1", 3)
-    for process in job.processes:
-        job.kill(process)
+    job.kill(*job.processes)
     job.at(GATHER_TIME)
     text = "3 ranks start again: the training state is lost with ranks 0-2 on a and b; 9 of 10 restarts are left"
     assert text in job.said[-1]
-    for process in job.processes:
-        job.kill(process)
+    job.kill(*job.processes)
     job.at(2 * GATHER_TIME)
     assert "state" not in job.said[-1], "it had none yet"
 
@@ -270,7 +266,7 @@ def test_a_rank_that_lost_a_peer_waits_for_the_root_cause():
     assert job.policy.failure_history == ["after 10.5 s, generation 1: rank 2 on a (pid 102) was killed by SIGKILL"]
 
 
-def test_if_all_have_lost_their_peers_the_first_is_the_story():
+def test_if_all_have_lost_their_peers_the_first_is_reported():
     job = running(enrolled=False)
     for process in (1, 0, 3):
         assert job.exit(process, 1, lost_peer=True) == []
@@ -378,8 +374,7 @@ def test_a_slot_that_fails_twice_is_left_out_for_a_while():
     job.at(11)
     job.meet()
     job.arrive(4)
-    for process in job.processes:
-        job.leave(process)
+    job.leave(*job.processes)
     job.meet()
     assert job.kill(4, now=20) == [], "its slot is barred"
     job.at(21)
@@ -433,10 +428,9 @@ def test_another_slot_is_taken_before_one_that_is_barred():
 def test_where_all_have_lost_their_peers_and_nobody_died_all_go_on_together():
     job = running(min_np=2)
     job.now = 10
-    for process in (2, 0, 3):
-        assert job.leave(process, "the connection to rank 1 broke") == []
+    assert job.leave(2, 0, 3, reason="the connection to rank 1 broke") == []
     assert job.policy.state is State.SETTLING
-    assert job.leave(1, "the connection to rank 0 broke") == []
+    assert job.leave(1, reason="the connection to rank 0 broke") == []
     assert job.begun(job.at(10 + GATHER_TIME)) == [0, 1, 2, 3]
     assert job.said == [
         "rank 2 on a has lost its peers: the connection to rank 1 broke: generation 2 goes on with 4 ranks; "
@@ -466,9 +460,9 @@ def test_a_host_whose_links_fail_twice_in_a_row_is_barred():
     for number in (1, 2):
         job.now = 10 * number
         for process in (0, 1, 2, 3):
-            job.leave(process, "the connection to rank 4 broke")
-        job.leave(4, "the connection to rank 0 broke")
-        actions = job.leave(5, "the connection to rank 2 broke")
+            job.leave(process, reason="the connection to rank 4 broke")
+        job.leave(4, reason="the connection to rank 0 broke")
+        actions = job.leave(5, reason="the connection to rank 2 broke")
         if number == 1:
             assert actions == []
             job.at(11)
@@ -554,8 +548,7 @@ def test_a_host_that_comes_back_is_used_again():
 
 def test_deaths_of_ranks_and_then_of_their_agent_are_one_failure():
     job = running("a2b2", min_np=2)
-    job.kill(2)
-    job.kill(3)
+    job.kill(2, 3)
     job.hear(lost("b"))
     assert job.policy.failure_history[-1].endswith("the agent on b was killed by SIGKILL")
     job.hear(HostCleaned("b", is_certain=True))
@@ -612,8 +605,7 @@ def test_a_host_that_is_found_is_connected_to_and_its_ranks_join_together():
     assert started(job.hear(HostReady("b"))) == [2, 3]
     assert job.arrive(3, now=10) == []
     assert job.arrive(2) == [PrepareMembers(1, frozenset({0, 1}), "2 ranks join")]
-    job.leave(0)
-    assert job.begun(job.leave(1)) == [0, 1, 2, 3]
+    assert job.begun(job.leave(0, 1)) == [0, 1, 2, 3]
     assert "restart" not in job.said[-1], "planned changes are free"
 
 
@@ -629,8 +621,7 @@ def test_a_newcomer_is_not_kept_waiting_for_another_for_long():
 def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy():
     job = running("a2", 2, max_np=4, discovers=True)
     job.hear(HostsFound({"a": 4}))
-    job.arrive(3)
-    job.arrive(2)
+    job.arrive(3, 2)
     assert job.policy.state is State.PREPARING
     said = len(job.said)
     assert job.at(BATCH_TIMEOUT) == []
@@ -641,8 +632,7 @@ def test_members_that_come_to_no_step_boundary_are_told_of_once_with_the_remedy(
         "2 ranks join: waiting for rank 0 on a (pid 100) and 1 other, without a step boundary for 60 s; so that ranks "
         "can come and go, have the training function call state.advance() after each step"
     )
-    job.leave(0)
-    assert job.begun(job.leave(1)) == [0, 1, 2, 3]
+    assert job.begun(job.leave(0, 1)) == [0, 1, 2, 3]
 
 
 def test_no_planned_change_before_all_are_enrolled():
@@ -653,16 +643,14 @@ def test_no_planned_change_before_all_are_enrolled():
 
 
 def test_the_job_does_not_grow_beyond_its_limit():
-    job = running("a2", 2, max_np=3, discovers=True)
-    assert started(job.hear(HostsFound({"a": 9, "b": 9}))) == [2]
+    assert started(running("a2", 2, max_np=3, discovers=True).hear(HostsFound({"a": 9, "b": 9}))) == [2]
 
 
 def test_a_host_that_is_listed_no_more_is_released_at_a_step_boundary():
     job = running("a2b2", min_np=2, discovers=True)
     prepare = PrepareMembers(1, frozenset(range(4)), "2 ranks on b leave")
     assert job.hear(HostsFound({"a": 2})) == [prepare]
-    for process in (0, 1, 2):
-        assert job.leave(process) == []
+    assert job.leave(0, 1, 2) == []
     begin, end = job.leave(3)
     assert end == EndProcesses(frozenset({2, 3}), GRACE)
     assert isinstance(begin, BeginGeneration)
@@ -678,14 +666,11 @@ def test_planned_changes_count_where_that_is_asked_for():
     job = running("a2", 2, max_np=4, discovers=True, max_restarts=1, restart_window=None, counts_changes=True)
     job.hear(HostsFound({"a": 3}))
     job.arrive(2)
-    job.leave(0)
-    assert job.begun(job.leave(1)) == [0, 1, 2]
+    assert job.begun(job.leave(0, 1)) == [0, 1, 2]
     job.meet()
     job.hear(HostsFound({"a": 4}))
     job.arrive(3)
-    job.leave(0)
-    job.leave(1)
-    job.leave(2)
+    job.leave(0, 1, 2)
     assert job.policy.state is State.ENDING
     assert job.policy.failure.what == "1 rank joins; all 1 restarts are used up"
 
@@ -697,8 +682,7 @@ def test_a_host_is_exchanged_in_one_planned_change():
     job.arrive(4)
     (prepare,) = job.arrive(5)
     assert prepare.reason == "2 ranks join and 2 ranks on b leave"
-    for process in range(4):
-        job.leave(process)
+    job.leave(*range(4))
     assert job.places == "a0 a1 c0 c1"
 
 
@@ -706,15 +690,12 @@ def test_where_all_leave_the_last_one_stays_until_others_know_what_it_knows():
     job = running("a2", 2, min_np=1, discovers=True)
     job.hear(HostsFound({"b": 2}))
     job.hear(HostReady("b"))
-    job.arrive(2)
-    job.arrive(3)
-    job.leave(0)
-    job.leave(1)
+    job.arrive(2, 3)
+    job.leave(0, 1)
     assert job.places == "a0 b0"
     job.meet()
     assert job.policy.state is State.PREPARING
-    job.leave(0)
-    job.leave(2)
+    job.leave(0, 2)
     assert sorted(job.places.split()) == ["b0", "b1"]
 
 
@@ -808,8 +789,7 @@ def test_a_script_without_elastic_code_has_spares_once_it_trains():
 
 def test_spares_take_part_where_all_are_started_anew():
     job = running("a2", 2, spares=1)
-    job.kill(0)
-    job.kill(1)
+    job.kill(0, 1)
     (begin,) = job.at(1)
     assert job.processes == [2, 3]
     assert begin.start == {3}, "the spare was activated already"
@@ -860,15 +840,14 @@ def test_members_that_wait_to_meet_one_that_has_ended_well_learn_it_and_fail(gen
     job = started_anew(generation)
     missing, other, _ = job.processes
     assert job.exit(missing, 0) == [TellDeparture(missing)]
-    assert job.leave(other, "rank 0 exited with code 0") == [TERM]
+    assert job.leave(other, reason="rank 0 exited with code 0") == [TERM]
     assert job.policy.failure == Failure(
         other, 1, "cannot go on, since another rank has ended already: rank 0 exited with code 0"
     )
 
 
 def test_members_that_have_met_one_that_has_ended_well_do_not_learn_it():
-    job = running("a3", 3)
-    assert job.exit(2, 0) == []
+    assert running("a3", 3).exit(2, 0) == []
 
 
 def started_anew(generation):
@@ -884,10 +863,10 @@ def started_anew(generation):
 def test_who_waits_for_others_that_have_ended_well_fails():
     job = running()
     job.exit(2, 0)
-    assert job.leave(1, "rank 2 has left") == [TERM]
+    assert job.leave(1, reason="rank 2 has left") == [TERM]
     assert job.policy.failure.what == "cannot go on, since another rank has ended already: rank 2 has left"
     job = running()
-    job.leave(1, "rank 2 has left")
+    job.leave(1, reason="rank 2 has left")
     assert job.exit(2, 0) == []
     assert job.at(job.policy.deadline) == [TERM]
     assert job.policy.failure.what == "has ended well, while others wait for the next generation"
@@ -898,7 +877,7 @@ def test_who_waits_for_others_that_have_ended_well_fails():
 def test_a_rank_that_lost_a_peer_at_the_end_waits_for_the_root_cause(enrolled):
     job = running(enrolled=enrolled)
     if enrolled:
-        job.leave(1, "rank 3 has left")
+        job.leave(1, reason="rank 3 has left")
     else:
         job.exit(1, 1, lost_peer=True)
     assert job.exit(0, 0) == []

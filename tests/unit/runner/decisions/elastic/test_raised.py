@@ -22,8 +22,7 @@ def left(job):
 def test_it_costs_one_restart_whenever_it_exits(delay):
     job = running("a3", 3, min_np=2)
     job.raise_error(2)
-    job.leave(0)
-    job.leave(1)
+    job.leave(0, 1)
     if delay < GATHER_TIME:
         job.exit(2, 1)
     assert job.begun([a for a in job.at(GATHER_TIME) if isinstance(a, BeginGeneration)]) == [0, 1]
@@ -73,8 +72,7 @@ def test_ranks_that_all_raise_are_started_again_when_all_have_exited():
 def test_without_restarts_its_exit_is_waited_for_so_that_it_can_save_what_it_has():
     job = running("a3", 3, min_np=2, max_restarts=0)
     assert job.raise_error(2) == []
-    job.leave(0)
-    job.leave(1)
+    job.leave(0, 1)
     assert job.at(GRACE - 0.1) == []
     assert job.policy.state is State.SETTLING
     (end,) = job.exit(2, 1)
@@ -93,23 +91,18 @@ def test_without_restarts_it_ends_the_job_after_the_grace_if_it_does_not_exit():
 def settled():
     """Return a job that has taken the failure of rank 2, of which nothing was heard, for that of a link."""
     job = running("a2b1", 3, min_np=2, max_restarts=2)
-    job.leave(0)
-    job.leave(1)
+    job.leave(0, 1)
     job.at(job.policy.deadline)
     assert job.now >= ROOT_CAUSE_TIMEOUT
     assert job.policy.state is State.REGROUPING
     return job
 
 
-def lost_agent(job):
-    return job.hear(AgentLost("b", "the agent on b was killed", 137))
-
-
 CAUSES = {
     "its exit": (lambda job: job.exit(2, 1), "rank 2 on b (pid 102) exited with code 1"),
     "its signal": (lambda job: job.exit(2, -11), "rank 2 on b (pid 102) was killed by SIGSEGV"),
     "its exception": (lambda job: job.raise_error(2), f"rank 2 on b (pid 102) {RAISED}"),
-    "its agent": (lost_agent, "the agent on b was killed"),
+    "its agent": (lambda job: job.hear(AgentLost("b", "the agent on b was killed", 137)), "the agent on b was killed"),
 }
 
 

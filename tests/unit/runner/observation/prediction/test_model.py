@@ -185,7 +185,7 @@ def test_ranks_of_one_host_tell_nothing_of_its_link():
     assert between_hosts(measured([2e6], [None]), 0.0) is None
 
 
-def test_what_the_model_misses_of_the_measured_step_widens_the_error():
+def test_what_the_model_misses_of_the_measured_step_adds_to_the_error():
     work = Work(0.1, 0.2, 0.0, 0.0, 0.0, ())
     network = Network(1e9, 1.0, 0.0, 1e15)
     assumed = Assumptions(network, 0.0, (), network)

@@ -77,8 +77,7 @@ def test_steps_whose_records_were_lost_are_counted_as_missing():
 
 
 def test_the_lengths_of_steps_are_those_of_all_ranks():
-    history = History(2, forward_ms=lambda rank, step: 540.0 if step % 10 == 0 else 40.0)
-    steps = gathered(history, 20).steps
+    steps = gathered(History(2, forward_ms=lambda rank, step: 540.0 if step % 10 == 0 else 40.0), 20).steps
     assert steps.quantile(0.5) == pytest.approx(0.044, rel=0.01)
     assert steps.quantile(1.0) == pytest.approx(0.544, rel=0.01)
     assert steps.total / steps.count == pytest.approx(0.094, rel=0.05)

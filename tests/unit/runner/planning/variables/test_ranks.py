@@ -21,8 +21,7 @@ def test_local_and_cross_ranks_are_numbered_without_gaps_wherever_ranks_are(plac
         assert (contract.hostname, contract.slot, contract.local_size) == (host, slot, sizes[host])
         assert contract.local_rank == sum(other < slot for name, other in places if name == host)
         assert contract.cross_size == sum(size > contract.local_rank for size in sizes.values())
-    across = Counter((contract.local_rank, contract.cross_rank) for contract in contracts)
-    assert set(across.values()) == {1}
+    assert set(Counter((contract.local_rank, contract.cross_rank) for contract in contracts).values()) == {1}
     assert all(contract.cross_rank < contract.cross_size for contract in contracts)
 
 

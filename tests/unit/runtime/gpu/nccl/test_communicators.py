@@ -121,8 +121,7 @@ def test_ranks_connect_under_one_unique_id(stand_ins, nccl):
 
 
 def test_alone(connect, stand_ins, nccl):
-    hosts = stand_ins.ThreadRanks(1)
-    made = connect(stand_ins.HostBackend(hosts, 0))
+    made = connect(stand_ins.HostBackend(stand_ins.ThreadRanks(1), 0))
     assert isinstance(made.get(), SingleRankCommunicator)
     assert not nccl.made
     made.close()
@@ -172,8 +171,7 @@ def test_a_rank_that_does_not_come_is_waited_for_until_the_stall_timeout(connect
     nccl.open.clear()
     passed = iter((1200.0, 3200.0))  # seconds at the first look and at the second
     monkeypatch.setattr(communicators, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + next(passed)))
-    timeouts = Timeouts(warning=1000.0, timeout=3000.0)
-    made = connect(timeouts=timeouts)
+    made = connect(timeouts=Timeouts(warning=1000.0, timeout=3000.0))
     with (
         caplog.at_level(logging.WARNING, "distrun"),
         pytest.raises(StallError, match=r"gave up after 32\d\d s: NCCL on rank 0"),
@@ -269,8 +267,7 @@ def test_the_environment_for_shared_gpus():
 def test_the_environment_is_set_where_gpus_are_shared(stand_ins, nccl, monkeypatch):
     calls: list[str] = []
     monkeypatch.setattr(communicators, "set_environment", lambda: calls.append("set"))
-    driver = driver_of(stand_ins, nccl)
-    made = Communicators(driver, {0: FirstRank(), 1: FirstRank()})
+    made = Communicators(driver_of(stand_ins, nccl), {0: FirstRank(), 1: FirstRank()})
     made.get(0, shares_gpus=False)
     assert not calls
     made.get(1, shares_gpus=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 from in_process.calls import DEADLINE, started
 
@@ -197,7 +198,7 @@ def test_alone_everything_is_a_copy(stand_ins):
     driver = stand_ins.Driver()
     alone = SingleRankCommunicator(driver)
     source, target = bytearray(b"abcdefgh"), bytearray(8)
-    here, there = (stand_ins.buffer_of(memory).pointer for memory in map(_array, (source, target)))
+    here, there = (stand_ins.buffer_of(np.frombuffer(memory, np.uint8)).pointer for memory in (source, target))
     with alone.group():
         alone.send(here, 2, "uint8", 0, STREAM)
         alone.send(here + 4, 1, "float32", 0, STREAM)
@@ -214,9 +215,3 @@ def test_alone_everything_is_a_copy(stand_ins):
     alone.check()
     alone.abort()
     alone.close()
-
-
-def _array(memory: bytearray) -> Any:
-    import numpy as np
-
-    return np.frombuffer(memory, np.uint8)

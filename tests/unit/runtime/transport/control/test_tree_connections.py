@@ -6,9 +6,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
+from in_process.rendezvous_of_threads import DEADLINE, KEY, endpoint as endpoint
 
 from distrun.runtime.transport.control.control_tree import ControlTree, control_tree
 from distrun.runtime.transport.control.tree_connections import connect_tree
@@ -17,18 +17,7 @@ from distrun.runtime.transport.rendezvous.protocol import Rendezvous, Rendezvous
 from distrun.runtime.transport.rendezvous.within_host import LocalRendezvous
 
 pytestmark = pytest.mark.usefixtures("no_descriptors_left")
-KEY = bytes(range(32))
-HERE = "127.0.0.1"
-DEADLINE = 60.0  # seconds; far more than anything takes, so that a busy machine fails no test
 HOSTS = ((0, 1), (2, 3), (4, 5), (6, 7))
-
-
-@pytest.fixture
-def endpoint(no_descriptors_left) -> Iterator[RendezvousEndpoint]:
-    with socket.socket() as keeper:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        keeper.bind(("0.0.0.0", 0))
-        yield RendezvousEndpoint(((HERE, keeper.getsockname()[1]),), KEY)
 
 
 class Rank(threading.Thread):

@@ -92,8 +92,7 @@ def test_rank_0_keeps_connections_with_the_ranks_of_other_hosts_only(join, endpo
 
 
 def test_each_rank_can_be_reached_where_the_table_says(join, endpoint):
-    joined = join([Rank(rank, 4, endpoint) for rank in range(4)])
-    check_reachable(joined, 2)
+    check_reachable(join([Rank(rank, 4, endpoint) for rank in range(4)]), 2)
 
 
 def test_two_hundred_ranks_gather_quickly(join, endpoint):

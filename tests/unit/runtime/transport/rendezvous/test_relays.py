@@ -164,8 +164,7 @@ def test_all_ranks_get_the_table_and_rank_0_has_two_connections_with_each_other_
 
 
 def test_each_rank_can_be_reached_where_the_table_says(join, job):
-    joined = join(job.ranks(*range(8)))
-    check_reachable(joined, 7)
+    check_reachable(join(job.ranks(*range(8))), 7)
 
 
 def test_a_job_of_which_all_ranks_connect_themselves_is_as_ever(join, job):
@@ -176,16 +175,14 @@ def test_a_job_of_which_all_ranks_connect_themselves_is_as_ever(join, job):
 
 def test_ranks_of_one_host_need_not_do_alike(join, job):
     relay = job.relay(3)
-    ranks = [job.rank(rank, is_alone=rank in (4, 5)) for rank in (0, 1, 2, 4, 5, 6, 7)]
-    joined = join([*ranks, relay])
+    joined = join([*[job.rank(rank, is_alone=rank in (4, 5)) for rank in (0, 1, 2, 4, 5, 6, 7)], relay])
     assert {3, 4, 5} < set(joined[0].control)
     assert joined[0].control.keys().isdisjoint({1, 2})
     assert all(rendezvous.is_relayed for rendezvous in joined)
 
 
 def test_a_host_with_rank_0_may_be_the_only_large_one(join, endpoint):
-    job = Job(endpoint, (4, 1))
-    joined = join(job.ranks(*range(5)))
+    joined = join(Job(endpoint, (4, 1)).ranks(*range(5)))
     assert not any(rendezvous.is_relayed for rendezvous in joined)
     assert list(joined[0].control) == [4]
 
@@ -329,8 +326,7 @@ def test_when_a_relay_gives_up_another_rank_takes_its_place(join, job, clock):
     clock.end_for(relay)
     errors([relay])
     wait_until(lambda: job.is_claimed(3))
-    joined = join([*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)])
-    assert 3 in joined[0].control
+    assert 3 in join([*job.ranks(0, 1, 2), other, *job.ranks(4, 5, 6, 7)])[0].control
 
 
 def test_a_rank_that_comes_to_its_relay_and_dies_ends_the_waiting(job):

@@ -11,8 +11,7 @@ from distrun.tools.doctor.report import LinkReport, Status
 
 
 def measured(rate, round_trip=1e-4):
-    link = LinkReport("a", "b", Status.OK, "10.0.0.1", "10.0.0.2", round_trip, rate)
-    return verdicts.link(link, hosts=4)
+    return verdicts.link(LinkReport("a", "b", Status.OK, "10.0.0.1", "10.0.0.2", round_trip, rate), hosts=4)
 
 
 def test_a_fast_link_is_told_in_gigabits():
@@ -138,8 +137,7 @@ class Path:
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.9, 0.999])
 def test_the_largest_packet_that_passes_is_found_in_two_series(most, share):
     path = Path(int(most * share))
-    found = search(path.passing, most)
-    assert path.limit - most / 16 / 128 - 1 <= found <= path.limit
+    assert path.limit - most / 16 / 128 - 1 <= search(path.passing, most) <= path.limit
     assert path.series == 2
 
 

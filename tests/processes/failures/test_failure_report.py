@@ -38,15 +38,15 @@ def waiting(tmp_path):
     return {"WAITING": str(folder)}
 
 
-def story(job):
-    return re.findall(r"distrun: (ranks? [\d, -]+) (had been .*) for ([\d.]+) s(.*)\n", job.stderr.data.decode())
+def what_ranks_did(said):
+    """Return the sentences on what ranks were doing: which, what, the seconds, and the rest."""
+    return re.findall(r"distrun: (ranks? [\d, -]+) (had been .*) for ([\d.]+) s(.*)\n", said.decode())
 
 
 @pytest.mark.gate
 def test_a_failure_tells_what_every_rank_was_doing(distrun, python, waiting):
-    job = distrun("-np", "3", *python(INPUT.format(fault=KILLED)), **waiting)
-    assert job.wait() == 137
-    told = [line for line in story(job) if "waiting" in line[1]]
+    said = distrun("-np", "3", *python(INPUT.format(fault=KILLED)), **waiting).ended(137)
+    told = [line for line in what_ranks_did(said) if "waiting" in line[1]]
     assert [(ranks, what) for ranks, what, _, _ in told] == [
         ("rank 1", "had been waiting for its next batch"),
         ("ranks 0, 2", "had been waiting for allreduce 'gradient'"),
@@ -56,26 +56,23 @@ def test_a_failure_tells_what_every_rank_was_doing(distrun, python, waiting):
 
 def test_it_is_told_of_a_job_that_takes_too_long(distrun, python):
     code = "import distrun, time\ndistrun.init()\nif distrun.rank():\n    time.sleep(100)\ndistrun.barrier()"
-    job = distrun("-np", "2", "--timeout", "10", *python(code))
-    assert job.wait() == 124
-    found = {ranks: what for ranks, what, _, _ in story(job)}
+    said = distrun("-np", "2", "--timeout", "10", *python(code)).ended(124)
+    found = {ranks: what for ranks, what, _, _ in what_ranks_did(said)}
     assert found["rank 0"] == "had been waiting for unnamed barrier"
     assert found["rank 1"] == "had been busy with the script's own code"
 
 
 def test_it_is_told_of_the_present_members_of_an_elastic_job(distrun, python, waiting):
-    job = distrun("-np", "2", "--elastic", "--max-restarts", "0", *python(INPUT.format(fault=KILLED)), **waiting)
-    assert job.wait() == 137
-    assert ("rank 1", "had been waiting for its next batch") in [(ranks, what) for ranks, what, _, _ in story(job)]
+    options = ("-np", "2", "--elastic", "--max-restarts", "0")
+    said = distrun(*options, *python(INPUT.format(fault=KILLED)), **waiting).ended(137)
+    assert ("rank 1", "had been waiting for its next batch") in [line[:2] for line in what_ranks_did(said)]
 
 
 def test_nothing_is_told_where_nothing_is_recorded(distrun, python, waiting):
     job = distrun("-np", "2", *python(INPUT.format(fault=KILLED)), DISTRUN_EVENTS="0", **waiting)
-    assert job.wait() == 137
-    assert story(job) == []
+    assert what_ranks_did(job.ended(137)) == []
 
 
 def test_nothing_is_told_of_scripts_that_never_join(distrun, python):
     job = distrun("-np", "2", *python("import os, time\nos.environ['RANK'] == '1' and os._exit(3)\ntime.sleep(100)"))
-    assert job.wait() == 3
-    assert story(job) == []
+    assert what_ranks_did(job.ended(3)) == []
