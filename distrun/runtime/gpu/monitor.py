@@ -53,6 +53,7 @@ class GpuMonitor:
         self._lock = threading.Lock()
         self._gpu: Gpu | None = None
         self._is_capture_relaxed = False
+        self._next_check = 0.0
         self.trouble: str | None = None
         """Why no operation on the GPU can complete, or None."""
         self._unreported_error = unreported_error or UnreportedError()
@@ -84,13 +85,19 @@ class GpuMonitor:
         return self._gpu is not None and self._gpu.is_busy
 
     def check(self) -> str | None:
-        """Check the operations in flight, and abort them if they cannot end. The engine's own thread calls it.
+        """Check the operations in flight, unless that was just done, and abort them if they cannot end. The engine's own
+        thread calls it.
 
         Returns:
             Why no operation can complete, or None.
         """
         if self._gpu is None or self.trouble is not None:
             return self.trouble
+        # The thread turns many times a step, and a check asks CUDA, NCCL and every rank of the host.
+        now = time.monotonic()
+        if now < self._next_check:
+            return None
+        self._next_check = now + CHECK_INTERVAL / 2
         if not self._is_capture_relaxed:
             self._is_capture_relaxed = True
             self._gpu.driver.relax_capture()
