@@ -94,7 +94,6 @@ class Gpu:
         self._queueing: dict[int, tuple[int, Sequence[DeviceHandle]]] = {}
         self._timed: dict[int, tuple[int, WaitTimer]] = {}
         self._turns = count()
-        self._failure: CollectiveError | None = None
         # Whether a CUDA graph contains operations. It executes them at each replay without a call of this class.
         self._is_captured = False
         self._given_up: list[InFlightOperation] = []
@@ -241,9 +240,9 @@ class Gpu:
             with self.driver.use():
                 self._queue([handle], backend, backend.stream, is_everywhere=False)
         except Exception as error:
-            self._failure = error if isinstance(error, CollectiveError) else self._failed([handle], error)
-            self._alert()
-            raise self._failure from error
+            failure = error if isinstance(error, CollectiveError) else self._failed([handle], error)
+            handle.engine.fail(str(failure))
+            raise failure from error
 
     def _remove(self, process_set: int) -> None:
         """Release what a process set has used. All its ranks call this together."""
@@ -289,7 +288,7 @@ class Gpu:
     @property
     def is_busy(self) -> bool:
         """Whether there is anything to check."""
-        return bool(self._in_flight) or self._is_captured or bool(self._queueing) or self._failure is not None
+        return bool(self._in_flight) or self._is_captured or bool(self._queueing)
 
     def check(self, now: float) -> None:
         """Check that operations in flight end in time and without errors.
@@ -297,8 +296,6 @@ class Gpu:
         Raises:
             CollectiveError: they do not, so everything should be aborted.
         """
-        if self._failure is not None:
-            raise self._failure
         self._communicators.check()
         self._check_queueing(now)
         self._in_flight.check(now)

@@ -28,6 +28,9 @@ class GpuEngine(Engine, Protocol):
             UsageError: the rank has no GPU, or it cannot be used.
         """
 
+    def fail(self, reason: str) -> None:
+        """Let nothing complete any longer on any rank."""
+
 
 class DeviceHandle(Handle):
     """One submitted operation on GPU buffers.

@@ -85,8 +85,9 @@ class GpuMonitor:
         return self._gpu is not None and self._gpu.is_busy
 
     def check(self) -> str | None:
-        """Check the operations in flight, unless that was just done, and abort them if they cannot end. The engine's own
-        thread calls it.
+        """Check the operations in flight, unless that was just done, and abort them if they cannot end.
+
+        The engine's own thread calls it.
 
         Returns:
             Why no operation can complete, or None.

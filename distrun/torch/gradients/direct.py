@@ -37,7 +37,7 @@ from distrun.torch.gradients.planning import Agreement, Settings
 from distrun.torch.operations import prepare, run, submit
 
 if TYPE_CHECKING:
-    from distrun.runtime.gpu.handles import DeviceHandle
+    from distrun.runtime.gpu.handles import DeviceHandle, GpuEngine
     from distrun.runtime.gpu.nccl.direct_queue import DirectQueue
 
 FEWEST = 3
@@ -114,7 +114,12 @@ class DirectPasses:
         if self._queue is None or not self.is_direct():
             return
         self._is_ended = True
-        failures = run(self._prepare("end", has_failed, caller)).wait()
+        try:
+            failures = run(self._prepare("end", has_failed, caller)).wait()
+        except CollectiveError as error:
+            # Other ranks will not queue what the GPU now waits for.
+            cast("GpuEngine", world.engine()).fail(str(error))
+            raise
         self._queue.confirm()
         if failures:
             raise failed_elsewhere(self._name)

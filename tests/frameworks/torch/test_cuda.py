@@ -22,6 +22,7 @@ from distrun.torch.gradients.arrivals import Arrivals
 pytestmark = pytest.mark.gate
 PROGRAMS = Path(__file__).parent / "programs" / "gpu"
 HERE = ("collectives", "training", "parameters", "sparse_tensors", "gradients", "state", "passes", "normalization")
+DIRECT = {"DISTRUN_DIRECT_BUCKETS": "1"}
 real = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU, or torch is built without CUDA")
 
 
@@ -49,6 +50,32 @@ def test_streams_graphs_and_models_half_on_the_cpu(gpu_job):
 @pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.gate)])
 def test_groups_that_change_under_their_name_are_reduced_as_they_are(gpu_job, size):
     gpu_job(PROGRAMS / "repeated.py", size)
+
+
+def test_direct_passes_train_as_negotiated_ones_do(gpu_job):
+    gpu_job(PROGRAMS / "direct.py", 2, "train", **DIRECT)
+
+
+@pytest.mark.parametrize("how", one_in_gate(["killed"], ["elsewhere"], ["broken"]), ids=" ".join)
+def test_a_direct_pass_that_a_rank_does_not_end_fails_on_all_ranks(gpu_job, how):
+    said = gpu_job(PROGRAMS / "direct.py", 2, *how, fail=how != ["elsewhere"], DISTRUN_STALL_TIMEOUT="5", **DIRECT)
+    assert "rank 0 has seen it" in said
+    assert ("rank 1 has seen it" in said) == (how != ["killed"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("size", "programs"),
+    [*((2, [each]) for each in HERE[1:]), (3, ["process_sets", "uneven_data"])],
+    ids=str,
+)
+def test_what_works_negotiated_works_direct(gpu_job, size, programs):
+    gpu_job(PROGRAMS / "on_gpu.py", size, *programs, DISTRUN_BUCKET_BYTES="64", **DIRECT)
+
+
+@pytest.mark.full
+def test_streams_and_graphs_with_direct_passes(gpu_job):
+    gpu_job(PROGRAMS / "streams.py", (1, 1), SIMULATED_GPU_JITTER="100", DISTRUN_BUCKET_BYTES="64", **DIRECT)
 
 
 @pytest.mark.full
@@ -198,19 +225,3 @@ def test_gradients_that_lie_as_their_parameter_does_are_copied_as_they_are(monke
             torch._neg_view(torch.ones(4, 8, 1, 1)),
         ):
             assert not buffer.is_laid_out(gradient, 0)
-
-
-DIRECT = {"DISTRUN_DIRECT_BUCKETS": "1", "DISTRUN_BUCKET_BYTES": "64", "DISTRUN_FIRST_BUCKET_BYTES": "16"}
-
-
-@pytest.mark.parametrize("programs", [("training",), ("gradients",), ("passes",), ("parameters",), ("sparse_tensors",)])
-def test_tmp_direct(gpu_job, programs):
-    gpu_job(PROGRAMS / "on_gpu.py", 2, *programs, **DIRECT)
-
-
-def test_tmp_direct_joined(gpu_job):
-    gpu_job(PROGRAMS / "on_gpu.py", 3, "process_sets", "uneven_data", **DIRECT)
-
-
-def test_tmp_direct_streams(gpu_job):
-    gpu_job(PROGRAMS / "streams.py", (1, 1), SIMULATED_GPU_JITTER="100", **DIRECT)
