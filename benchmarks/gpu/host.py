@@ -86,9 +86,14 @@ def programs() -> dict[str, Callable[[], object]]:
         optimizer.synchronize()
 
     return {
-        "an allreduce of 4 KB": lambda: dt.allreduce_(single, name="x", op=dt.Sum),
-        f"{TENSORS} x 4 KB in one call": lambda: dt.grouped_allreduce_(many, name="g", op=dt.Sum),
-        f"{TENSORS} x 4 KB one by one": one_by_one,
+        "an allreduce of 4 KB, in place": lambda: dt.allreduce_(single, name="x", op=dt.Sum),
+        "an allreduce of 4 KB, into a new tensor": lambda: dt.allreduce(single, name="n", op=dt.Sum),
+        f"{TENSORS} x 4 KB in one call, in place": lambda: dt.grouped_allreduce_(many, name="g", op=dt.Sum),
+        f"{TENSORS} x 4 KB in one call, into new tensors": lambda: dt.grouped_allreduce(many, name="h", op=dt.Sum),
+        f"{TENSORS} x 4 KB one by one, in place": one_by_one,
+        "a broadcast of 4 KB, in place": lambda: dt.broadcast_(single, 0, name="b"),
+        "a broadcast of 4 KB, into a new tensor": lambda: dt.broadcast(single, 0, name="c"),
+        "an allgather of 4 KB": lambda: dt.allgather(single, name="a"),
         f"the {len(parameters)} gradients of ResNet-50": backward,
     }
 

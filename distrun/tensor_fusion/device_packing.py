@@ -159,6 +159,12 @@ def rewrite_sources(planned: Sequence[tuple[NDArray[Any], int]], sources: Sequen
         table["source"][0, : len(here)] = here
 
 
+def move_targets(planned: Sequence[tuple[NDArray[Any], int]], by: int) -> None:
+    """Add `by` bytes, a multiple of `LINE_BYTES`, to all targets of planned launches."""
+    for table, _ in planned:
+        table["target"] += by
+
+
 def read_code() -> str:
     """Return the kernel's source."""
     return Path(__file__).with_name("packing.cu").read_text(encoding="utf-8")

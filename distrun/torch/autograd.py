@@ -8,6 +8,7 @@ any case. For reducescatter see `reducescatter_gradient_factor`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -123,6 +124,6 @@ class Alltoall(torch.autograd.Function):
 def apply(function: type[torch.autograd.Function], *args: Any) -> Any:
     """Call one of the functions above with `args`, through autograd only if an argument requires a gradient, because
     autograd costs more than a small allreduce."""
-    if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
+    if torch.is_grad_enabled() and any(map(getattr, args, repeat("requires_grad"), repeat(False))):
         return function.apply(*args)  # type: ignore[no-untyped-call]
     return function.forward(FunctionCtx(), *args)

@@ -26,6 +26,7 @@ __all__ = [
     "is_capturing",
     "is_on_gpu",
     "kind",
+    "new",
 ]
 
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # in a tenth of the time, for every gradient
@@ -51,6 +52,11 @@ def is_on_gpu(tensor: Tensor) -> bool:
 as_array = Tensor.numpy
 """Returns a tensor's memory as an array. Raises TypeError or RuntimeError if it is not a tensor, not on the CPU, or
 more than its memory: with a gradient, or conjugate."""
+
+
+new = Tensor.new_empty
+"""Returns an uninitialised tensor of a shape, with the dtype and the device of another one, for use on the current
+stream."""
 
 
 def check(tensor: Tensor) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,22 +23,15 @@ from distrun.runtime.collectives.call import (
     start_group,
 )
 from distrun.runtime.collectives.tensors import cut
+from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.handle import AnyHandle, Handle, outputs_of
 from distrun.runtime.operations.request import Request
 from distrun.runtime.world import world
-from distrun.torch import cuda, tensors as storage
-
-
-def request_of(call: Call, tensors: Sequence[Tensor]) -> Request:
-    """Return the request for tensors of one dtype on one device.
-
-    Raises:
-        UsageError: something is not a tensor that can travel (see `dtype_name`), or as `Call.request` raises.
-    """
-    dtypes = [storage.dtype_name(tensor) for tensor in tensors]
-    return call.request(dtypes[0], tuple([tuple(tensor.shape) for tensor in tensors]), cuda.kind(tensors[0]))
+from distrun.torch import cuda, on_gpu, tensors as storage
+from distrun.torch.on_gpu import Repeated
+from distrun.torch.tensors import request_of as request_of
 
 
 def prepare(
@@ -121,85 +115,103 @@ def _in_place(handle: Handle) -> list[Tensor]:
 
 Arrays = Sequence[NDArray[Any]]
 """The tensors' `plain_arrays`: one numpy array per tensor, in its memory."""
+Plain = Arrays | Repeated
+"""The result of `_plain`."""
+_shape_of = attrgetter("shape")
 
 
 def _taken(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None) -> tuple[Request, list[storage.Flat]]:
     if arrays is None:
-        return request_of(call, tensors), [storage.flat(tensor) for tensor in tensors]
-    request = call.request(name_of(arrays[0].dtype), tuple([array.shape for array in arrays]))
+        return request_of(call, tensors), list(map(storage.flat, tensors))
+    request = call.request(name_of(arrays[0].dtype), tuple(map(_shape_of, arrays)))
     return request, [array.reshape(-1) for array in arrays]
 
 
-def allreduce(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
-    """Return an allreduce of each of `tensors`, all of one dtype. `arrays`: their `plain_arrays`, if there are any."""
-    request, flats = _taken(tensors, call, arrays)
+def allreduce(tensors: Sequence[Tensor], call: Call, plain: Plain | None = None) -> Handle:
+    """Return an allreduce of each of `tensors`, all of one dtype. `plain`: what is known of them if they are plain."""
+    if type(plain) is Repeated:
+        return plain.into_new(tensors)
+    request, flats = _taken(tensors, call, plain)
     return prepare(request, flats, [storage.room_for(flats)], _new, tensors)
 
 
-def allreduce_in_place(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+def allreduce_in_place(tensors: Sequence[Tensor], call: Call, plain: Plain | None = None) -> Handle:
     """Return an allreduce of each of `tensors` in their own memory (see `allreduce`)."""
-    if arrays is None:
+    if type(plain) is Repeated:
+        return plain.in_place(tensors, given)
+    if plain is None:
         storage.check_written(tensors)
-    request, flats = _taken(tensors, call, arrays)
-    return prepare(request, flats, flats, _in_place if arrays is None else given, tensors)
+    request, flats = _taken(tensors, call, plain)
+    return prepare(request, flats, flats, _in_place if plain is None else given, tensors)
 
 
-def move_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+def move_rows(tensors: Sequence[Tensor], call: Call, plain: Plain | None = None) -> Handle:
     """Return an allgather or a reducescatter of each of `tensors` (see `allreduce`)."""
-    if arrays is None or not all(array.size for array in arrays):
+    if type(plain) is Repeated:
+        return plain.handle(tensors, plain.buffers, (), _new_rows)
+    if plain is None or not all(array.size for array in plain):
         return prepare(
             request_of(call, tensors), [storage.flat_rows(tensor) for tensor in tensors], (), _new_rows, tensors
         )
-    request, flats = _taken(tensors, call, arrays)
+    request, flats = _taken(tensors, call, plain)
     return prepare(request, flats, (), _new_rows, tensors)
 
 
-def allgather_with_rows(tensors: Sequence[Tensor], call: Call, arrays: Arrays | None = None) -> Handle:
+def allgather_with_rows(tensors: Sequence[Tensor], call: Call, plain: Plain | None = None) -> Handle:
     """Return an allgather whose results are pairs: the tensor, and the number of its rows from each rank. See
     `allreduce`."""
-    handle = move_rows(tensors, call, arrays)
+    handle = move_rows(tensors, call, plain)
     handle.collect = _new_with_rows
     return handle
 
 
 def broadcast(tensor: Tensor, call: Call, in_place: bool = False) -> Handle:
     """Return a broadcast, into a new tensor or into `tensor`."""
+    is_root = world.rank() == call.root
+    if cuda.is_on_gpu(tensor):
+        repeated = on_gpu.repeated((tensor,), call, in_place)
+        if repeated is not None:
+            outputs: Sequence[DeviceBuffer] = repeated.buffers
+            if not in_place:
+                outputs = (on_gpu.buffer(tensor.detach().clone() if is_root else cuda.new(tensor, tensor.shape)),)
+            return repeated.handle((tensor,), (), outputs, given if in_place else on_gpu.new)
     request = request_of(call, [tensor])
-    if in_place:
-        is_root = world.rank() == call.root  # the root's tensor is only read
+    if in_place:  # the root's tensor is only read
         if not is_root:
             storage.check_written([tensor])
         return prepare(request, (), (storage.flat(tensor),), given if is_root else _in_place, [tensor])
-    output = storage.copy_of(tensor) if world.rank() == call.root else storage.room_for([storage.flat(tensor)])
+    output = storage.copy_of(tensor) if is_root else storage.room_for([storage.flat(tensor)])
     return prepare(request, (), (output,), _new, [tensor])
 
 
 def alltoall(tensor: Tensor, splits: Any, call: Call) -> Handle:
     """Return an alltoall that sends `splits[i]` rows to rank i, or the same number to each rank if `splits` is None."""
-    request = request_of(call, [tensor])
+    repeated = on_gpu.repeated((tensor,), call) if cuda.is_on_gpu(tensor) else None
+    request = request_of(call, [tensor]) if repeated is None else repeated.request
     if isinstance(splits, Tensor):
         splits = splits.tolist()  # on the host, which waits for splits on a GPU
     elements = elements_per_rank(tensor.shape, splits, call.process_set.size())
-    handle = prepare(request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
+    if repeated is None:
+        handle = prepare(request, (storage.flat_rows(tensor),), (), _new_rows, [tensor])
+    else:
+        handle = repeated.handle((tensor,), repeated.buffers, (), _new_rows)
     handle.splits = elements
     return handle
 
 
 # Groups and single tensors --------------------------------------------------------------------------------------------
 
-Make = Callable[[Sequence[Tensor], Call, Arrays | None], Handle]
-"""Makes a handle of tensors of one dtype and device, from their `plain_arrays` if there are any."""
+Make = Callable[[Sequence[Tensor], Call, Plain | None], Handle]
+"""Makes a handle of tensors of one dtype and device, from what is known of them if they are plain."""
 
 
 def grouped(tensors: Sequence[Tensor], call: Call, make: Make, start: Callable[[Handle], Handle]) -> AnyHandle:
     """Start one operation per dtype and device among the tensors, and return one handle for all of them."""
     tensors = group_of(tensors)
-    arrays = storage.plain_arrays(tensors)
-    if arrays is not None:
-        return start(make(tensors, call, arrays))
-    return start_group(
-        tensors, [_kind(tensor) for tensor in tensors], call, lambda group, call: start(make(group, call, None))
-    )
+    plain = _plain(tensors, call, make)
+    if plain is not None:
+        return start(make(tensors, call, plain))
+    return start_group(tensors, list(map(_kind, tensors)), call, lambda group, call: start(make(group, call, None)))
 
 
 def _kind(tensor: Tensor) -> str:
@@ -211,7 +223,15 @@ def _kind(tensor: Tensor) -> str:
 def single(tensor: Tensor, call: Call, make: Make) -> Handle:
     """Return a handle whose result is one tensor, not a list of one."""
     tensors = (tensor,)
-    return only(make(tensors, call, storage.plain_arrays(tensors)))
+    return only(make(tensors, call, _plain(tensors, call, make)))
+
+
+def _plain(tensors: Sequence[Tensor], call: Call, make: Make) -> Plain | None:
+    """Return the tensors' `plain_arrays` or, of tensors on a GPU, what is kept of the operation. None if they are not
+    plain."""
+    if cuda.is_on_gpu(tensors[0]):
+        return on_gpu.repeated(tensors, call, make is allreduce_in_place)
+    return storage.plain_arrays(tensors)
 
 
 def only(handle: Handle) -> Handle:

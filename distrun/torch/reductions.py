@@ -47,9 +47,12 @@ def _allreduce(tensor: Tensor, terms: Terms) -> Handle:
 
 
 def _allreduce_in_place(tensor: Tensor, terms: Terms) -> Handle:
-    handle: Handle | None
+    handle: Handle | None = None
     if cuda.is_on_gpu(tensor):
-        handle = on_gpu.in_place((tensor,), terms, operations.first_given)
+        tensors = (tensor,)
+        repeated = on_gpu.repeated(tensors, reduction_call("allreduce", *terms), in_place=True)
+        if repeated is not None:
+            return repeated.in_place(tensors, operations.first_given)
     else:
         array = storage.array_of(tensor)
         handle = None if array is None else plain.in_place(array, terms, tensor)
@@ -58,20 +61,19 @@ def _allreduce_in_place(tensor: Tensor, terms: Terms) -> Handle:
 
 def _grouped_in_place(tensors: Sequence[Tensor], terms: Terms, start: Callable[[Handle], Handle]) -> AnyHandle:
     tensors = group_of(tensors)
-    handle: Handle | None
-    if cuda.is_on_gpu(tensors[0]):
-        handle = on_gpu.in_place(tensors, terms, operations.given)
-    else:
+    if not cuda.is_on_gpu(tensors[0]):
         arrays = storage.arrays_of(tensors)
         handle = None if arrays is None else plain.group_in_place(arrays, terms, tensors)
-    if handle is not None:
-        return start(handle)
+        if handle is not None:
+            return start(handle)
     return grouped(tensors, reduction_call("allreduce", *terms), operations.allreduce_in_place, start)
 
 
 def _reduce(
     function: type[torch.autograd.Function], tensors: Sequence[Tensor], call: Call, compression: Compressor
 ) -> list[Tensor]:
+    if compression is Compression.none:
+        return list(autograd.apply(function, call, *tensors))
     wire = wire_type(compression)
     call = call._replace(wire=wire) if wire else call
     return compressed(compression, tensors, lambda given: autograd.apply(function, call, *given))

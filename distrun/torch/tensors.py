@@ -16,9 +16,10 @@ from torch import Tensor
 
 from distrun.errors import UsageError
 from distrun.runtime import collectives
-from distrun.runtime.collectives.call import row_size
+from distrun.runtime.collectives.call import Call, row_size
 from distrun.runtime.collectives.tensors import LARGE
 from distrun.runtime.gpu.buffers import DeviceBuffer
+from distrun.runtime.operations.request import Request
 from distrun.torch import cuda
 
 Flat = NDArray[Any] | DeviceBuffer
@@ -52,6 +53,16 @@ def dtype_name(tensor: Tensor) -> str:
         known = ", ".join(_NAMES.values())
         raise UsageError(f"elements of {tensor.dtype} cannot travel (known: {known}): convert the tensor with .to(...)")
     return name
+
+
+def request_of(call: Call, tensors: Sequence[Tensor]) -> Request:
+    """Return the request for tensors of one dtype on one device.
+
+    Raises:
+        UsageError: something is not a tensor that can travel (see `dtype_name`), or as `Call.request` raises.
+    """
+    dtypes = [dtype_name(tensor) for tensor in tensors]
+    return call.request(dtypes[0], tuple([tuple(tensor.shape) for tensor in tensors]), cuda.kind(tensors[0]))
 
 
 def flat(tensor: Tensor) -> Flat:
@@ -99,8 +110,9 @@ def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
 
 def plain_arrays(tensors: Sequence[Tensor]) -> list[NDArray[Any]] | None:
     """Return `arrays_of` the tensors if all are contiguous and have one dtype, or None otherwise."""
-    arrays = arrays_of(tensors)
-    if arrays is None:
+    try:
+        arrays = list(map(cuda.as_array, tensors))
+    except (TypeError, RuntimeError):
         return None
     dtype = arrays[0].dtype
     for array in arrays:
@@ -134,6 +146,9 @@ def check_written(tensors: Iterable[Tensor | None]) -> None:
 def tensor_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """Return the tensor of `dtype` and `shape` in the memory of flat storage."""
     if isinstance(array, DeviceBuffer):
+        owner: Tensor = array.owner
+        if owner.dtype is dtype and owner.numel() == array.size:
+            return owner.view(shape)
         return _part_of_owner(array, dtype).view(shape)
     tensor = torch.from_numpy(array)
     if tensor.dtype is not dtype:
@@ -148,13 +163,13 @@ def _part_of_owner(buffer: DeviceBuffer, dtype: torch.dtype) -> Tensor:
     whole = owner.view(-1)
     if whole.dtype is not dtype:
         whole = whole.view(dtype)
-    return whole if whole.numel() == buffer.size else whole[start : start + buffer.size]
+    return whole[start : start + buffer.size]
 
 
 def rows_of(array: Flat, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
     """Return the tensor in the memory of `array`, with as many rows as it holds. `shape[1:]`: the other dimensions. See
     `flat_rows`."""
-    if row_size(shape):
+    if len(shape) == 1 or row_size(shape):
         return tensor_of(array, dtype, (-1, *shape[1:]))
     device = array.owner.device if isinstance(array, DeviceBuffer) else cuda.CPU
     return torch.empty((array.size, *shape[1:]), dtype=dtype, device=device)

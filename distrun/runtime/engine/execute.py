@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -24,9 +23,6 @@ from distrun.runtime.operations.request import (
 )
 from distrun.runtime.transport.local_group import LocalGroup
 from distrun.tracing import recording
-
-if TYPE_CHECKING:
-    from distrun.runtime.gpu.handles import DeviceHandle
 
 _OF_PROCESS_SETS = (ADD_PROCESS_SET, REMOVE_PROCESS_SET, FORM_PROCESS_SET, DISSOLVE_PROCESS_SET)
 
@@ -66,7 +62,7 @@ class Executor:
                 with np.errstate(all="ignore"):  # overflow and NaN are results, as on any device
                     dispatch.execute(self._groups, handles)
             else:
-                self._gpu_monitor.gpu().execute(cast("Sequence[DeviceHandle]", handles))
+                self._gpu_monitor.gpu().execute(handles)  # type: ignore[arg-type]
         except UsageError as error:  # the GPUs cannot do what was asked for; all ranks find that out in the same place
             for handle in handles:
                 handle.error = error

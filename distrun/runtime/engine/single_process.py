@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from distrun.errors import JobAbortedError
 from distrun.runtime.backends.dispatch import execute
@@ -17,7 +17,6 @@ from distrun.runtime.operations.request import CPU
 
 if TYPE_CHECKING:
     from distrun.runtime.gpu.gpu import Gpu
-    from distrun.runtime.gpu.handles import DeviceHandle
 
 
 class SingleProcessEngine:
@@ -42,9 +41,9 @@ class SingleProcessEngine:
         if handle.request.device == CPU:
             execute(self.groups, [handle])
         else:
-            gpu = self.gpu()
+            gpu = self._gpu_monitor.gpu()
             with self._lock:
-                gpu.execute([cast("DeviceHandle", handle)])
+                gpu.execute([handle])  # type: ignore[list-item]
         handle.done = True
         if handle.when_done is not None:
             handle.when_done(handle)

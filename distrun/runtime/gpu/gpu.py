@@ -32,7 +32,7 @@ from distrun.runtime.gpu.nccl.reduction import is_supported
 from distrun.runtime.gpu.nccl_backend import NcclBackend
 from distrun.runtime.gpu.packing import Packer
 from distrun.runtime.gpu.staging import StagedBackend
-from distrun.runtime.operations.handle import describe
+from distrun.runtime.operations.handle import describe, describe_request
 from distrun.runtime.operations.timeouts import Timeouts, WaitTimer
 
 log = logging.getLogger("distrun")
@@ -163,7 +163,8 @@ class Gpu:
         self, handles: Sequence[DeviceHandle], ready: Sequence[Event], finished: Event, is_everywhere: bool
     ) -> None:
         kept_alive = [owner for handle in handles for owner in handle.kept_alive]
-        operation = InFlightOperation(describe(handles), ready, finished, handles, kept_alive, is_everywhere)
+        name = partial(describe_request, handles[0].request, handles[0].key, len(handles))
+        operation = InFlightOperation(name, ready, finished, handles, kept_alive, is_everywhere)
         self._in_flight.add(operation)
         for handle in handles:
             handle.operation = operation

@@ -25,7 +25,8 @@ log = logging.getLogger("distrun")
 class InFlightOperation:
     """One operation that has been queued, or several that were fused."""
 
-    what: str
+    describe: Callable[[], str]
+    """Returns its name in messages."""
     ready: Sequence[Event]
     """The events after the work that produces the inputs."""
     finished: Event
@@ -106,7 +107,7 @@ class InFlight:
 
 def _stall_text(operation: InFlightOperation) -> str:
     return (
-        f"{operation.what}: all ranks have submitted it and this rank's GPU is ready, but it does not end: the GPU of "
-        "another rank has not come to it yet, or the connection between the GPUs is stuck, which NCCL_DEBUG=INFO may "
-        "show"
+        f"{operation.describe()}: all ranks have submitted it and this rank's GPU is ready, but it does not end: the "
+        "GPU of another rank has not come to it yet, or the connection between the GPUs is stuck, which "
+        "NCCL_DEBUG=INFO may show"
     )

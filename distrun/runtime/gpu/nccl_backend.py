@@ -7,9 +7,9 @@ that the host backend has exchanged. Whether an array is copied first, each rank
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,9 +88,14 @@ class NcclBackend:
         except NcclError as error:
             raise NcclError(f"{describe(handles)}: {error}") from None
 
-    def _group(self, calls: int) -> AbstractContextManager[None]:
-        """Return the context for `calls` calls of NCCL: several form one group, which costs one launch."""
-        return self._communicator.group() if calls > 1 else nullcontext()
+    def _queue(self, calls: Sequence[Callable[[], None]]) -> None:
+        """Queue calls of NCCL. Several form one group, which costs one launch."""
+        if len(calls) == 1:
+            calls[0]()
+        elif calls:
+            with self._communicator.group():
+                for call in calls:
+                    call()
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
@@ -105,10 +110,11 @@ class NcclBackend:
         if repeated is not None and repeated.plan is not None:
             backend, known, plan = repeated.plan
             if backend is self and known is request:
-                self._run(plan)
+                self._run(plan, handles[0].outputs[0].pointer)
                 return
         if request.dtype != QUANTISABLE or not self._host_backend.quantisation_of(request):
-            plan = self._reduce(self._reduction(request), self._tensors(handles))
+            output = handles[0].outputs[0].pointer if repeated is not None else 0
+            plan = self._reduce(self._reduction(request), self._tensors(handles), output)
             if repeated is not None:
                 repeated.plan = self, request, plan
             return
@@ -149,33 +155,39 @@ class NcclBackend:
         targets = spans([buffer for handle in handles for buffer in handle.outputs], sizes)
         return [Tensor(*each) for each in zip(sources, targets, sizes, strict=True)]
 
-    def _reduce(self, reduction: NcclReduction, tensors: Sequence[Tensor]) -> PackingPlan:
-        plan = self._plan(reduction, tensors)
-        self._run(plan)
+    def _reduce(self, reduction: NcclReduction, tensors: Sequence[Tensor], output: int = 0) -> PackingPlan:
+        plan = self._plan(reduction, tensors, output)
+        self._run(plan, output)
         return plan
 
-    def _run(self, plan: PackingPlan) -> None:
-        stream, wire, op = self.stream, plan.reduction.wire, plan.reduction.op
-        plan.bind(self._fusion.pointer(plan.slots.nbytes, stream), self._packer)
+    def _run(self, plan: PackingPlan, output: int) -> None:
+        stream, wire, op, nbytes = self.stream, plan.reduction.wire, plan.reduction.op, plan.slots.nbytes
+        plan.bind(self._fusion.pointer(nbytes, stream) if nbytes else 0, output, self._packer)
         calls = plan.calls
         if plan.packs is not None:
             self._packer.queue(plan.packs, stream)
-        if len(calls) == 1:
-            self._communicator.all_reduce(*calls[0], wire, op, stream)
-        elif calls:
-            with self._communicator.group():
-                for call in calls:
-                    self._communicator.all_reduce(*call, wire, op, stream)
+        if calls:
+            if len(calls) == 1:
+                self._communicator.all_reduce(*calls[0], wire, op, stream)
+            else:
+                with self._communicator.group():
+                    for call in calls:
+                        self._communicator.all_reduce(*call, wire, op, stream)
         if plan.unpacks is not None:
             self._packer.queue(plan.unpacks, stream)
 
-    def _plan(self, reduction: NcclReduction, tensors: Sequence[Tensor]) -> PackingPlan:
-        """Return the plan of an allreduce of `tensors`."""
-        plan = PackingPlan(reduction, self._communicator.size == 1)
+    def _plan(self, reduction: NcclReduction, tensors: Sequence[Tensor], output: int) -> PackingPlan:
+        """Return the plan of an allreduce of `tensors`. `output`: where the results begin, for a plan that is kept."""
+        is_alone = self._communicator.size == 1
+        plan = PackingPlan(reduction, is_alone, output)
+        if is_alone and len(tensors) > 1 and reduction.is_plain and all(len(each.sources) == 1 for each in tensors):
+            for tensor in tensors:  # copied with one launch
+                plan.add_copied(*tensor)
+            return plan
         limit = PACKED_BELOW // (reduction.units * ITEMSIZES[reduction.dtype])
         small = [tensor for tensor in tensors if tensor.size < limit]
         large = [tensor for tensor in tensors if tensor.size >= limit]
-        if len(small) < 2 or self._communicator.size == 1:  # packing would save nothing
+        if len(small) < 2 or is_alone:  # packing would save nothing
             small, large = [], list(tensors)
         for tensor in small:
             plan.add_fused(*tensor)
@@ -228,9 +240,7 @@ class NcclBackend:
             for source, target, counts in parts
             for call in self._scatter_calls(source.pointer(base), target.pointer(base), counts, reduction)
         ]
-        with self._group(len(calls)):
-            for call in calls:
-                call()
+        self._queue(calls)
         self._copy(
             [Piece(result.pointer(base), target, count) for result, target, count in unpacks if count],
             *(reduction.wire, reduction.dtype, reduction.postscale),
@@ -246,35 +256,36 @@ class NcclBackend:
 
     def _scatter_calls(
         self, source: int, target: int, counts: Sequence[int], reduction: NcclReduction
-    ) -> Iterator[Callable[[], None]]:
-        """Yield the calls that give each rank its reduced part of one array."""
-        communicator, stream = self._communicator, self.stream
-        if len(set(counts)) == 1:
-            count = counts[0]
-            yield lambda: communicator.reduce_scatter(source, target, count, reduction.wire, reduction.op, stream)
-            return
-
-        def reduce_part(start: int, count: int, root: int) -> Callable[[], None]:
-            # NCCL writes the root's target only, but checks the targets of all ranks, and an output without elements
-            # has no valid address.
-            part = source + start * ITEMSIZES[reduction.wire]
-            mine = target if root == communicator.rank else part
-            return lambda: communicator.reduce(part, mine, count, reduction.wire, reduction.op, root, stream)
-
-        start = 0
+    ) -> list[Callable[[], None]]:
+        """Return the calls that give each rank its reduced part of one array."""
+        communicator, wire, op, stream = self._communicator, reduction.wire, reduction.op, self.stream
+        if counts.count(counts[0]) == len(counts):
+            return [partial(communicator.reduce_scatter, source, target, counts[0], wire, op, stream)]
+        calls: list[Callable[[], None]] = []
+        part = source
         for root, count in enumerate(counts):
             if count:
-                yield reduce_part(start, count, root)
-            start += count
+                # NCCL writes the root's target only, but checks the targets of all ranks, and an output without
+                # elements has no valid address.
+                mine = target if root == communicator.rank else part
+                calls.append(partial(communicator.reduce, part, mine, count, wire, op, root, stream))
+            part += count * ITEMSIZES[wire]
+        return calls
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
     def _broadcast(self, handles: Sequence[DeviceHandle]) -> None:
-        root = self._ranks.index(handles[0].request.root)
-        buffers = [buffer for handle in handles for buffer in handle.outputs if buffer.size]
-        with self._group(len(buffers)):
-            for buffer in buffers:
-                self._communicator.broadcast(buffer.pointer, buffer.pointer, buffer.nbytes, BYTES, root, self.stream)
+        if self._communicator.size == 1:
+            return
+        root, broadcast, stream = self._ranks.index(handles[0].request.root), self._communicator.broadcast, self.stream
+        self._queue(
+            [
+                partial(broadcast, buffer.pointer, buffer.pointer, buffer.nbytes, BYTES, root, stream)
+                for handle in handles
+                for buffer in handle.outputs
+                if buffer.size
+            ]
+        )
 
     def _allgather(self, handles: Sequence[DeviceHandle], allocate: Allocate) -> None:
         sizes = np.array([buffer.size for handle in handles for buffer in handle.inputs], np.int64)
@@ -282,39 +293,33 @@ class NcclBackend:
         columns = iter(table.reshape(self._host_backend.size, sizes.size).T.tolist())
         calls: list[Callable[[], None]] = []
         for handle in handles:
-            outputs: list[DeviceBuffer] = []
-            received: list[list[int]] = []
-            for buffer in handle.inputs:
-                counts: list[int] = next(columns)
-                output = allocate(handle, sum(counts), buffer.dtype)
+            handle.received = received = list(islice(columns, len(handle.inputs)))
+            handle.outputs = [
+                allocate(handle, sum(counts), buffer.dtype)
+                for buffer, counts in zip(handle.inputs, received, strict=True)
+            ]
+            for buffer, output, counts in zip(handle.inputs, handle.outputs, received, strict=True):
                 calls += self._gather_calls(buffer, output, counts)
-                outputs.append(output)
-                received.append(counts)
-            handle.outputs, handle.received = outputs, received
-        with self._group(len(calls)):
-            for call in calls:
-                call()
+        self._queue(calls)
 
     def _gather_calls(
         self, buffer: DeviceBuffer, output: DeviceBuffer, counts: Sequence[int]
-    ) -> Iterator[Callable[[], None]]:
-        """Yield the calls that put every rank's part of one array into every rank's output."""
+    ) -> list[Callable[[], None]]:
+        """Return the calls that put every rank's part of one array into every rank's output."""
         communicator, stream = self._communicator, self.stream
-        if not sum(counts):
-            return
-        if len(set(counts)) == 1:
-            yield lambda: communicator.all_gather(buffer.pointer, output.pointer, buffer.nbytes, BYTES, stream)
-            return
-
-        def broadcast(part: DeviceBuffer, root: int) -> Callable[[], None]:
-            source = buffer.pointer if root == communicator.rank else part.pointer
-            return lambda: communicator.broadcast(source, part.pointer, part.nbytes, BYTES, root, stream)
-
+        if not output.size:
+            return []
+        if counts.count(counts[0]) == len(counts):
+            return [partial(communicator.all_gather, buffer.pointer, output.pointer, buffer.nbytes, BYTES, stream)]
+        calls: list[Callable[[], None]] = []
         start = 0
         for root, count in enumerate(counts):
             if count:
-                yield broadcast(output.part(start, start + count), root)
+                part = output.part(start, start + count)
+                source = buffer.pointer if root == communicator.rank else part.pointer
+                calls.append(partial(communicator.broadcast, source, part.pointer, part.nbytes, BYTES, root, stream))
             start += count
+        return calls
 
     def _alltoall(self, handle: DeviceHandle, allocate: Allocate) -> None:
         communicator, stream, splits = self._communicator, self.stream, handle.splits

@@ -17,7 +17,17 @@ from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.nccl.library import ITEMSIZES
 from distrun.runtime.gpu.nccl.reduction import NcclReduction
-from distrun.tensor_fusion.device_packing import KERNEL, THREADS, Piece, Variant, choose_variant, launches, read_code
+from distrun.tensor_fusion.device_packing import (
+    KERNEL,
+    LINE_BYTES,
+    THREADS,
+    Piece,
+    Variant,
+    choose_variant,
+    launches,
+    move_targets,
+    read_code,
+)
 
 _SLOT = 16  # bytes: slots begin at multiples of this, as 16-byte loads and stores require
 
@@ -127,7 +137,7 @@ def spans(buffers: Iterable[DeviceBuffer], sizes: Iterable[int]) -> Iterator[lis
         while size:
             while not left:
                 buffer = next(rest)
-                pointer, left, itemsize = buffer.pointer, buffer.size, buffer.itemsize
+                pointer, left, itemsize = buffer.pointer, buffer.size, buffer.dtype.itemsize
             count = min(size, left)
             if found and found[-1].pointer + found[-1].size * itemsize == pointer:
                 found[-1] = Span(found[-1].pointer, found[-1].size + count)
@@ -140,14 +150,18 @@ def spans(buffers: Iterable[DeviceBuffer], sizes: Iterable[int]) -> Iterator[lis
 
 
 class Location(NamedTuple):
-    """A location in GPU memory: an address, or an offset in the fusion memory."""
+    """A location in GPU memory: an address, an offset in the fusion memory, or an address among the results, which may
+    have moved since."""
 
     at: int
     is_offset: bool = False
+    may_move: bool = False
 
-    def pointer(self, base: int) -> int:
-        """Return the address, given the address `base` of the fusion memory."""
-        return base + self.at if self.is_offset else self.at
+    def pointer(self, base: int, moved: int = 0) -> int:
+        """Return the address, given the address `base` of the fusion memory, and how far the results have moved."""
+        if self.is_offset:
+            return base + self.at
+        return self.at + moved if self.may_move else self.at
 
 
 class FusionSlots:
@@ -164,10 +178,17 @@ class FusionSlots:
 
 
 class PackingPlan:
-    """The steps of an allreduce, pack, reduce and unpack, made before the address of the fusion memory is known."""
+    """The steps of an allreduce, pack, reduce and unpack, made before the address of the fusion memory is known.
 
-    def __init__(self, reduction: NcclReduction, is_alone: bool) -> None:
-        """`is_alone`: whether one rank reduces alone."""
+    If it is kept for later, all results may lie elsewhere by then, but as one, each in the same place among the others.
+    """
+
+    def __init__(self, reduction: NcclReduction, is_alone: bool, output: int = 0) -> None:
+        """
+        Args:
+            is_alone: whether one rank reduces alone.
+            output: the address where the results begin.
+        """
         self.slots = FusionSlots()
         self.packs: Copies | None = None
         """The copies before the calls."""
@@ -175,7 +196,9 @@ class PackingPlan:
         """The calls of NCCL: source, target, and the count in NCCL's elements."""
         self.unpacks: Copies | None = None
         """The copies, or scalings in place, after the calls."""
-        self._base = -1
+        self._planned = output  # `_packs`, `_calls` and `_unpacks` are for results there,
+        self._base, self._output = -1, output  # and `packs`, `calls` and `unpacks` for these addresses
+        self._only_targets_move = True  # with the results, those of `unpacks`
         self._is_alone = is_alone
         self.reduction = reduction
         self._calls: list[tuple[Location, Location, int]] = []
@@ -200,38 +223,53 @@ class PackingPlan:
         if reduction.is_cast or len(targets) > 1:
             target = self.slots.add(count * ITEMSIZES[reduction.wire])
         else:
-            target = Location(targets[0].pointer)
-        if reduction.is_cast or len(sources) > 1 or reduction.prescale != 1.0:
+            target = Location(targets[0].pointer, may_move=True)
+        is_packed = reduction.is_cast or len(sources) > 1 or reduction.prescale != 1.0
+        if target.may_move and (is_packed or reduction.postscale != 1.0):
+            self._only_targets_move = False
+        if is_packed:
             self._packs.append((sources, target))
             self._calls.append((target, target, count))
         else:
             self._calls.append((Location(sources[0].pointer), target, count))
         self._unpacks.append((target, targets))
 
-    def bind(self, base: int, packer: Packer) -> None:
-        """Set `packs`, `calls` and `unpacks` for the address `base` of the fusion memory."""
-        if base == self._base:
+    def add_copied(self, sources: list[Span], targets: list[Span], size: int) -> None:
+        """Add a tensor of a rank alone, whose result is the tensor itself, in one span."""
+        self._unpacks.append((Location(sources[0].pointer), targets))
+
+    def bind(self, base: int, output: int, packer: Packer) -> None:
+        """Set `packs`, `calls` and `unpacks` for the addresses of the fusion memory and of the results."""
+        by = output - self._output
+        if base == self._base and not by:
             return
-        reduction = self.reduction
-        self.packs = packer.plan(self._packed(base), reduction.dtype, reduction.wire, reduction.prescale)
-        calls = [(source.pointer(base), target.pointer(base), count) for source, target, count in self._calls]
+        reduction, moved = self.reduction, output - self._planned
+        calls = [
+            (source.pointer(base, moved), target.pointer(base, moved), count) for source, target, count in self._calls
+        ]
         # One rank's result is its input, so in place there is nothing to do.
         self.calls = [call for call in calls if not (self._is_alone and call[0] == call[1])]
-        self.unpacks = packer.plan(self._unpacked(base), reduction.wire, reduction.dtype, reduction.postscale)
-        self._base = base
+        if base == self._base and self._only_targets_move and not by % LINE_BYTES:
+            if self.unpacks is not None:
+                move_targets(self.unpacks.launches, by)
+        else:
+            packed, unpacked = self._packed(base, moved), self._unpacked(base, moved)
+            self.packs = packer.plan(packed, reduction.dtype, reduction.wire, reduction.prescale)
+            self.unpacks = packer.plan(unpacked, reduction.wire, reduction.dtype, reduction.postscale)
+        self._base, self._output = base, output
 
-    def _packed(self, base: int) -> list[Piece]:
+    def _packed(self, base: int, moved: int) -> list[Piece]:
         return [
             Piece(pointer, packed, count)
             for sources, location in self._packs
-            for pointer, packed, count in self._pieces(sources, location.pointer(base), self.reduction.wire)
+            for pointer, packed, count in self._pieces(sources, location.pointer(base, moved), self.reduction.wire)
         ]
 
-    def _unpacked(self, base: int) -> list[Piece]:
+    def _unpacked(self, base: int, moved: int) -> list[Piece]:
         return [
-            Piece(packed, pointer, count)
+            Piece(packed, pointer + moved, count)
             for location, targets in self._unpacks
-            for pointer, packed, count in self._pieces(targets, location.pointer(base), self.reduction.wire)
+            for pointer, packed, count in self._pieces(targets, location.pointer(base, moved), self.reduction.wire)
         ]
 
     def _pieces(self, scattered: list[Span], packed: int, packed_type: str) -> Iterator[tuple[int, int, int]]:

@@ -114,8 +114,7 @@ class Handle:
     @property
     def title(self) -> str:
         """The operation's name in messages."""
-        place = self.key[1] if isinstance(self.key[1], int) else None
-        return title(self.request.kind, self.request.name, place)
+        return describe_request(self.request, self.key)
 
     @property
     def label(self) -> str:
@@ -151,4 +150,11 @@ AnyHandle = Handle | HandleGroup
 
 def describe(handles: Sequence[Handle]) -> str:
     """The name in messages of operations that are executed together: `allreduce 'a' and 3 more`."""
-    return handles[0].title if len(handles) == 1 else f"{handles[0].title} and {len(handles) - 1} more"
+    return describe_request(handles[0].request, handles[0].key, len(handles))
+
+
+def describe_request(request: Request, key: tuple[int, str | int], count: int = 1) -> str:
+    """Return what `describe` does, from the first handle's request and key, and the number of handles."""
+    place = key[1] if isinstance(key[1], int) else None
+    name = title(request.kind, request.name, place)
+    return name if count == 1 else f"{name} and {count - 1} more"

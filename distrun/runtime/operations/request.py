@@ -56,7 +56,7 @@ class Request(NamedTuple):
     @property
     def nbytes(self) -> int:
         """The bytes of the tensors. A dimension that may differ between ranks counts as one."""
-        return sum(abs(math.prod(shape)) for shape in self.shapes) * ELEMENT_TYPES[self.dtype].storage.itemsize
+        return sum(map(abs, map(math.prod, self.shapes))) * ELEMENT_TYPES[self.dtype].storage.itemsize
 
     def encode(self, site: str) -> bytes:
         """Encode the request as a message. `site` is the call site in user code."""

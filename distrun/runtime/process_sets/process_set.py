@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 from distrun.errors import UsageError
 from distrun.host.ranks import list_ranks
@@ -156,7 +156,10 @@ class ProcessSet:
         """
         self.check_included()
         members = self._ranks
-        root = operator.index(root_rank) if isinstance(root_rank, SupportsIndex) else -1
+        try:
+            root = operator.index(root_rank)  # type: ignore[arg-type]
+        except TypeError:
+            root = -1
         if root not in members:
             raise UsageError(f"root_rank={root_rank!r} is not a rank of this process set: it has {list_ranks(members)}")
         return root

@@ -37,6 +37,11 @@ class NcclReduction(NamedTuple):
         """Whether elements are converted to be reduced."""
         return self.dtype != self.wire
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether elements are neither converted nor scaled."""
+        return self.dtype == self.wire and self.prescale == 1.0 == self.postscale
+
 
 def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
     """Return a request's reduction in NCCL's terms, or None if the result would differ in meaning from the host's.
@@ -59,8 +64,12 @@ def nccl_reduction(request: Request, wire: str = "") -> NcclReduction | None:
     return None
 
 
+_COPIES = ("broadcast", "allgather", "alltoall")
+
+
 def is_supported(request: Request) -> bool:
     """Return whether NCCL can execute `request` with the same meaning as on the host. Other requests are staged."""
-    if request.kind in ("allreduce", "reducescatter"):
-        return nccl_reduction(request) is not None
-    return request.kind in ("broadcast", "allgather", "alltoall")
+    kind, dtype = request.kind, request.dtype
+    if kind in ("allreduce", "reducescatter"):
+        return (dtype in _FLOATS and request.op is not Adasum) or nccl_reduction(request) is not None
+    return kind in _COPIES

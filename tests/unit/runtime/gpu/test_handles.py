@@ -30,7 +30,9 @@ def submitted(driver, inputs=()):
     handle = DeviceHandle(SimpleNamespace(gpu=lambda: gpu), REQUEST, inputs, arena=CupyArena(driver))
     handle.kept_alive = [buffer.owner for buffer in inputs if isinstance(buffer.owner, Borrowed)]
     handle.done, handle.finished = True, driver.record(0)
-    handle.operation = InFlightOperation("allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept_alive)
+    handle.operation = InFlightOperation(
+        lambda: "allreduce 'a'", [handle.ready], handle.finished, [handle], handle.kept_alive
+    )
     return handle
 
 

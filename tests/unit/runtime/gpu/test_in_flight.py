@@ -30,7 +30,7 @@ def device():
 
 
 def operation(name, handles=()):
-    return InFlightOperation(f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", handles)
+    return InFlightOperation(lambda: f"allreduce '{name}'", [f"{name} ready"], f"{name} finished", handles)
 
 
 def holding(device, *names, **timeouts):
@@ -44,7 +44,7 @@ def test_an_operation_is_kept_until_the_device_is_done_with_it(device):
     in_flight = holding(device, "a", "b")
     device.passed |= {"a finished"}
     in_flight.check(1.0)
-    assert [left.what for left in in_flight.take_all()] == ["allreduce 'b'"]
+    assert [left.describe() for left in in_flight.take_all()] == ["allreduce 'b'"]
     assert not in_flight
 
 

@@ -477,6 +477,7 @@ def test_an_error_of_nccl_names_the_operation(stand_ins):
 
     driver, hosts = stand_ins.Driver(), stand_ins.ThreadRanks(1)
     broken = Broken(hosts, 0, stand_ins.view)
+    broken.size = 2  # one rank alone would call nothing
     backend = NcclBackend(
         *(FusionMemory(driver), broken, Packer(stand_ins.view), STREAM), *(stand_ins.HostBackend(hosts, 0), [0])
     )

@@ -33,7 +33,14 @@ def play(is_on_gpu=lambda tensor: True):
 
     cuda.kind = kind
     cuda.is_on_gpu = lambda tensor: isinstance(tensor, torch.Tensor) and kind(tensor) == "cuda"
+
+    def new(tensor, shape):
+        made = tensor.new_empty(shape)
+        made.view(-1).view(torch.uint8).fill_(0xFF)
+        return made
+
     cuda.as_array = as_array
+    cuda.new = new
     cuda.TorchArena.current_stream = lambda self: current_stream()
     cuda.TorchArena.empty = empty
     cuda.TorchArena.keep = lambda self, tensor: None
