@@ -36,8 +36,10 @@ def topology(states: GpuStates) -> HostCheck:
     ]
     troubles = []
     most = max((len(gpu.links) for gpu in gpus), default=0)
+    has_switch = any(SWITCH in gpu.links for gpu in gpus)
     for index, gpu in enumerate(gpus):
-        if gpu.links_down and most > len(gpu.links):
+        is_linked = has_switch or gpu.links  # else it has no bridge, as others may have
+        if is_linked and gpu.links_down and most > len(gpu.links):
             what = f"GPU {index} has {len(gpu.links)} NVLinks up and {gpu.links_down} down, others {most} up"
             troubles.append((what, "see nvidia-smi nvlink -s, and reset or reseat the GPU and its bridge"))
         if gpu.pcie_width and gpu.widest_pcie and gpu.pcie_width < gpu.widest_pcie:

@@ -18,7 +18,6 @@ _THROTTLES = {
     0x20: ("is slowed down by heat", _COOL),
     0x80: ("is slowed down by its power supply", _SUPPLY),
     0x08: ("is slowed down by heat or its power supply", f"{_COOL}, or {_SUPPLY.removeprefix('see to ')}"),
-    0x02: ("has clocks that somebody has set", "nvidia-smi -rac and nvidia-smi -rgc take the setting back"),
 }
 
 

@@ -47,6 +47,10 @@ def test_links_that_are_down_and_lanes_that_lack_are_warnings():
     assert found.status is Status.WARNING
     assert "21 of 28 pairs over NVLink x 18 (478 GB/s each way), 7 of 28 pairs over NVLink x 16" in found.text
     assert found.text.endswith("GPU 7 has 16 NVLinks up and 2 down, others 18 up")
+    dead = replace(DGX, gpus=[*DGX.gpus[:7], replace(DGX.gpus[7], links=[], links_down=18)])
+    assert verdicts.topology(dead).text.endswith("GPU 7 has 0 NVLinks up and 18 down, others 18 up")
+    bridged = [replace(PCIE.gpus[i], links=[PCIE.gpus[1 - i].place] * 4, links_down=0) for i in (0, 1)]
+    assert verdicts.topology(replace(PCIE, gpus=[*bridged, *PCIE.gpus[2:]])).status is Status.OK
     narrow = verdicts.topology(WORKSTATION)
     assert (narrow.status, narrow.text) == (
         Status.WARNING,
