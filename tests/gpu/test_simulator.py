@@ -655,3 +655,45 @@ def test_ranks_of_distrun_order_their_work(gpu_job, size):
 def test_a_wait_that_is_left_out_is_noticed(gpu_job, unordered):
     output = gpu_job(SIMULATOR / "programs" / "ordering.py", 2, unordered, fail=True)
     assert "AssertionError" in output or "violation" in output
+
+
+# Copies between GPUs --------------------------------------------------------------------------------------------------
+
+
+def test_access_to_a_peer_is_asked_for_and_enabled_once(cupy, monkeypatch):
+    runtime = cupy.cuda.runtime
+    assert runtime.deviceCanAccessPeer(0, 1) == 1
+    runtime.deviceEnablePeerAccess(1)
+    with pytest.raises(runtime.CUDARuntimeError, match="PeerAccessAlreadyEnabled"):
+        runtime.deviceEnablePeerAccess(1)
+    with pytest.raises(runtime.CUDARuntimeError, match="InvalidDevice"):
+        runtime.deviceEnablePeerAccess(0)
+    monkeypatch.setenv("SIMULATED_GPU_PEERS", "0-1")
+    assert runtime.deviceCanAccessPeer(1, 0) == 0
+    runtime.setDevice(1)
+    with pytest.raises(runtime.CUDARuntimeError, match="PeerAccessUnsupported"):
+        runtime.deviceEnablePeerAccess(0)
+
+
+def test_a_copy_to_a_peer_is_late_timed_and_of_the_memory_that_it_names(cupy):
+    runtime = cupy.cuda.runtime
+    runtime.setDevice(1)
+    target = cupy.empty(5)
+    runtime.setDevice(0)
+    stream, source = cupy.cuda.Stream(non_blocking=True), cupy.asarray(np.arange(5.0))
+    before, after = cupy.cuda.Event(), cupy.cuda.Event()
+    with pytest.raises(runtime.CUDARuntimeError, match="InvalidValue"):
+        runtime.memcpyPeerAsync(target.data.ptr, 0, source.data.ptr, 0, 40, stream.ptr)
+    with pytest.raises(runtime.CUDARuntimeError, match="InvalidResourceHandle"):
+        cupy.cuda.get_elapsed_time(before, after)  # nothing is recorded
+    gate = Gate(stream)
+    before.record(stream)
+    runtime.memcpyPeerAsync(target.data.ptr, 1, source.data.ptr, 0, 40, stream.ptr)
+    after.record(stream)
+    with pytest.raises(runtime.CUDARuntimeError, match="NotReady"):
+        cupy.cuda.get_elapsed_time(before, after)
+    assert np.isnan(target._host()).all()
+    gate.open()
+    after.synchronize()
+    assert target._host().tolist() == [0, 1, 2, 3, 4]
+    assert cupy.cuda.get_elapsed_time(before, after) > 0

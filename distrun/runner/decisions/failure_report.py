@@ -19,6 +19,7 @@ _LOST_HOST = (
     b"ORTE has lost communication with a remote daemon.",
 )
 _NO_MODULE = re.compile(rb"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_GPU = b"invalid device ordinal"  # in the errors of torch, cupy and TensorFlow
 _LOST_PEER = b"distrun.errors.JobAbortedError"  # how Python ends the traceback of a rank that lost its peers
 
 
@@ -87,6 +88,17 @@ def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]
     return [
         f"distrun: {host} has no module {module!r}: install it there, or give --bootstrap={module}; a module of your "
         "own comes with --ship"
+    ]
+
+
+def gpu_number_remedy(tails: StderrTails, rank: int) -> list[str]:
+    """Return a line that says why the rank has no GPU of the number that it asked for, no line if it asked for none."""
+    if not any(_NO_GPU in line for line in tails.lines(rank)):
+        return []
+    return [
+        "distrun: it asked for a GPU of a number that it does not have: local_rank() is no device number where ranks "
+        "share GPUs (--share-gpus), or CUDA_VISIBLE_DEVICES shows fewer GPUs than this host has ranks; use the GPU "
+        "that init() has bound, torch.cuda.current_device() or distrun.device().index, or start fewer ranks per host"
     ]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from distrun.errors import LaunchError
 from distrun.runner.decisions import actions, events, signals
 from distrun.runner.decisions.failure import Failure
-from distrun.runner.decisions.failure_report import missing_module_remedy
+from distrun.runner.decisions.failure_report import gpu_number_remedy, missing_module_remedy
 from distrun.runner.decisions.policy import Policy, State
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.hosts.connector import Connector, Starter
@@ -366,7 +366,10 @@ class Job:
 
     def _failure_report(self, failure: Failure) -> str:
         report = self._reporter.failure_report(failure)
-        host = "" if failure.rank is None else self._name(failure.rank).rpartition(" on ")[2]
-        if failure.rank is None or not self._is_remote(host):
+        if failure.rank is None:
             return report
-        return "\n".join([report, *missing_module_remedy(self._reporter.stderr_tails, failure.rank, host)])
+        tails, host = self._reporter.stderr_tails, self._name(failure.rank).rpartition(" on ")[2]
+        remedies = gpu_number_remedy(tails, failure.rank)
+        if self._is_remote(host):
+            remedies += missing_module_remedy(tails, failure.rank, host)
+        return "\n".join([report, *remedies])

@@ -31,6 +31,11 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 @option(
     "--start-timeout S", "Seconds each host may take to be reached and to answer. Default: 60.", POSITIVE, default=60.0
 )
+@option(
+    "--gpu",
+    "Also check what makes GPUs slow, wrong or hang: links, copies and an allreduce between them, IOMMU, NUMA nodes, "
+    "MPS, memory errors, clocks, the kernel's log. Takes a minute, with the GPUs idle.",
+)
 @option("--json as_json", "Print one JSON object, whose format is stable.")
 def doctor(**options: Any) -> int:
     """Find out why a job would not start, or would be slow: distrun doctor -H a,b
@@ -45,7 +50,14 @@ def doctor(**options: Any) -> int:
     with _progress() as status:
         tell = (lambda text: None) if status is None else status.update
         report = run(
-            hosts, ssh, options["wdir"], options["network"], options["start_timeout"], options["launcher"], tell
+            hosts,
+            ssh,
+            options["wdir"],
+            options["network"],
+            options["start_timeout"],
+            options["launcher"],
+            options["gpu"],
+            tell,
         )
     if options["as_json"]:
         click.echo(json.dumps(report.to_json(), indent=2))

@@ -73,7 +73,7 @@ def gather(root: Path = Path("/"), cuda: Callable[[], Any] | None = None, smi: s
         driver,
         nccl(),
         peers(load),
-        [] if _is_virtual(root) else [place.name for place in places if _is_translated(root, place.name)],
+        [] if is_virtual(root) else [place.name for place in places if _is_translated(root, place.name)],
         problem,
         cuda_version(load),
         next((package for package in _CUPY_PACKAGES if installed_version(package)), ""),
@@ -193,7 +193,7 @@ def _devices(root: Path) -> int:
     return found
 
 
-def _is_virtual(root: Path) -> bool:
+def is_virtual(root: Path) -> bool:
     """Whether this is a virtual machine, where an IOMMU is necessary."""
     return re.search(r"^flags\s*:.*\bhypervisor\b", _read(root / "proc/cpuinfo"), re.MULTILINE) is not None
 

@@ -15,6 +15,7 @@ from distrun.runner.protocol.handshake import HostError, check_compatibility
 from distrun.runner.system.installation import install_command
 from distrun.tools.doctor import verdicts
 from distrun.tools.doctor.connect import Access
+from distrun.tools.doctor.gpu_checks import steps as gpu_steps
 from distrun.tools.doctor.gpus import Gpus
 from distrun.tools.doctor.machine_facts import MachineFacts
 from distrun.tools.doctor.probe_client import ProbeClient
@@ -41,6 +42,8 @@ class CheckOptions:
     """The value of `--network`."""
     timeout: float
     """Seconds until a probe must have started."""
+    gpu: bool = False
+    """Whether to make the checks of GPUs that take longer."""
 
 
 class HostChecks:
@@ -60,6 +63,7 @@ class HostChecks:
         """The running probe. None before it has started, after a step has failed, and once this object is closed."""
         self.machine: MachineFacts | None = None
         self._gpus_found: Gpus | None = None
+        self._gpu_checks: dict[str, Any] | None = None
 
     def run(self) -> HostReport:
         """Take the steps, and return the findings."""
@@ -72,9 +76,13 @@ class HostChecks:
             self._steps.append(step)
             lost = self.probe is not None and self.probe.is_lost
             stopped = stopped or (step.status is Status.FAILED and (lost or name not in _EXAMINING))
+        if not stopped and self._options.gpu and self._gpus_found is not None and self._gpus_found.names:
+            self._check_gpus()
         if stopped:
             self.close()
-        return HostReport(self.host, self._is_local, tuple(self._steps), self.machine, self._gpus_found)
+        return HostReport(
+            self.host, self._is_local, tuple(self._steps), self.machine, self._gpus_found, self._gpu_checks
+        )
 
     def close(self) -> None:
         """End the probe, and the connection."""
@@ -101,10 +109,14 @@ class HostChecks:
             step = HostCheck(name, Status.FAILED, reason, remedy=remedy)
         except Exception as error:  # any exception: the report on the other hosts must not be lost
             step = HostCheck(name, Status.FAILED, repr(error))
-        if step.status is Status.OK:
+        return self._completed(step)
+
+    def _completed(self, step: HostCheck) -> HostCheck:
+        """Return a step with the command that shows the same, and a remedy, if it failed or gave a warning."""
+        if step.status in (Status.OK, Status.NOT_TRIED):
             return step
         remedy = step.remedy or "see what the command says"
-        return replace(step, command=step.command or self.commands.step(name), remedy=remedy)
+        return replace(step, command=step.command or self.commands.step(step.name), remedy=remedy)
 
     # --- starting a probe
 
@@ -168,7 +180,19 @@ class HostChecks:
 
     def _gpus(self) -> HostCheck:
         self._gpus_found = Gpus(**self._ask("gpus", _SLOW))
-        return verdicts.gpus(self._gpus_found)
+        if not self._options.gpu:
+            return verdicts.gpus(self._gpus_found)
+        found = replace(self._gpus_found, iommu=[])  # which has a step of its own
+        return verdicts.gpus(found) if found.names or found.problem else verdicts.no_gpu()
+
+    def _check_gpus(self) -> None:
+        self._gpu_checks = {}
+        try:
+            for step in gpu_steps.take(self._ask, self._gpu_checks):
+                self._steps.append(self._completed(step))
+        except Exception as error:  # any exception: the report on the other hosts must not be lost
+            text = str(error) if isinstance(error, HostError) else repr(error)
+            self._steps.append(HostCheck("gpu", Status.FAILED, f"the checks of GPUs were broken off: {text}"))
 
     @property
     def identity(self) -> str:

@@ -24,6 +24,7 @@ from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.runner.protocol.handshake import MAGIC, HostError, HostInfo
 from distrun.runner.system.machine import identity
 from distrun.tools.doctor import gpus, machine_facts
+from distrun.tools.doctor.gpu_checks import measure, steps
 from distrun.tools.doctor.network import client
 from distrun.tools.doctor.network.server import BenchmarkServer
 
@@ -53,6 +54,18 @@ class Probe:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # all GPUs, in the order of nvidia-smi
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return asdict(gpus.gather())
+
+    def gpu_facts(self) -> dict[str, Any]:
+        """Return what `gpu_checks.steps.gather` returns."""
+        return steps.gather()
+
+    def gpu_copies(self) -> dict[str, Any]:
+        """Return what `gpu_checks.measure.copies` returns."""
+        return measure.copies()
+
+    def gpu_allreduce(self, count: int) -> dict[str, Any]:
+        """Return what `gpu_checks.measure.allreduce` returns for `count` ranks."""
+        return measure.allreduce(count)
 
     def listen(self, address: str, key: str, ports: str) -> dict[str, Any]:
         """Listen for the probe of another host, on one of `ports` if that is not empty, and return the port."""

@@ -5,16 +5,19 @@ The format of that object is stable: members may be added, and `format` grows wh
     {"format": 1, "distrun": VERSION, "ok": true, "summary": SENTENCE,
      "hosts": [{"host": NAME, "local": false, "status": STATUS,
                 "steps": [{"step": NAME, "status": STATUS, "text": .., "command": .., "remedy": ..}, ..],
-                "machine": MACHINE or null, "gpus": GPUS or null}, ..],
+                "machine": MACHINE or null, "gpus": GPUS or null, "gpu_checks": CHECKS or null}, ..],
      "links": [{"from": NAME, "to": NAME, "status": STATUS, "from_address": .., "to_address": .., "round_trip_s": ..,
                 "bytes_per_s": .., "packets_sent": .., "packets_lost": .., "largest_packet": .., "text": ..,
                 "command": .., "remedy": ..}, ..],
      "notes": [SENTENCE, ..]}
 
 STATUS is "ok", "warning", "failed" or "not tried". MACHINE and GPUS have the members of `machine_facts.MachineFacts`
-and `gpus.Gpus`. A link is one direction between two hosts. Addresses and figures that could not be measured are null.
-The packets are counted in one transfer. "largest_packet" is the size in bytes, with headers, of the largest packet that
-arrives, if larger ones were found to be lost.
+and `gpus.Gpus`. CHECKS is there with `--gpu`: "nvml", "kernel" and "xids" have the members of the classes of those
+modules in `gpu_checks`, "copies" and "allreduce" are what its programs `copies` and `ranks` print.
+
+A link is one direction between two hosts. Addresses and figures that could not be measured are null. The packets are
+counted in one transfer. "largest_packet" is the size in bytes, with headers, of the largest packet that arrives, if
+larger ones were found to be lost.
 """
 
 from __future__ import annotations
@@ -68,6 +71,7 @@ class HostReport:
     steps: tuple[HostCheck, ...]
     machine: MachineFacts | None = None
     gpus: Gpus | None = None
+    gpu_checks: dict[str, Any] | None = None
 
     @property
     def status(self) -> Status:
@@ -156,6 +160,7 @@ def _host(host: HostReport) -> dict[str, Any]:
         "steps": [_members(step) for step in host.steps],
         "machine": None if host.machine is None else asdict(host.machine),
         "gpus": None if host.gpus is None else asdict(host.gpus),
+        "gpu_checks": host.gpu_checks,
     }
 
 

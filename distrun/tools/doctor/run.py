@@ -34,6 +34,7 @@ def run(
     network: str | None = None,
     timeout: float = 60.0,
     launcher: str | None = None,
+    gpu: bool = False,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """Examine hosts and the network between them.
@@ -45,6 +46,7 @@ def run(
         network: the interfaces and subnets that may be used, separated by commas. None = DISTRUN_NETWORK, else all.
         timeout: seconds for each host to be reached and to answer.
         launcher: ssh or srun. None = as for a job.
+        gpu: whether to make the checks of GPUs that take longer.
         on_progress: called with a text about the current activity.
 
     Raises:
@@ -61,7 +63,7 @@ def run(
         (sys.executable,), hosts=tuple(hosts), exports=any_backend, share_gpus=True, launcher=launcher
     )
     plan = prepare(request, 0.0, ssh)
-    options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout)
+    options = CheckOptions(ssh.python or sys.executable, wdir, network, timeout, gpu)
     with ExitStack() as shared:
         connections = shared.enter_context(closing(SshConnections()))
         steps = shared.enter_context(closing(JobSteps(os.environ))) if plan.launcher == "srun" else None

@@ -8,6 +8,7 @@ from shlex import quote
 from distrun.host.endpoints import format_endpoint
 from distrun.runner.planning.ssh_config import Route
 
+_CHECKS = "distrun.tools.doctor.gpu_checks"
 _BATCH = ("-o", "BatchMode=yes")
 
 
@@ -36,6 +37,17 @@ class ShellCommands:
             "clock": lambda: f"date +%s.%N; {self.there('date +%s.%N')}",
             "machine": lambda: self.there("nproc; free -m; df -h /dev/shm; ulimit -v"),
             "gpus": lambda: self.there("nvidia-smi; nvidia-smi topo -p2p r"),
+            "topology": lambda: self.there("nvidia-smi topo -m; nvidia-smi nvlink -s"),
+            "iommu": lambda: self.there("cat /proc/cmdline; sudo lspci -vvv | grep ACSCtl"),
+            "numa": lambda: self.there("nvidia-smi topo -m; taskset -cp $$"),
+            "ecc": lambda: self.there("nvidia-smi -q -d ECC"),
+            "clocks": lambda: self.there("nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE"),
+            "mps": lambda: self.there("nvidia-smi -q -d COMPUTE; pgrep -a nvidia-cuda-mps"),
+            "xid": lambda: self.there("sudo dmesg | grep Xid"),
+            "p2p": lambda: self.there(f"{self._python} -m {_CHECKS}.copies"),
+            "nccl": lambda: self.there(
+                f"NCCL_DEBUG=INFO {self._python} -m distrun.runner {self._python} -m {_CHECKS}.ranks"
+            ),
             "network": lambda: self.there("ip -brief address"),
         }
         return commands[name]() if name in commands else ""

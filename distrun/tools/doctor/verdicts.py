@@ -104,6 +104,16 @@ def gpus(found: Gpus) -> HostCheck:
     return HostCheck("gpus", status, text + warning + _peer_matrix(found), remedy="; ".join(remedies))
 
 
+def no_gpu() -> HostCheck:
+    """Return the verdict on a host without a GPU whose GPUs were to be checked."""
+    return HostCheck(
+        "gpus",
+        Status.WARNING,
+        "there is no NVIDIA GPU, or its driver does not show it here, so that --gpu has nothing to check",
+        remedy="run it on a host with GPUs; a container must be started with them (docker run --gpus all)",
+    )
+
+
 def _installation(cuda: int) -> str:
     """Return the command that installs cupy and NCCL for a driver with this CUDA, or another remedy."""
     if not cuda:
@@ -124,7 +134,8 @@ def _gpu_text(found: Gpus) -> str:
     counts = {name: found.names.count(name) for name in found.names}
     names = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
     memory = f" ({size(min(found.memory))} each)" if found.memory else ""
-    parts = [f"{names}{memory}", f"driver {found.driver}"] + [f"NCCL {found.nccl}"] * bool(found.nccl)
+    cuda = f" for CUDA {_cuda(found.cuda)}" if found.cuda else ""
+    parts = [f"{names}{memory}", f"driver {found.driver}{cuda}"] + [f"NCCL {found.nccl}"] * bool(found.nccl)
     if found.peers is not None and len(found.peers) > 1:
         parts.append(_peer_text(found.peers))
     return ", ".join(parts) + (": " if found.problem else "")

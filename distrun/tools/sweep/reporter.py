@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from distrun.runner.decisions.failure_report import format_report, missing_module_remedy
+from distrun.runner.decisions.failure_report import format_report, gpu_number_remedy, missing_module_remedy
 from distrun.tools.sweep.output import TrialOutput
 from distrun.tools.sweep.plan import SweepPlan
 from distrun.tools.sweep.policy.trials import State, Trial
@@ -79,6 +79,7 @@ class Reporter:
         words = self._output.tails.lines(member.process)
         log = self._output.path(trial)
         lines = [format_report(failure, name, self._pids, words, None if log is None else str(log))]
+        lines += gpu_number_remedy(self._output.tails, member.process)
         if self._plan.hosts[member.host][1] is not None:  # not this machine
             lines += missing_module_remedy(self._output.tails, member.process, member.host)
         text = "\n".join(lines).replace("distrun: ", "")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from distrun import __version__
+from distrun.host.gpus import visible_gpus
 from distrun.tools.doctor.probe import Probe, answer
 
 pytestmark = pytest.mark.gate
@@ -32,6 +34,15 @@ def test_a_missing_directory_fails_here_too(distrun):
     assert job.wait() == 1
     assert b"failed     directory   the working directory '/no/such/place' does not exist" in job.stdout.data
     assert b"by hand: ls -ld /no/such/place" in job.stdout.data
+
+
+@pytest.mark.skipif(bool(visible_gpus(os.environ)), reason="there is an NVIDIA GPU here")
+def test_without_a_gpu_there_is_one_sentence_about_gpus_and_nothing_failed(distrun):
+    job = distrun("doctor", "--gpu")
+    assert job.wait() == 0
+    assert b"warning    gpus        there is no NVIDIA GPU, or its driver does not show it here" in job.stdout.data
+    assert b"topology" not in job.stdout.data
+    job.assert_gone()
 
 
 def test_the_launcher_does_not_load_the_doctor_nor_the_doctor_numpy():

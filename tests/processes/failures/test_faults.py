@@ -34,6 +34,13 @@ def test_the_failure_report_ends_with_the_last_lines_of_the_rank_that_raised(dis
     assert failure_report.endswith(b"    ValueError: no such data\n")
 
 
+def test_a_rank_without_a_gpu_of_its_local_rank_is_told_which_one_it_has(distrun, python):
+    code = "import os\nif os.environ['RANK'] == '1': raise RuntimeError('CUDA error: invalid device ordinal')"
+    said = distrun("-np", "2", *python(code)).ended(1)
+    assert b"    RuntimeError: CUDA error: invalid device ordinal\ndistrun: it asked for a GPU of a number " in said
+    assert said.endswith(b"torch.cuda.current_device() or distrun.device().index, or start fewer ranks per host\n")
+
+
 def test_a_killed_rank_is_reported_and_its_peers_are_stopped(distrun, python):
     code = (
         "import os, signal, time\nif os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)"

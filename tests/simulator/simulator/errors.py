@@ -6,9 +6,11 @@ from typing import Any
 
 INVALID_VALUE = 1
 INVALID_DEVICE = 101
+PEER_UNSUPPORTED = 217
 INVALID_HANDLE = 400
 NOT_READY = 600
 ILLEGAL_ADDRESS = 700
+PEER_ALREADY_ENABLED = 704
 LAUNCH_FAILURE = 719
 CAPTURE_UNSUPPORTED = 900
 CAPTURE_INVALIDATED = 901
@@ -27,9 +29,11 @@ _WORDS = {
     46: ("cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"),
     100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
+    217: ("cudaErrorPeerAccessUnsupported", "peer access is not supported between these two devices"),
     400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),
     600: ("cudaErrorNotReady", "device not ready"),
     700: ("cudaErrorIllegalAddress", "an illegal memory access was encountered"),
+    704: ("cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"),
     709: ("cudaErrorContextIsDestroyed", "context is destroyed"),
     719: ("cudaErrorLaunchFailure", "unspecified launch failure"),
     900: ("cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"),

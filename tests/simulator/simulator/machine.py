@@ -8,13 +8,14 @@ import os
 import threading
 from typing import Any
 
-from simulator.errors import INVALID_DEVICE, CUDARuntimeError
+from simulator.errors import INVALID_DEVICE, PEER_ALREADY_ENABLED, PEER_UNSUPPORTED, CUDARuntimeError
 
 lock = threading.RLock()
 changed = threading.Condition(lock)  # any stream, event or capture has
 
 _FIRST_BUS = 0x3B
 _contexts: dict[int, set[str]] = {}  # device: names of the threads that have touched it
+_peers: set[tuple[int, int]] = set()  # whose access to the memory of which device is enabled
 _sticky: dict[int, int] = {}  # device: the error of which it has failed
 
 
@@ -64,6 +65,31 @@ def set_device(device: int) -> None:
     touch()
 
 
+def can_access(device: int, peer: int) -> bool:
+    """Return whether a device can access the memory of another one."""
+    if not {device, peer} <= set(range(len(visible()))):
+        raise CUDARuntimeError(INVALID_DEVICE)
+    return device != peer and is_listed("SIMULATED_GPU_PEERS", device, peer, unset=True)
+
+
+def enable_access(peer: int) -> None:
+    """Let the current device access the memory of another one."""
+    pair = (touch(), peer)
+    if pair[0] == peer:
+        raise CUDARuntimeError(INVALID_DEVICE)
+    if not can_access(*pair):
+        raise CUDARuntimeError(PEER_UNSUPPORTED)
+    if pair in _peers:
+        raise CUDARuntimeError(PEER_ALREADY_ENABLED)
+    _peers.add(pair)
+
+
+def is_listed(variable: str, one: int, other: int, unset: bool = False) -> bool:
+    """Return whether a variable, such as `0-1,1-0`, lists a pair of devices."""
+    value = os.environ.get(variable)
+    return unset if value is None else f"{one}-{other}" in value.split(",")
+
+
 def touch() -> int:
     """Create a context on the current device, as everything that needs one does; return the device.
 
@@ -88,6 +114,7 @@ def touched(thread: str | None = None) -> set[int]:
 def forget() -> None:
     """Start afresh for another test: no device is touched or broken, and the first is the calling thread's."""
     _contexts.clear()
+    _peers.clear()
     _sticky.clear()
     _thread.device = 0
 

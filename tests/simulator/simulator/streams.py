@@ -74,6 +74,7 @@ class Record:
 
     def __init__(self, done: bool = False, known: dict[int, int] | None = None, capture: Capture | None = None) -> None:
         self.done = done
+        self.time = time.perf_counter()  # until it is done, of the call
         self.known = known or {}
         self.capture = capture
 
@@ -85,9 +86,10 @@ class Record:
 class Event:
     """A handle with its latest record; one that was never recorded counts as done."""
 
-    def __init__(self, device: int) -> None:
+    def __init__(self, device: int, is_timed: bool) -> None:
         self.handle = next(_handles)
         self.device = device
+        self.is_timed = is_timed
         self.record: Record | None = None
 
 
@@ -249,6 +251,7 @@ def _nothing() -> None:
 
 def _finish(record: Record) -> None:
     with changed:
+        record.time = time.perf_counter()
         record.done = True
         changed.notify_all()
 
@@ -317,9 +320,9 @@ def destroy_stream(handle: int) -> None:
     stream.close()
 
 
-def create_event() -> int:
+def create_event(is_timed: bool) -> int:
     """Make a new event of the current device."""
-    event = Event(machine.touch())
+    event = Event(machine.touch(), is_timed)
     with lock:
         _events[event.handle] = event
     return event.handle

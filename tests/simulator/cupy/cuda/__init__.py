@@ -13,7 +13,7 @@ from cupy.cuda.memory import (
     alloc,
     alloc_pinned_memory,
 )
-from cupy.cuda.stream import Event, Stream, get_current_stream
+from cupy.cuda.stream import Event, Stream, get_current_stream, get_elapsed_time
 
 __all__ = [
     "BaseMemory",
@@ -27,6 +27,7 @@ __all__ = [
     "alloc",
     "alloc_pinned_memory",
     "get_current_stream",
+    "get_elapsed_time",
     "memory",
     "nccl",
     "runtime",

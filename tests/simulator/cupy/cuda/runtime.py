@@ -1,4 +1,4 @@
-# ruff: noqa: N802
+# ruff: noqa: N802, N803
 """CUDA's runtime functions, with cupy's names and signatures."""
 
 from __future__ import annotations
@@ -45,6 +45,15 @@ def getDeviceProperties(device: int) -> dict[str, object]:
     return {"name": b"Simulated GPU", "uuid": machine.uuid(integer(device))}
 
 
+def deviceCanAccessPeer(device: int, peerDevice: int) -> int:
+    return int(machine.can_access(integer(device), integer(peerDevice)))
+
+
+def deviceEnablePeerAccess(peerDevice: int) -> None:
+    record("deviceEnablePeerAccess", peer=peerDevice)
+    machine.enable_access(integer(peerDevice))
+
+
 def deviceSynchronize() -> None:
     record("deviceSynchronize")
     device = machine.touch()
@@ -68,6 +77,26 @@ def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
         raise CUDARuntimeError(errors.INVALID_VALUE)
     queue = streams.stream_of(integer(stream))
     queue.queue(Operation("a copy", lambda: lambda: blocks.move(dst, src, nbytes), [(src, nbytes)], [(dst, nbytes)]))
+
+
+def memcpyPeerAsync(dst: int, dstDevice: int, src: int, srcDevice: int, size: int, stream: int) -> None:
+    dst, src, nbytes, pair = integer(dst), integer(src), machine.size(size), (integer(srcDevice), integer(dstDevice))
+    record("memcpyPeerAsync", integer(stream), target=dst, source=src, nbytes=nbytes)
+    if not set(pair) <= set(range(len(machine.visible()))):
+        raise CUDARuntimeError(errors.INVALID_DEVICE)
+    for address, device in zip((src, dst), pair, strict=True):
+        block = blocks.find(address)
+        if block is not None and (block.stream is None or block.stream.device != device):
+            raise CUDARuntimeError(errors.INVALID_VALUE)
+    is_broken = machine.is_listed("SIMULATED_GPU_PEERS_BROKEN", *pair)
+
+    def copy() -> None:
+        blocks.move(dst, src, nbytes)
+        if is_broken:
+            blocks.fill(dst, 0, nbytes // 2)
+
+    queue = streams.stream_of(integer(stream))
+    queue.queue(Operation("a copy between GPUs", lambda: copy, [(src, nbytes)], [(dst, nbytes)]))
 
 
 def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
@@ -122,8 +151,7 @@ def streamIsCapturing(stream: int) -> bool:
 
 
 def eventCreateWithFlags(flags: int) -> int:
-    integer(flags)
-    return streams.create_event()
+    return streams.create_event(is_timed=not integer(flags) & eventDisableTiming)
 
 
 def eventDestroy(event: int) -> None:
@@ -156,3 +184,15 @@ def eventSynchronize(event: int) -> None:
             raise CUDARuntimeError(errors.CAPTURED_EVENT)
         asked.wait()
     machine.touch()
+
+
+def eventElapsedTime(start: int, end: int) -> float:
+    events = [streams.event_of(integer(event)) for event in (start, end)]
+    records = [event.record for event in events if event.is_timed]
+    if len(records) < 2 or None in records:
+        raise CUDARuntimeError(errors.INVALID_HANDLE)
+    for found in records:
+        if status := streams.query(found):
+            raise CUDARuntimeError(status)
+    first, last = [found.time for found in records if found is not None]
+    return (last - first) * 1e3

@@ -52,6 +52,11 @@ class Event:
         runtime.eventSynchronize(self.ptr)
 
 
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+    """Return the milliseconds between two events."""
+    return runtime.eventElapsedTime(start_event.ptr, end_event.ptr)
+
+
 class _BaseStream:
     def __init__(self, ptr: int, device_id: int) -> None:
         self.ptr = ptr

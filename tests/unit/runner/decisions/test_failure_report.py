@@ -1,7 +1,7 @@
 """The report of the first failure, and the last lines of stderr in it."""
 
 from distrun.runner.decisions.failure import Failure
-from distrun.runner.decisions.failure_report import LAST_LINES, StderrTails, format_report
+from distrun.runner.decisions.failure_report import LAST_LINES, StderrTails, format_report, gpu_number_remedy
 
 
 def test_the_report_names_rank_host_process_end_and_last_lines():
@@ -56,3 +56,19 @@ def test_an_mpirun_that_has_lost_a_host_says_so():
     )
     tails.record(1, b"he said: PRTE has lost communication with a remote daemon.\n")
     assert [tails.reports_lost_host(rank) for rank in range(3)] == [True, False, False]
+
+
+def test_a_rank_that_took_its_local_rank_for_a_device_number_is_told_so():
+    tails = StderrTails()
+    tails.record(
+        1,
+        b"    torch._C._cuda_setDevice(device)\ntorch.AcceleratorError: CUDA error: invalid device ordinal\n"
+        b"GPU device may be out of range, do you have enough GPUs?\n"
+        b"Search for `cudaErrorInvalidDevice' in https://docs.nvidia.com/cuda/ for more information.\n"
+        b"CUDA kernel errors might be asynchronously reported at some other API call\n",
+    )
+    tails.record(2, b"RuntimeError: CUDA error: out of memory\n")
+    (line,) = gpu_number_remedy(tails, 1)
+    assert "local_rank() is no device number where ranks share GPUs (--share-gpus)" in line
+    assert "torch.cuda.current_device()" in line
+    assert gpu_number_remedy(tails, 2) == gpu_number_remedy(tails, 3) == []

@@ -50,7 +50,7 @@ def test_failures_and_not_warnings_decide_the_exit_status(report, status, summar
 def test_the_json_has_the_documented_members_and_no_others():
     found = json.loads(json.dumps(Report((GOOD, BAD), (SLOW, CLOSED), ("note",)).to_json()))
     assert list(found) == ["format", "distrun", "ok", "summary", "hosts", "links", "notes"]
-    assert list(found["hosts"][0]) == ["host", "local", "status", "steps", "machine", "gpus"]
+    assert list(found["hosts"][0]) == ["host", "local", "status", "steps", "machine", "gpus", "gpu_checks"]
     assert found["hosts"][1]["steps"] == [
         {"step": "tcp", "status": "failed", "text": "refused", "command": "ssh b", "remedy": "start sshd"},
         {"step": "login", "status": "not tried", "text": "", "command": "", "remedy": ""},

@@ -61,12 +61,20 @@ def test_names_of_one_machine_are_found_and_unknown_machines_are_not():
     assert verdicts.twins(hosts) == {"c": "a", "f": "a"}
 
 
+def test_no_gpu_is_a_warning_if_gpus_were_to_be_checked():
+    step = verdicts.no_gpu()
+    assert step.status is Status.WARNING
+    assert "--gpu has nothing to check" in step.text
+    assert "docker run --gpus all" in step.remedy
+
+
 def test_no_gpu_is_fine_and_good_ones_are_described():
     assert verdicts.gpus(Gpus()).text == "none"
     step = verdicts.gpus(GPUS)
     assert step.status is Status.OK
     assert step.text == (
-        "2 x NVIDIA H100 (80 GiB each), driver 550.54.15, NCCL 2.21.5, all can access each other's memory (P2P)"
+        "2 x NVIDIA H100 (80 GiB each), driver 550.54.15 for CUDA 12.4, NCCL 2.21.5, all can access each other's "
+        "memory (P2P)"
     )
 
 
