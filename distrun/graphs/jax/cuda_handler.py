@@ -6,6 +6,8 @@ as well, in the thread where XLA runs the program. What NCCL cannot do is staged
 the host can compute, PowerSGD and error feedback, is computed there, between two copies.
 
 XLA must not put the calls into a CUDA graph, and does not, since `ffi` declares no traits.
+
+Concrete arrays are reduced by the same operations (`reduce`), and there the host waits for the device as well.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from distrun.errors import CollectiveError, MismatchError, UsageError
@@ -30,12 +33,14 @@ from distrun.runtime.gpu.buffers import DeviceBuffer
 from distrun.runtime.gpu.driver import Driver
 from distrun.runtime.gpu.gpu import Gpu
 from distrun.runtime.gpu.handles import DeviceHandle
+from distrun.runtime.operations.dtypes import name_of
 from distrun.runtime.operations.request import CUDA, Request, title
 from distrun.runtime.world import world
 from distrun.tensor_fusion.device_packing import Piece
 from distrun.tensor_fusion.low_rank import rank_of
 
 Addresses = Sequence[int]
+_LEGACY = 0  # the default stream of CUDA
 
 
 def register() -> None:
@@ -197,11 +202,30 @@ class _ThroughHost:
             driver.synchronize(driver.record(stream))
 
 
+def needs_host(collective: Call) -> bool:
+    """Return whether a collective is computed on the host: compressed by PowerSGD, or with error feedback."""
+    return rank_of(collective.wire) > 0 or residuals.are_kept_of(collective)
+
+
 @lru_cache(maxsize=4096)
 def _decode(text: bytes) -> Queued | _ThroughHost:
     collective, dtypes, shapes = handler.decode(text)
-    needs_host = rank_of(collective.wire) > 0 or residuals.are_kept_of(collective)
-    return (_ThroughHost if needs_host else Queued)(collective, dtypes, shapes)
+    return (_ThroughHost if needs_host(collective) else Queued)(collective, dtypes, shapes)
 
 
 world.on_leaving(_decode.cache_clear)
+
+
+def reduce(collective: Call, arrays: Sequence[Any]) -> list[Any]:
+    """Execute an allreduce or a broadcast of concrete arrays on this rank's GPU, and wait. Return new arrays."""
+    with jax.ensure_compile_time_eval():  # a function may be being traced around this call
+        results = [jnp.empty_like(array, device=array.sharding if array.committed else None) for array in arrays]
+    jax.block_until_ready([*arrays, *results])  # XLA writes them no more
+    dtypes = [name_of(array.dtype) for array in arrays]
+    operation = Queued(collective, dtypes, [array.shape for array in arrays])
+    pointers = [[array.unsafe_buffer_pointer() for array in those] for those in (arrays, results)]
+    operation.run(_LEGACY, *pointers)
+    driver = world.engine().gpu().driver
+    with driver.use():
+        driver.synchronize(driver.record(_LEGACY))
+    return results

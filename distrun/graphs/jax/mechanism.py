@@ -5,7 +5,8 @@ not work, perhaps with a future JAX, the second is used. `DISTRUN_JAX_CALL` (aut
 
 If JAX computes on a GPU, programs use `callback`, and JAX copies the arrays to host memory and the results back. Eager
 collectives are copied in the same way. With `ffi`, programs use `primitive` with the handler for GPUs, which copies
-nothing (`cuda_handler`). It is not the default, because it has not run on a real GPU yet.
+nothing (`cuda_handler`), and so do eager allreduces and broadcasts. It is not the default, because it has not run on a
+real GPU yet.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from distrun.graphs import residuals as residuals
 from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
-from distrun.graphs.jax.shapes import PROBE
+from distrun.graphs.jax.shapes import PROBE, REDUCING
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.world import world
 
@@ -68,8 +69,21 @@ def on_the_spot(
     A program that is still running may have a collective of the same name, so eager ones get a prefix.
     """
     own = collective._replace(name=collective.name and f"eager.{collective.name}")
+    if collective.kind in REDUCING and _are_on_gpu(arrays):
+        from distrun.graphs.jax import cuda_handler
+
+        if not cuda_handler.needs_host(own):
+            return cuda_handler.reduce(own, arrays)
     results = function(own, [as_numpy(array) for array in arrays])
     return [placed(result, array) for result, array in zip(results, arrays, strict=True)]
+
+
+def _are_on_gpu(arrays: Sequence[Any]) -> bool:
+    """Return whether concrete arrays are all on this rank's GPU, and the handler for GPUs is used."""
+    if not arrays or not _has_gpu_handler():
+        return False
+    device = {_own_gpu()}
+    return all(isinstance(array, jax.Array) and array.devices() == device for array in arrays)
 
 
 def as_numpy(array: Any) -> Any:
@@ -118,6 +132,12 @@ def _mechanism() -> Perform:
             *(jax.__version__, type(error).__name__, error, JAX_CALL),
         )
         return callback.call
+
+
+@cache
+def _has_gpu_handler() -> bool:
+    """Return whether JAX computes on a GPU, and its programs use the handler for GPUs."""
+    return _computes_on_gpu() and settings.current().jax_call == "ffi" and _mechanism() is not callback.call
 
 
 _traced_at: Topology | None = None

@@ -19,16 +19,12 @@ from distrun.contract.settings import JAX_CALL
 from distrun.graphs.jax import mechanism
 from distrun.host.gpus import visible_gpus
 
-pytestmark = pytest.mark.feature_group("JAX")
-feature = partial(pytest.mark.feature, backend="jax")
-
 PROGRAMS = Path(__file__).parent / "programs" / "gpu"
 QUICK = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0", JAX_CALL: "ffi"}
 HERE = ("collectives", "transformations", "training", "flight")
 
 
 @pytest.mark.gate
-@feature("collectives in jit on a (simulated) GPU through NCCL")
 @pytest.mark.parametrize("size", one_in_gate(2, 1), ids=str)
 def test_calls_are_queued_behind_xlas_work_and_before_its_next(gpu_job, size):
     gpu_job(PROGRAMS / "order.py", size, **QUICK)
@@ -46,23 +42,25 @@ def test_tensors_are_staged_where_there_is_no_nccl(gpu_job):
 
 
 @pytest.mark.gate
-@feature("collectives in jit on a GPU that distrun cannot use")
 def test_without_all_that_it_needs_programs_go_through_the_hosts_memory_with_one_warning(monkeypatch, caplog):
     monkeypatch.setenv(JAX_CALL, "ffi")
     monkeypatch.setattr(mechanism, "_computes_on_gpu", lambda: True)
     mechanism._mechanism.cache_clear()
+    mechanism._has_gpu_handler.cache_clear()
     distrun.init()
     try:
         with caplog.at_level(logging.WARNING, "distrun"):
             for factor in (2.0, 3.0):
                 scaled = jax.jit(partial(distrun.allreduce, prescale_factor=factor))(jnp.ones(2))
                 np.testing.assert_array_equal(scaled, np.full(2, factor))
+            np.testing.assert_array_equal(distrun.allreduce(jnp.ones(2), prescale_factor=4.0), np.full(2, 4.0))
         (line,) = caplog.messages
         assert "the slower way, by io_callback (UsageError: " in line
         assert "DISTRUN_JAX_CALL=io_callback silences this" in line
     finally:
         distrun.shutdown()
         mechanism._mechanism.cache_clear()
+        mechanism._has_gpu_handler.cache_clear()
 
 
 @pytest.mark.lab

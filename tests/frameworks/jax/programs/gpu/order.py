@@ -56,6 +56,21 @@ def nothing_is_copied_to_the_host_and_the_host_does_not_wait():
 
 
 @check
+def concrete_arrays_go_the_same_way():
+    sums, calls = called(total, {"x": OWN, "half": OWN.astype(jnp.bfloat16), "whole": jnp.int32(RANK)})
+    close(sums, {"x": 2 * WHOLE * BASE, "half": 2 * WHOLE * BASE, "whole": 2 * sum(range(SIZE))})
+    assert len(calls) == 1
+    sent, calls = called(lambda x: distrun.broadcast(x, SIZE - 1), OWN)
+    close(sent, BASE * SIZE)
+    assert len(calls) == 1
+    close(OWN, BASE * (RANK + 1))
+    close(jax.jit(lambda x: x + total(OWN))(OWN), 2 * WHOLE * BASE + OWN)
+    gathered, calls = called(distrun.allgather, OWN)
+    close(gathered, np.concatenate([BASE * (rank + 1) for rank in range(SIZE)]))
+    assert not calls, "the number of rows is not known beforehand"
+
+
+@check
 def calls_of_one_program_run_in_its_order():
     def chain(x):
         for number in range(6):
