@@ -15,6 +15,7 @@ import atexit
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -205,9 +206,14 @@ def finish() -> None:
     """Wait for the programs under way, whose collectives need this rank.
 
     JAX can wait for programs with registered effects. The others end before the next program runs, which is waited for.
+    After one that failed, all programs with ordered effects would fail as it did, in the next world too, so its token
+    is dropped.
     """
     try:
         jax.effects_barrier()
         jax.block_until_ready(jnp.add(0, 0))
     except Exception:  # raised where their results are used
-        pass
+        with suppress(ImportError, AttributeError):  # JAX has no public function for this
+            from jax._src import dispatch
+
+            dispatch.runtime_tokens.clear()

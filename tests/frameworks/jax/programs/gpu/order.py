@@ -10,7 +10,7 @@ from expecting import raises
 
 import distrun.jax as distrun
 from distrun import UsageError
-from distrun.graphs.jax import cuda_handler
+from distrun.graphs.jax import cuda_handler, mechanism
 from distrun.runtime.collectives.call import Call
 
 distrun.init()
@@ -136,6 +136,26 @@ def an_error_has_its_text_and_the_next_call_is_right():
         rows = "same number of rows on all ranks, and they have [2, 3]"
         with raises(jax.errors.JaxRuntimeError, "MismatchError: ", rows, "order.py"):
             jax.block_until_ready(jax.jit(distrun.allgather)(jnp.ones((2 + RANK, 2))))
+    close(jax.jit(total)(OWN), 2 * WHOLE * BASE)
+
+
+@check
+def after_an_error_of_a_program_under_way_the_next_ones_fail_alike_until_the_world_is_left():
+    if SIZE == 1:
+        return  # no ranks can disagree
+
+    @jax.jit
+    def slow(matrix, x):
+        for _ in range(5):
+            matrix = matrix @ matrix / 400
+        return total(x + matrix[0, 0])
+
+    jax.block_until_ready(slow(jnp.ones((400, 400)), OWN))
+    wrong = slow(jnp.ones((400, 400)), jnp.ones(3 + RANK))
+    for later in (lambda: wrong, lambda: jax.jit(total)(OWN)):
+        with raises(jax.errors.JaxRuntimeError, "MismatchError: ", "[3]", "[4]"):
+            jax.block_until_ready(later())
+    mechanism.finish()
     close(jax.jit(total)(OWN), 2 * WHOLE * BASE)
 
 
