@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -30,10 +30,20 @@ def perform_evenly(collective: Call, arrays: Sequence[Array]) -> list[Array]:
     if collective.kind in REDUCING:
         return perform(collective, arrays)
     results, received = any_framework.move_rows(arrays, None, collective)
-    for rows in received.tolist():
-        if collective.kind == "allgather" and len(set(rows)) > 1:
+    if collective.kind == "allgather":
+        check_even(collective, received.tolist())
+    return results
+
+
+def check_even(collective: Call, received: Iterable[Sequence[int]]) -> None:
+    """Refuse an allgather in which the ranks have different numbers of rows, given those of each tensor.
+
+    Raises:
+        MismatchError: they differ.
+    """
+    for rows in received:
+        if len(set(rows)) > 1:
             raise MismatchError(
                 f"{title(collective.kind, collective.name)} inside jit, grad or vmap needs the same number of rows on "
-                f"all ranks, and they have {rows}: pad the arrays, or call it outside ({collective.site})"
+                f"all ranks, and they have {list(rows)}: pad the arrays, or call it outside ({collective.site})"
             )
-    return results

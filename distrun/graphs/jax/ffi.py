@@ -19,6 +19,7 @@ HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 
 _EXECUTE = 3  # the stage of a call frame for execution. Other stages prepare for it
 _METADATA = 1  # the type of the extension that asks for the handler's version
+_NO_TRAITS = 0  # above all not COMMAND_BUFFER_COMPATIBLE: XLA must call the handler, not replay what it queued
 _STRING = 4  # the type of an attribute
 _ABORTED = 10  # an error code
 
@@ -48,8 +49,7 @@ class _Api(Structure):
         ("extension", c_void_p),
         ("version", _Version),
         ("internal", c_void_p),
-        ("error_create", c_void_p),
-    ]
+    ]  # and then the functions, in the order of `_functions`
 
 
 class _Buffer(Structure):
@@ -105,7 +105,20 @@ class _ErrorArguments(Structure):
     _fields_ = [("struct_size", c_size_t), ("extension", c_void_p), ("message", c_char_p), ("code", c_int)]
 
 
-_ERROR_CREATE = ctypes.CFUNCTYPE(c_void_p, POINTER(_ErrorArguments))
+class _MessageArguments(Structure):
+    _fields_ = [("struct_size", c_size_t), ("extension", c_void_p), ("error", c_void_p), ("message", c_char_p)]
+
+
+class _DestroyArguments(Structure):
+    _fields_ = [("struct_size", c_size_t), ("extension", c_void_p), ("error", c_void_p)]
+
+
+class _StreamArguments(Structure):
+    _fields_ = [("struct_size", c_size_t), ("extension", c_void_p), ("context", c_void_p), ("stream", c_void_p)]
+
+
+_FUNCTION = ctypes.CFUNCTYPE(c_void_p, c_void_p)
+_POINTER_BYTES = ctypes.sizeof(c_void_p)
 _DATA = _Buffer.data.offset
 
 
@@ -127,12 +140,13 @@ class Frame:
         return bool(frame.stage == _EXECUTE)
 
     def _answer(self) -> None:
-        """If XLA asks for it, set the version of the interface that the handler was made for."""
+        """If XLA asks for it, set the version of the interface that the handler was made for, and its traits."""
         extension = self._frame.extension
         while extension:
             if extension.contents.type == _METADATA:
-                version = ctypes.cast(extension, POINTER(_MetadataExtension)).contents.metadata.contents.version
-                version.major, version.minor = api_version()
+                metadata = ctypes.cast(extension, POINTER(_MetadataExtension)).contents.metadata.contents
+                metadata.version.major, metadata.version.minor = api_version()
+                metadata.traits = _NO_TRAITS
             extension = extension.contents.next
 
     def text(self) -> bytes:
@@ -151,11 +165,40 @@ class Frame:
         """Return the addresses for the data of the last `count` results."""
         return _addresses(self._frame.results, count)
 
+    def stream(self) -> int:
+        """Return the stream of the call, on a GPU: a CUstream, which is also a cudaStream_t.
+
+        Raises:
+            RuntimeError: XLA has none for this call.
+        """
+        arguments = _StreamArguments(ctypes.sizeof(_StreamArguments), None, self._frame.context, None)
+        error = self._function("XLA_FFI_Stream_Get")(ctypes.addressof(arguments))
+        if error:
+            raise RuntimeError(f"XLA gives no stream: {self._taken(error)}")
+        return arguments.stream or 0
+
     def error(self, message: str) -> Any:
         """Return the value that the handler must return to fail with `message`."""
-        create = _ERROR_CREATE(self._frame.api.contents.error_create)
         size = _ErrorArguments.code.offset + ctypes.sizeof(c_int)
-        return create(_ErrorArguments(size, None, message.encode(), _ABORTED))
+        arguments = _ErrorArguments(size, None, message.encode(), _ABORTED)
+        return self._function("XLA_FFI_Error_Create")(ctypes.addressof(arguments))
+
+    def _taken(self, error: int) -> str:
+        """Return the message of an error of XLA, which is destroyed."""
+        asked = _MessageArguments(ctypes.sizeof(_MessageArguments), None, error, None)
+        self._function("XLA_FFI_Error_GetMessage")(ctypes.addressof(asked))
+        message = (asked.message or b"").decode(errors="replace")
+        done = _DestroyArguments(ctypes.sizeof(_DestroyArguments), None, error)
+        self._function("XLA_FFI_Error_Destroy")(ctypes.addressof(done))
+        return message
+
+    def _function(self, name: str) -> Any:
+        """Return the function `name` of XLA's table, which takes the address of its arguments."""
+        api = self._frame.api
+        place = ctypes.sizeof(_Api) + _functions().index(name) * _POINTER_BYTES
+        if place + _POINTER_BYTES > api.contents.struct_size:
+            raise RuntimeError(f"this XLA has no {name}")
+        return _FUNCTION(c_uint64.from_address(ctypes.addressof(api.contents) + place).value)
 
 
 def _addresses(buffers: _Buffers, count: int) -> list[int]:
@@ -167,15 +210,25 @@ def _addresses(buffers: _Buffers, count: int) -> list[int]:
 
 
 @cache
+def _header() -> str:
+    return Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+
+
+@cache
 def api_version() -> tuple[int, int]:
     """Return the version of the interface in JAX's own header, whose major one must be what is declared here. The minor
     one increases when structures grow at the end.
     """
-    header = Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
-    versions = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", header))
+    versions = dict(re.findall(r"#define XLA_FFI_API_(MAJOR|MINOR) (\d+)", _header()))
     if versions.get("MAJOR") != "0":
         raise RuntimeError(f"XLA's foreign function interface has version {versions}, and 0 is known here")
     return 0, int(versions["MINOR"])
+
+
+@cache
+def _functions() -> list[str]:
+    """Return the names of the functions in XLA's table, in their order in JAX's own header."""
+    return re.findall(r"_XLA_FFI_API_STRUCT_FIELD\((XLA_FFI_\w+)\);", _header())
 
 
 def memory(address: int, nbytes: int) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -39,16 +39,27 @@ def register() -> None:
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="cpu")
 
 
-@ffi.HANDLER
-def _handler(address: int) -> Any:
+def handle(address: int, run: Callable[[ffi.Frame], None]) -> Any:
+    """Answer a call of XLA with the frame at `address`: `run` it, if it is for execution, and return None or an
+    error."""
     frame = ffi.Frame(address)
     if not frame.is_execution():
         return None
     try:
-        _decode(frame.text()).run(frame)
+        run(frame)
     except BaseException as error:
         return frame.error(f"{type(error).__name__}: {error}")
     return None
+
+
+@ffi.HANDLER
+def _handler(address: int) -> Any:
+    return handle(address, _run)
+
+
+def _run(frame: ffi.Frame) -> None:
+    operation = _decode(frame.text())
+    operation.run(frame.arguments(operation.count), frame.results(operation.count))
 
 
 class _Reducing:
@@ -57,9 +68,9 @@ class _Reducing:
     def __init__(self, collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> None:
         self._prepared = prepare(collective, tuple(dtypes), tuple(shapes))
         self._arrays = [(storage_of(dtype), math.prod(shape)) for dtype, shape in zip(dtypes, shapes, strict=True)]
+        self.count = len(shapes)
 
-    def run(self, frame: ffi.Frame) -> None:
-        arguments, results = frame.arguments(len(self._arrays)), frame.results(len(self._arrays))
+    def run(self, arguments: Sequence[int], results: Sequence[int]) -> None:
         inputs = self._views(arguments)
         self._prepared.reduce(inputs, inputs if arguments == results else self._views(results))
 
@@ -75,11 +86,11 @@ class _Allgather:
         self._dtypes = [jnp.dtype(dtype) for dtype in dtypes]
         self._shapes = shapes
         self._result_shapes = [result_shape(collective, shape) for shape in shapes]
+        self.count = len(shapes)
 
-    def run(self, frame: ffi.Frame) -> None:
-        count = len(self._shapes)
-        inputs = self._views(frame.arguments(count), self._shapes)
-        outputs = self._views(frame.results(count), self._result_shapes)
+    def run(self, arguments: Sequence[int], results: Sequence[int]) -> None:
+        inputs = self._views(arguments, self._shapes)
+        outputs = self._views(results, self._result_shapes)
         for output, result in zip(outputs, perform_evenly(self._collective, inputs), strict=True):
             output[...] = result
 
@@ -93,11 +104,8 @@ class _Allgather:
 class _Probing(_Reducing):
     """Executes a `PROBE`."""
 
-    def run(self, frame: ffi.Frame) -> None:
-        count = len(self._arrays)
-        for argument, result in zip(
-            self._views(frame.arguments(count)), self._views(frame.results(count)), strict=True
-        ):
+    def run(self, arguments: Sequence[int], results: Sequence[int]) -> None:
+        for argument, result in zip(self._views(arguments), self._views(results), strict=True):
             np.multiply(argument, 2, out=result)
 
 
@@ -105,12 +113,21 @@ def _view(address: int, dtype: np.dtype[Any], count: int) -> Flat:
     return np.frombuffer(ffi.memory(address, count * dtype.itemsize), dtype) if count else np.empty(0, dtype)
 
 
+def decode(text: bytes) -> tuple[Call, list[str], list[Shape]]:
+    """Return what `encode` has encoded."""
+    encoded, dtypes, shapes = json.loads(text)
+    return Call.decode(encoded), dtypes, [tuple(shape) for shape in shapes]
+
+
 @lru_cache(maxsize=4096)
 def _decode(text: bytes) -> _Reducing | _Allgather:
-    encoded, dtypes, shapes = json.loads(text)
-    collective = Call.decode(encoded)
+    return on_host(*decode(text))
+
+
+def on_host(collective: Call, dtypes: Sequence[str], shapes: Sequence[Shape]) -> _Reducing | _Allgather:
+    """Return the operation that executes a collective on memory of the host, given addresses."""
     kind = _Probing if collective.kind == PROBE else _Reducing if collective.kind in REDUCING else _Allgather
-    return kind(collective, dtypes, [tuple(shape) for shape in shapes])
+    return kind(collective, dtypes, shapes)
 
 
 world.on_leaving(_decode.cache_clear)

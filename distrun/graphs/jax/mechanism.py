@@ -3,8 +3,10 @@
 There are two mechanisms for programs, `primitive` and `callback`. The first is tried once before it is used. If it does
 not work, perhaps with a future JAX, the second is used. `DISTRUN_JAX_CALL` (auto, ffi, io_callback) overrides this.
 
-Collectives run on the CPU. If JAX computes on a GPU, programs use `callback`, and JAX copies the arrays to host memory
-and the results back. Eager collectives are copied in the same way.
+If JAX computes on a GPU, programs use `callback`, and JAX copies the arrays to host memory and the results back. Eager
+collectives are copied in the same way. With `ffi`, programs use `primitive` with the handler for GPUs, which copies
+nothing (`cuda_handler`), and so do eager allreduces and broadcasts. It is not the default, because it has not run on a
+real GPU yet.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import atexit
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -28,7 +31,7 @@ from distrun.graphs import residuals as residuals
 from distrun.graphs.jax import callback
 from distrun.graphs.jax.arrays import perform, perform_evenly
 from distrun.graphs.jax.derivatives import Perform
-from distrun.graphs.jax.shapes import PROBE
+from distrun.graphs.jax.shapes import PROBE, REDUCING
 from distrun.runtime.collectives.call import Call
 from distrun.runtime.world import world
 
@@ -67,8 +70,21 @@ def on_the_spot(
     A program that is still running may have a collective of the same name, so eager ones get a prefix.
     """
     own = collective._replace(name=collective.name and f"eager.{collective.name}")
+    if collective.kind in REDUCING and _are_on_gpu(arrays):
+        from distrun.graphs.jax import cuda_handler
+
+        if not cuda_handler.needs_host(own):
+            return cuda_handler.reduce(own, arrays)
     results = function(own, [as_numpy(array) for array in arrays])
     return [placed(result, array) for result, array in zip(results, arrays, strict=True)]
+
+
+def _are_on_gpu(arrays: Sequence[Any]) -> bool:
+    """Return whether concrete arrays are all on this rank's GPU, and the handler for GPUs is used."""
+    if not arrays or not _has_gpu_handler():
+        return False
+    device = {_own_gpu()}
+    return all(isinstance(array, jax.Array) and array.devices() == device for array in arrays)
 
 
 def as_numpy(array: Any) -> Any:
@@ -101,12 +117,13 @@ def _mechanism() -> Perform:
     atexit.register(finish)  # runs before world.shutdown, which was registered earlier
     if world.is_elastic():
         world.on_leaving(finish)  # otherwise a program under way would be taken for one of the next generation
-    if choice == "io_callback" or (choice == "auto" and jax.default_backend() != "cpu"):
+    on_gpu = _computes_on_gpu()
+    if choice == "io_callback" or (choice == "auto" and on_gpu):
         return callback.call
     try:
-        return _tried_primitive()
-    except Exception as error:  # JAX's internals may have changed in any way
-        if choice == "ffi":
+        return _tried_primitive(on_gpu)
+    except Exception as error:  # JAX's internals may have changed in any way, and a GPU needs cupy, a driver and more
+        if choice == "ffi" and not on_gpu:
             raise UsageError(
                 f"{JAX_CALL}=ffi does not work with jax {jax.__version__} ({error}): unset it or use io_callback"
             ) from error
@@ -116,6 +133,12 @@ def _mechanism() -> Perform:
             *(jax.__version__, type(error).__name__, error, JAX_CALL),
         )
         return callback.call
+
+
+@cache
+def _has_gpu_handler() -> bool:
+    """Return whether JAX computes on a GPU, and its programs use the handler for GPUs."""
+    return _computes_on_gpu() and settings.current().jax_call == "ffi" and _mechanism() is not callback.call
 
 
 _traced_at: Topology | None = None
@@ -132,18 +155,38 @@ def _trace_anew_if_moved() -> None:
         jax.clear_caches()
 
 
-def _tried_primitive() -> Perform:
+def _computes_on_gpu() -> bool:
+    return jax.default_backend() != "cpu"
+
+
+def _tried_primitive(on_gpu: bool) -> Perform:
     """Return the primitive's `call` if it works with this JAX. Try it in a thread without pending transformations."""
     from distrun.graphs.jax import primitive  # the import may fail with another JAX
 
     # Before installing: JAX is then initialised, even if it rejects the primitive.
-    device = jax.local_devices(backend="cpu")[0]
-    primitive.install(lambda arrays, collective: on_the_spot(perform_evenly, arrays, collective))
+    devices = [jax.local_devices(backend="cpu")[0], *([_own_gpu()] if on_gpu else [])]
+    primitive.install(lambda arrays, collective: on_the_spot(perform_evenly, arrays, collective), on_gpu)
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(_try, primitive.call, device).result()
-    if outcome != [8.0, 4.0, 4.0]:
-        raise RuntimeError(f"8, 4 and 4 came out as {outcome}")
+        for device in devices:
+            outcome = thread.submit(_try, primitive.call, device).result()
+            if outcome != [8.0, 4.0, 4.0]:
+                raise RuntimeError(f"8, 4 and 4 came out as {outcome} on {device}")
     return primitive.call
+
+
+def _own_gpu() -> Any:
+    """Return JAX's device for this rank's GPU.
+
+    Raises:
+        UsageError: this rank has no GPU that distrun can use, or JAX has another one, or several.
+    """
+    devices, own = jax.local_devices(), world.engine().gpu().driver.index
+    if [device.local_hardware_id for device in devices] != [own]:
+        raise UsageError(
+            f"JAX has the devices {devices}, and this rank's only GPU is {own}: call init() before JAX computes "
+            "anything, or set CUDA_VISIBLE_DEVICES"
+        )
+    return devices[0]
 
 
 def _try(call: Perform, device: Any) -> list[float]:
@@ -163,9 +206,14 @@ def finish() -> None:
     """Wait for the programs under way, whose collectives need this rank.
 
     JAX can wait for programs with registered effects. The others end before the next program runs, which is waited for.
+    After one that failed, all programs with ordered effects would fail as it did, in the next world too, so its token
+    is dropped.
     """
     try:
         jax.effects_barrier()
         jax.block_until_ready(jnp.add(0, 0))
     except Exception:  # raised where their results are used
-        pass
+        with suppress(ImportError, AttributeError):  # JAX has no public function for this
+            from jax._src import dispatch
+
+            dispatch.runtime_tokens.clear()

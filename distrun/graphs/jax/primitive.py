@@ -5,7 +5,8 @@ the program dispatched before it, and passes it on from collective to collective
 But JAX dispatches programs with effects in Python, at about 10 us per argument and result, which a training step would
 pay for each parameter. So in the main function of a program, as in a jitted training step, a collective has no effect
 that JAX knows of, and takes the last token that was made in this function. The CPU client of XLA runs programs that one
-thread has dispatched one after the other.
+thread has dispatched one after the other. For GPUs, XLA does not promise that: one of its clients runs programs in a
+pool of threads, each as soon as its arguments exist. So where JAX computes on a GPU, every collective has the effect.
 """
 
 from __future__ import annotations
@@ -47,11 +48,13 @@ _effect = _Effect()
 # Lowered inline, not in a separate function that is called from there. Older versions of JAX always do this.
 _UNCACHED = {"cacheable": False} if "cacheable" in signature(mlir.register_lowering).parameters else {}
 _call_p = jax.extend.core.Primitive("distrun_collective")
+_runs_in_order = True
+"""Whether XLA runs the programs that one thread has dispatched one after the other."""
 
 
 def call(arrays: Sequence[Any], collective: Call) -> list[Any]:
     """Return the results of a collective on traced arrays."""
-    return _bind(arrays, collective, _are_in_main(arrays))
+    return _bind(arrays, collective, _runs_in_order and _are_in_main(arrays))
 
 
 def _bind(arrays: Sequence[Any], collective: Call, is_in_main: bool) -> list[Any]:
@@ -75,9 +78,19 @@ def _are_in_main(arrays: Sequence[Any]) -> bool:
     return True
 
 
-def install(eager: Callable[[Sequence[Any], Call], Sequence[Any]]) -> None:
-    """Register the primitive with JAX. `eager` executes a collective on concrete arrays, after all transformations."""
+def install(eager: Callable[[Sequence[Any], Call], Sequence[Any]], on_gpu: bool = False) -> None:
+    """Register the primitive with JAX, for programs on the CPU and, if `on_gpu`, on NVIDIA GPUs.
+
+    `eager` executes a collective on concrete arrays, after all transformations.
+    """
+    global _runs_in_order
     handler.register()
+    if on_gpu:
+        from distrun.graphs.jax import cuda_handler
+
+        cuda_handler.register()
+        mlir.register_lowering(_call_p, _lower, platform="cuda", **_UNCACHED)
+        _runs_in_order = False
     for allowed in (
         effects.lowerable_effects,
         effects.ordered_effects,

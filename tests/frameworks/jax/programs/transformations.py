@@ -1,5 +1,6 @@
 """Collectives in everything that JAX makes of functions."""
 
+import os
 from functools import partial
 
 import jax
@@ -180,9 +181,10 @@ def a_function_traced_by_itself_and_then_inside_of_another():
         return total(x)
 
     close(step(OWN), TOTAL * BASE)
-    with raises(UsageError, "first called by itself", "jax.clear_caches()"):
-        jax.jit(lambda x: step(x) + step(x + 1))(OWN)
-    jax.clear_caches()
+    if os.environ.get("DISTRUN_JAX_CALL") != "ffi":  # on GPUs, JAX knows of the order everywhere
+        with raises(UsageError, "first called by itself", "jax.clear_caches()"):
+            jax.jit(lambda x: step(x) + step(x + 1))(OWN)
+        jax.clear_caches()
     close(jax.jit(lambda x: step(x) + step(x + 1))(OWN), 2 * TOTAL * BASE + SIZE)
     close(step(OWN), TOTAL * BASE)
 
