@@ -71,7 +71,7 @@ class Reducing:
             handle = self.in_place(scaled, SUM)
             afterwards(handle, lambda: copy_each(tensors, scaled))
             return handle
-        call = self._call("allreduce", op)
+        call = self.call("allreduce", op)
         if call is None:
             storage.check_written(tensors)
             return _bitwise(tensors, op.op, moving_call("allgather", None, self._set))
@@ -102,7 +102,7 @@ class Reducing:
         The operator must be a sum or an average.
         """
         scaled, op = (_times_factor(tensor, op), SUM) if op.op == _PREMULTIPLIED else (tensor, op)
-        call = self._call("allreduce", op)
+        call = self.call("allreduce", op)
         if call is None:
             raise ArgumentError(f"{op.op.name} of sparse tensors is not offered: use SUM or AVG")
         handles: list[Handle] = []
@@ -142,7 +142,7 @@ class Reducing:
         wholes = [_joined(parts) for parts in inputs]
         if op.op == _PREMULTIPLIED:
             wholes, op = [_times_factor(whole, op) for whole in wholes], SUM
-        call = self._call("reducescatter", op)
+        call = self.call("reducescatter", op)
         is_even = all(size == each[0] for each in sizes for size in each)
         if call is not None and call.op in (Sum, Average) and is_even and self._is_ordered:
             rows = [whole.view(self._size, each[0]) for whole, each in zip(wholes, sizes, strict=True)]
@@ -157,11 +157,11 @@ class Reducing:
         afterwards(handle, lambda: copy_each(outputs, own))
         return handle
 
-    def _call(self, kind: str, op: Any) -> Call | None:
+    def call(self, kind: str, op: Any) -> Call | None:
         """Return the call of an allreduce or a reducescatter, or None for an operator that the runtime lacks."""
         which = op.op
         call = self._calls.get((kind, which))
-        if call is None and which not in _BITWISE:
+        if call is None and which in _OPS:
             call = self._calls[kind, which] = reduction_call(kind, None, _OPS[which], 1.0, 1.0, self._set)
         return call
 
