@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ _COMBINE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     **_BITWISE,
 }
 _PREMULTIPLIED = _Kind.PREMUL_SUM
+_kind_of = attrgetter("dtype", "device")
 SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 """The operator of a call that names none."""
 
@@ -233,12 +235,18 @@ def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[
 
 def groups(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the tensors of each dtype on each device, since one operation takes one of them, and the items of `others`
-    at the same places. An empty list is refused.
+    at the same places. An empty list is refused, and lists of different lengths.
     """
     if not tensors:
         raise ArgumentError("a collective of a list of tensors was given an empty one: give it at least one tensor")
-    places: dict[tuple[torch.dtype, str], list[int]] = {}
+    if any(len(each) != len(tensors) for each in others):
+        lengths = [len(each) for each in (tensors, *others)]
+        raise ArgumentError(f"a collective was given lists of {lengths} tensors: give one output for each input")
+    if len(set(map(_kind_of, tensors))) == 1:
+        yield (tensors, *others)
+        return
+    places: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for place, tensor in enumerate(tensors):
-        places.setdefault((tensor.dtype, tensor.device.type), []).append(place)
+        places.setdefault(_kind_of(tensor), []).append(place)
     for own in places.values():
         yield tuple([each[place] for place in own] for each in (tensors, *others))

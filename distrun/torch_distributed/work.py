@@ -116,7 +116,9 @@ class DistrunWork(PythonWork):
     def get_future(self) -> Future[Any]:
         """Return a future of the tensors, which is completed when the operation is."""
         if self._future is None:
-            self._future = self._make_future(backward.is_engine_call(sys._getframe().f_back))
+            caller = sys._getframe().f_back  # None in a thread of autograd's for a GPU
+            is_asked_by_backward = backward.is_engine_call(caller) or (caller is None and backward.current_task() >= 0)
+            self._future = self._make_future(is_asked_by_backward)
         return self._future
 
     def _make_future(self, is_asked_by_backward: bool) -> Future[Any]:
@@ -131,9 +133,11 @@ class DistrunWork(PythonWork):
             # All cores compute. So this thread reduces at the end of its pass, before DDP waits for the future.
             completion.expect(self, begun, self._have_completed, _ASSIST_AFTER)
             backward.at_end_of_task(self._complete_here)
-        else:
-            completion.expect(self, begun)
-            self._have_completed()
+            return future
+        completion.expect(self, begun)
+        self._have_completed()
+        if is_asked_by_backward and on_gpu.arena_of(self._handles) is not None:
+            backward.at_end_of_task(self._complete_here)  # DDP waits next: spare it the other thread
         return future
 
     def _have_completed(self) -> None:

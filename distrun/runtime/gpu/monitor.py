@@ -20,6 +20,8 @@ log = logging.getLogger("distrun")
 
 CHECK_INTERVAL = 0.1
 """Seconds between two checks of operations in flight."""
+SHORTEST_INTERVAL = 0.01
+"""Seconds after a check in which the next one is left out: where the engine has much to do, it asks all the time."""
 DRAIN_TIMEOUT = 1.0
 """Seconds that operations in flight have to end after the script has failed."""
 
@@ -53,6 +55,7 @@ class GpuMonitor:
         self._lock = threading.Lock()
         self._gpu: Gpu | None = None
         self._is_capture_relaxed = False
+        self._next_check = 0.0
         self.trouble: str | None = None
         """Why no operation on the GPU can complete, or None."""
         self._unreported_error = unreported_error or UnreportedError()
@@ -94,7 +97,11 @@ class GpuMonitor:
         if not self._is_capture_relaxed:
             self._is_capture_relaxed = True
             self._gpu.driver.relax_capture()
-        return self._check(self._gpu)
+        if time.monotonic() < self._next_check:
+            return None
+        reason = self._check(self._gpu)
+        self._next_check = time.monotonic() + SHORTEST_INTERVAL
+        return reason
 
     def check_from_waiter(self) -> None:
         """Check in another thread than the engine's own, which may be blocked in NCCL, waiting for other ranks."""
