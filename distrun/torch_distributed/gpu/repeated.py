@@ -35,7 +35,7 @@ Tensors = Sequence[Tensor]
 
 _LIMIT = 1 << 13
 _TYPES = {Tensor, torch.nn.Parameter}
-_dtype_of, _shape_of = attrgetter("dtype"), attrgetter("shape")
+_dtype_of, _shape_of, _device_of = attrgetter("dtype"), attrgetter("shape"), attrgetter("device")
 _all: weakref.WeakSet[Repeated] = weakref.WeakSet()
 
 
@@ -44,7 +44,7 @@ class DirectHandle(DeviceHandle):
 
 
 class _Kept(NamedTuple):
-    """What an operation needs besides its tensors."""
+    """The parts of an operation that do not depend on its tensors' values."""
 
     request: Request
     inputs: Sequence[DeviceBuffer]
@@ -127,7 +127,9 @@ class Repeated:
             dtype = outputs[0].dtype
             if dtype.is_complex or dtype not in STORAGE or any(tensor.dtype is not dtype for tensor in tensors):
                 return None
-            if not all(map(cuda.is_on_gpu, tensors)) or (made := request()) is None:
+            if not all(map(cuda.is_on_gpu, tensors)) or len(set(map(_device_of, tensors))) > 1:
+                return None
+            if (made := request()) is None:
                 return None
             kept = self._keep(key, made, outputs, inputs)
         return DirectHandle(
