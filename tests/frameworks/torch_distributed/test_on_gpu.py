@@ -18,7 +18,7 @@ from distrun.runtime.gpu.handles import DeviceHandle  # noqa: E402
 from distrun.torch import cuda  # noqa: E402
 from distrun.torch_distributed.work import DistrunWork  # noqa: E402
 
-ON_GPUS = Path(__file__).parent / "programs" / "on_simulated_gpus.py"
+ON_GPUS = Path(__file__).parent / "programs" / "gpu" / "on_simulated_gpus.py"
 pytestmark = pytest.mark.gate
 OWN, OTHER = 7, 9
 
