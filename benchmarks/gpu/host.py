@@ -10,12 +10,14 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.gpu.ranks import resnet50
 from distrun.torch.gradients.reducer import GradientReducer, Settings
@@ -98,6 +100,50 @@ def programs() -> dict[str, Callable[[], object]]:
     }
 
 
+class _Weights(torch.nn.Module):
+    """A model that is nothing but its parameters."""
+
+    def __init__(self, shapes: Iterable[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.all = torch.nn.ParameterList([torch.zeros(shape) for shape in shapes])
+
+    def forward(self) -> torch.Tensor:
+        return torch.stack([parameter.view(-1)[0] for parameter in self.all]).sum()
+
+
+def backend_programs() -> dict[str, Callable[[], object]]:
+    """Return the programs of the backend "distrun" of torch.distributed, by the name of the operation."""
+    size = distributed.get_world_size()
+    part, whole, own = torch.zeros(SMALL), torch.zeros(size * SMALL), torch.zeros(SMALL)
+    parts = [torch.zeros(SMALL) for _ in range(10)]
+    wholes = [torch.zeros(size * SMALL) for _ in range(10)]
+    model = DistributedDataParallel(_Weights(resnet50()))
+
+    def waited_for() -> None:
+        work = distributed.all_reduce(own, async_op=True)
+        work.wait()
+
+    def with_future() -> None:
+        distributed.all_reduce(own, async_op=True).get_future().wait()
+
+    def coalesced() -> None:
+        with distributed._coalescing_manager():
+            for target, source in zip(wholes, parts, strict=True):
+                distributed.all_gather_into_tensor(target, source)
+
+    programs = {
+        "all_reduce": lambda: distributed.all_reduce(own),
+        "all_reduce, asynchronous": waited_for,
+        "all_reduce, its future": with_future,
+        "all_gather_into_tensor": lambda: distributed.all_gather_into_tensor(whole, part),
+        "reduce_scatter_tensor": lambda: distributed.reduce_scatter_tensor(part, whole),
+        "broadcast": lambda: distributed.broadcast(own, 0),
+        "10 x all_gather_into_tensor, coalesced": coalesced,
+        f"DDP's backward pass, the {len(model.module.all)} gradients of ResNet-50": lambda: model().backward(),
+    }
+    return {f"backend: {name}": program for name, program in programs.items()}
+
+
 def main() -> None:
     """Count, and write rank 0's figures to a file: the least number of calls by operation."""
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
@@ -112,7 +158,12 @@ def main() -> None:
 
     playing.play()
     found: dict[str, int] = {}
-    for name, program in programs().items():
+    from distrun.torch_distributed.work import DistrunWork
+
+    kind: Any = DistrunWork
+    kind._devices = lambda work: []  # of futures: this torch has no GPU
+    distributed.init_process_group("distrun", init_method="distrun://")
+    for name, program in (programs() | backend_programs()).items():
         for _ in range(5):
             program()
         counts = []
@@ -121,6 +172,7 @@ def main() -> None:
             counts.append(calls.of(program))
         found[name] = min(counts)
     calls.stop()
+    distributed.destroy_process_group()
     if dt.rank() == 0:
         options.result.write_text(json.dumps(found))
 

@@ -22,6 +22,7 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.world import world
 from distrun.torch import operations
+from distrun.torch_distributed.gpu.repeated import Repeated
 from distrun.torch_distributed.interface import calls
 from distrun.torch_distributed.interface.calls import ArgumentError, check_one_each, check_single, collective
 from distrun.torch_distributed.interface.group import NamedGroup
@@ -45,6 +46,7 @@ class Collectives(NamedGroup):
         self._nothing: list[None] = [None] * size
         self._reducing = Reducing(members, rank)
         self._moving = Moving(members)
+        self._repeated = Repeated(members)
 
     # Starting and waiting ---------------------------------------------------------------------------------------------
 
@@ -83,12 +85,12 @@ class Collectives(NamedGroup):
         if tensors[0].layout is torch.sparse_coo:
             handles, finish = self._reducing.sparse_in_place(tensors[0], _op(opts))
             return self._start(handles, tensors, opts, finish)
-        return self._start([self._reducing.in_place(tensors, _op(opts))], tensors, opts)
+        return self._start([self._in_place(tensors, _op(opts))], tensors, opts)
 
     @collective("allreduce_coalesced_", "all_reduce", [1])
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce tensors in place, those of one dtype as one operation."""
-        handles = [self._reducing.in_place(group, _op(opts)) for (group,) in groups(tensors)]
+        handles = [self._in_place(group, _op(opts)) for (group,) in groups(tensors)]
         return self._start(handles, tensors, opts)
 
     @collective("reduce_", "reduce", [1], calls.REDUCE)
@@ -112,16 +114,23 @@ class Collectives(NamedGroup):
     @collective("_reduce_scatter_base_", "_reduce_scatter_base")
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Reduce a tensor. Each rank gets an equal part."""
-        return self._start([self._reducing.scattered([output], [[input]], _op(opts))], [output], opts)
+        return self._start([self._scattered([output], [input], _op(opts))], [output], opts)
 
     @collective("reduce_scatter_tensor_coalesced_", "reduce_scatter", [1, 1])
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Reduce tensors, those of one dtype as one operation. Each rank gets an equal part of each."""
-        handles = [
-            self._reducing.scattered(group, [[whole] for whole in wholes], _op(opts))
-            for group, wholes in groups(outputs, inputs)
-        ]
+        handles = [self._scattered(group, wholes, _op(opts)) for group, wholes in groups(outputs, inputs)]
         return self._start(handles, outputs, opts)
+
+    def _in_place(self, tensors: Tensors, op: Any) -> Handle:
+        call = self._reducing.call("allreduce", op)
+        direct = None if call is None else self._repeated.allreduce(tensors, call)
+        return direct or self._reducing.in_place(tensors, op)
+
+    def _scattered(self, outputs: Tensors, inputs: Tensors, op: Any) -> Handle:
+        call = self._reducing.call("reducescatter", op)
+        direct = None if call is None else self._repeated.reducescatter(outputs, inputs, call)
+        return direct or self._reducing.scattered(outputs, [[whole] for whole in inputs], op)
 
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]  # as older releases of torch call it
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
@@ -132,8 +141,10 @@ class Collectives(NamedGroup):
     def broadcast(self, tensors: Tensors, opts: Any = None) -> Work:  # type: ignore[override]
         """Copy the tensor of the rank `opts.rootRank` of the group to all ranks; of several, the one at
         `opts.rootTensor`."""
-        call = broadcast_call(None, self._members.ranks[self._root(opts)], self._set)
-        place = 0 if opts is None else opts.rootTensor
+        root, place = self._root(opts), 0 if opts is None else opts.rootTensor
+        if len(tensors) == 1 and not place and (direct := self._repeated.broadcast(tensors[0], root)) is not None:
+            return self._start([direct], tensors, opts)
+        call = broadcast_call(None, self._members.ranks[root], self._set)
         if not 0 <= place < len(tensors):
             raise ArgumentError(f"rootTensor {place} is none of {len(tensors)} tensors: give the place of one")
         handle = operations.broadcast(storable(tensors[place]), call, in_place=True)
@@ -164,15 +175,17 @@ class Collectives(NamedGroup):
     @collective("_allgather_base_", "_all_gather_base")
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         """Copy the ranks' tensors, of one size, into one tensor."""
-        return self._start([self._moving.allgather([[output]], [input])], [output], opts)
+        return self._start([self._gathered([output], [input])], [output], opts)
 
     @collective("allgather_into_tensor_coalesced_", "all_gather", [1, 1])
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Do what `all_gather_single` does for several tensors, with those of one dtype as one operation."""
-        handles = [
-            self._moving.allgather([[output] for output in wholes], group) for group, wholes in groups(inputs, outputs)
-        ]
+        handles = [self._gathered(wholes, group) for group, wholes in groups(inputs, outputs)]
         return self._start(handles, outputs, opts)
+
+    def _gathered(self, outputs: Tensors, inputs: Tensors) -> Handle:
+        direct = self._repeated.allgather(outputs, inputs)
+        return direct or self._moving.allgather([[output] for output in outputs], inputs)
 
     @collective("allgather_coalesced_", "all_gather", [2, 1])
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work:

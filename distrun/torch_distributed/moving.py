@@ -20,6 +20,7 @@ from distrun.runtime.collectives.call import moving_call, row_size
 from distrun.runtime.operations.handle import Handle
 from distrun.runtime.operations.request import CPU
 from distrun.torch import operations, tensors as storage
+from distrun.torch_distributed.gpu.repeated import all_known
 from distrun.torch_distributed.interface.calls import ArgumentError, check_alike, check_one_each
 from distrun.torch_distributed.members import Members
 
@@ -45,9 +46,12 @@ class Moving:
         storage.check_written(chain(*targets))
         sizes = [self._room(target) for target in targets]
         flats = [flat(tensor) for tensor in inputs]
-        if all(len(set(each)) == 1 and each[0] for each in sizes):  # equal sizes: let the ranks compare them
+        is_even = all(len(set(each)) == 1 and each[0] for each in sizes)
+        if is_even:  # let the ranks compare the sizes
             flats = [tensor.unsqueeze(0) for tensor in flats]
         handle = operations.move_rows(flats, self._gathering, storage.plain_arrays(flats))
+        if is_even and handle.request.device != CPU:
+            handle.request = all_known(handle.request)
         handle.outputs = self._rooms(handle, targets)
         handle.collect = self._deliver
         handle.given = targets, sizes, flats[0].dtype

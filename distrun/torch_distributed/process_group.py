@@ -158,10 +158,12 @@ class DistrunProcessGroup(Collectives):
 
     def shutdown(self) -> None:
         """Leave the group."""
+        self._repeated.forget()
         self._members.leave()
 
     def abort(self) -> None:
         """Leave the group at once. If this is the group of all ranks, pending operations fail."""
+        self._repeated.forget()
         self._members.leave(is_aborting=True)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ _COMBINE: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
     **_BITWISE,
 }
 _PREMULTIPLIED = _Kind.PREMUL_SUM
+_kind_of = attrgetter("dtype", "device")
 SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 """The operator of a call that names none."""
 
@@ -71,7 +73,7 @@ class Reducing:
             handle = self.in_place(scaled, SUM)
             afterwards(handle, lambda: copy_each(tensors, scaled))
             return handle
-        call = self._call("allreduce", op)
+        call = self.call("allreduce", op)
         if call is None:
             storage.check_written(tensors)
             return _bitwise(tensors, op.op, moving_call("allgather", None, self._set))
@@ -102,7 +104,7 @@ class Reducing:
         The operator must be a sum or an average.
         """
         scaled, op = (_times_factor(tensor, op), SUM) if op.op == _PREMULTIPLIED else (tensor, op)
-        call = self._call("allreduce", op)
+        call = self.call("allreduce", op)
         if call is None:
             raise ArgumentError(f"{op.op.name} of sparse tensors is not offered: use SUM or AVG")
         handles: list[Handle] = []
@@ -142,7 +144,7 @@ class Reducing:
         wholes = [_joined(parts) for parts in inputs]
         if op.op == _PREMULTIPLIED:
             wholes, op = [_times_factor(whole, op) for whole in wholes], SUM
-        call = self._call("reducescatter", op)
+        call = self.call("reducescatter", op)
         is_even = all(size == each[0] for each in sizes for size in each)
         if call is not None and call.op in (Sum, Average) and is_even and self._is_ordered:
             rows = [whole.view(self._size, each[0]) for whole, each in zip(wholes, sizes, strict=True)]
@@ -157,11 +159,11 @@ class Reducing:
         afterwards(handle, lambda: copy_each(outputs, own))
         return handle
 
-    def _call(self, kind: str, op: Any) -> Call | None:
+    def call(self, kind: str, op: Any) -> Call | None:
         """Return the call of an allreduce or a reducescatter, or None for an operator that the runtime lacks."""
         which = op.op
         call = self._calls.get((kind, which))
-        if call is None and which not in _BITWISE:
+        if call is None and which in _OPS:
             call = self._calls[kind, which] = reduction_call(kind, None, _OPS[which], 1.0, 1.0, self._set)
         return call
 
@@ -233,12 +235,18 @@ def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> Sequence[
 
 def groups(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Yield the tensors of each dtype on each device, since one operation takes one of them, and the items of `others`
-    at the same places. An empty list is refused.
+    at the same places. An empty list is refused, and lists of different lengths.
     """
     if not tensors:
         raise ArgumentError("a collective of a list of tensors was given an empty one: give it at least one tensor")
-    places: dict[tuple[torch.dtype, str], list[int]] = {}
+    if any(len(each) != len(tensors) for each in others):
+        lengths = [len(each) for each in (tensors, *others)]
+        raise ArgumentError(f"a collective was given lists of {lengths} tensors: give one output for each input")
+    if len(set(map(_kind_of, tensors))) == 1:
+        yield (tensors, *others)
+        return
+    places: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for place, tensor in enumerate(tensors):
-        places.setdefault((tensor.dtype, tensor.device.type), []).append(place)
+        places.setdefault(_kind_of(tensor), []).append(place)
     for own in places.values():
         yield tuple([each[place] for place in own] for each in (tensors, *others))

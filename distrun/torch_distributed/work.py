@@ -18,7 +18,8 @@ from distrun.runtime.operations import waking_clock
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.gradients import backward
-from distrun.torch_distributed import completion, on_gpu
+from distrun.torch_distributed import completion
+from distrun.torch_distributed.gpu import results
 from distrun.torch_distributed.group_health import GroupHealth
 from distrun.torch_distributed.interface.native_work import PythonWork
 
@@ -116,7 +117,9 @@ class DistrunWork(PythonWork):
     def get_future(self) -> Future[Any]:
         """Return a future of the tensors, which is completed when the operation is."""
         if self._future is None:
-            self._future = self._make_future(backward.is_engine_call(sys._getframe().f_back))
+            caller = sys._getframe().f_back  # None in a thread of autograd's for a GPU
+            is_asked_by_backward = backward.is_engine_call(caller) or (caller is None and backward.current_task() >= 0)
+            self._future = self._make_future(is_asked_by_backward)
         return self._future
 
     def _make_future(self, is_asked_by_backward: bool) -> Future[Any]:
@@ -131,9 +134,11 @@ class DistrunWork(PythonWork):
             # All cores compute. So this thread reduces at the end of its pass, before DDP waits for the future.
             completion.expect(self, begun, self._have_completed, _ASSIST_AFTER)
             backward.at_end_of_task(self._complete_here)
-        else:
-            completion.expect(self, begun)
-            self._have_completed()
+            return future
+        completion.expect(self, begun)
+        self._have_completed()
+        if is_asked_by_backward and results.arena_of(self._handles) is not None:
+            backward.at_end_of_task(self._complete_here)  # DDP waits next: spare it the other thread
         return future
 
     def _have_completed(self) -> None:
@@ -148,7 +153,7 @@ class DistrunWork(PythonWork):
         completion.complete_here(self)
 
     def _devices(self) -> list[int | str | torch.device]:
-        arena = on_gpu.arena_of(self._handles)
+        arena = results.arena_of(self._handles)
         return [] if arena is None else [arena.device]
 
     def _watch(self, _: Handle | None = None) -> None:
@@ -166,7 +171,7 @@ class DistrunWork(PythonWork):
             if not handle.done:
                 self._group.time_is_up(handle, self._timeout)
         if completion.is_here():
-            on_gpu.bind(self._handles)
+            results.bind(self._handles)
         self._collect()
         return self._tensors
 
@@ -185,7 +190,7 @@ class DistrunWork(PythonWork):
         if self._finish is not None:
             finish, self._finish = self._finish, None
             finish()
-        self._fetched = on_gpu.note_fetched(self._handles, self._tensors)
+        self._fetched = results.note_fetched(self._handles, self._tensors)
 
 
 def collect(handles: Sequence[Handle], group: GroupHealth) -> None:

@@ -39,7 +39,7 @@ class DeviceBuffer:
 
 
 class RepeatedBuffers(tuple[DeviceBuffer, ...]):
-    """The buffers of an operation that repeats, in place. They own no memory: the operation's handle keeps it alive."""
+    """The results of an operation that repeats, in the caller's memory, which the operation's handle keeps alive."""
 
     plan: Any = None
     """The backend's plan, which it keeps for the next time."""

@@ -97,3 +97,11 @@ class DeviceHandle(Handle):
 
 Allocate = Callable[[DeviceHandle, int, np.dtype[Any]], DeviceBuffer]
 """Allocates a result with the given number of elements and dtype, which the communication stream may write."""
+
+
+def room_for(handle: DeviceHandle, index: int, count: int, dtype: np.dtype[Any], allocate: Allocate) -> DeviceBuffer:
+    """Return where the result of the tensor at `index` goes: the output that the handle was given, if it has as many
+    elements, else a new one."""
+    if handle.outputs and handle.outputs[index].size == count:
+        return handle.outputs[index]
+    return allocate(handle, count, dtype)

@@ -20,6 +20,8 @@ log = logging.getLogger("distrun")
 
 CHECK_INTERVAL = 0.1
 """Seconds between two checks of operations in flight."""
+SHORTEST_INTERVAL = 0.002
+"""Seconds after a check in which the next one is left out: where the engine has much to do, it asks all the time."""
 DRAIN_TIMEOUT = 1.0
 """Seconds that operations in flight have to end after the script has failed."""
 
@@ -94,15 +96,14 @@ class GpuMonitor:
         """
         if self._gpu is None or self.trouble is not None:
             return self.trouble
-        # The thread turns many times a step, and a check asks CUDA, NCCL and every rank of the host.
-        now = time.monotonic()
-        if now < self._next_check:
-            return None
-        self._next_check = now + CHECK_INTERVAL / 2
         if not self._is_capture_relaxed:
             self._is_capture_relaxed = True
             self._gpu.driver.relax_capture()
-        return self._check(self._gpu)
+        if time.monotonic() < self._next_check:
+            return None
+        reason = self._check(self._gpu)
+        self._next_check = time.monotonic() + SHORTEST_INTERVAL
+        return reason
 
     def check_from_waiter(self) -> None:
         """Check in another thread than the engine's own, which may be blocked in NCCL, waiting for other ranks."""

@@ -7,10 +7,10 @@ that the host backend has exchanged. Whether an array is copied first, each rank
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from distrun.runtime.backends.base import Backend
 from distrun.runtime.backends.dispatch import together
 from distrun.runtime.gpu.buffers import DeviceBuffer, RepeatedBuffers
 from distrun.runtime.gpu.fusion_memory import FusionMemory
-from distrun.runtime.gpu.handles import Allocate, DeviceHandle
+from distrun.runtime.gpu.handles import Allocate, DeviceHandle, room_for
 from distrun.runtime.gpu.nccl.library import ITEMSIZES, AnyCommunicator, NcclError
 from distrun.runtime.gpu.nccl.reduction import BYTES, NcclReduction, nccl_reduction
 from distrun.runtime.gpu.packing import FusionSlots, Location, Packer, PackingPlan, Tensor, spans
@@ -36,6 +36,8 @@ PACKED_BELOW = 1 << 20
 """Tensors of fewer bytes are packed together. Larger ones are reduced in place."""
 QUANTISABLE = "float32"
 """The type of elements that may be quantised between hosts."""
+Queue = Callable[[int], object]
+"""A call of NCCL: queues itself on a stream."""
 
 
 class NcclBackend:
@@ -75,6 +77,8 @@ class NcclBackend:
         try:
             if kind == "allreduce":
                 self._allreduce(handles)
+            elif None not in (plans := [self._planned(handle, handle.outputs) for handle in handles]):
+                self._queue(list(chain.from_iterable(plans)))
             elif kind == "broadcast":
                 self._broadcast(handles)
             elif kind == "allgather":
@@ -88,14 +92,27 @@ class NcclBackend:
         except NcclError as error:
             raise NcclError(f"{describe(handles)}: {error}") from None
 
-    def _queue(self, calls: Sequence[Callable[[], None]]) -> None:
-        """Queue calls of NCCL. Several form one group, which costs one launch."""
+    def _queue(self, calls: Sequence[Queue]) -> None:
+        """Queue calls of NCCL: several form one group, which costs one launch."""
+        stream = self.stream
         if len(calls) == 1:
-            calls[0]()
+            calls[0](stream)
         elif calls:
             with self._communicator.group():
                 for call in calls:
-                    call()
+                    call(stream)
+
+    def _planned(self, handle: DeviceHandle, buffers: Sequence[DeviceBuffer]) -> Any:
+        """Return the plan of an operation on `buffers` that repeats, if this backend has made one for its request."""
+        if isinstance(buffers, RepeatedBuffers) and buffers.plan is not None:
+            backend, request, plan = buffers.plan
+            if backend is self and request is handle.request:
+                return plan
+        return None
+
+    def _keep(self, handle: DeviceHandle, plan: Any) -> None:
+        if isinstance(handle.outputs, RepeatedBuffers):
+            handle.outputs.plan = self, handle.request, plan
 
     # Reductions -----------------------------------------------------------------------------------------------------
 
@@ -107,13 +124,12 @@ class NcclBackend:
     def _allreduce(self, handles: Sequence[DeviceHandle]) -> None:
         request, buffers = handles[0].request, handles[0].inputs
         repeated = buffers if len(handles) == 1 and isinstance(buffers, RepeatedBuffers) else None
-        if repeated is not None and repeated.plan is not None:
-            backend, known, plan = repeated.plan
-            if backend is self and known is request:
-                self._run(plan, handles[0].outputs[0].pointer)
-                return
+        output = handles[0].outputs[0].pointer if repeated is not None else 0
+        plan = self._planned(handles[0], buffers) if repeated is not None else None
+        if plan is not None:
+            self._run(plan, output)
+            return
         if request.dtype != QUANTISABLE or not self._host_backend.quantisation_of(request):
-            output = handles[0].outputs[0].pointer if repeated is not None else 0
             plan = self._reduce(self._reduction(request), self._tensors(handles), output)
             if repeated is not None:
                 repeated.plan = self, request, plan
@@ -211,9 +227,9 @@ class NcclBackend:
         packs: list[tuple[int, Location, int]] = []
         unpacks: list[tuple[Location, int, int]] = []
         quantised: list[Callable[[], None]] = []
-        for buffer, shape in zip(handle.inputs, request.shapes, strict=True):
+        for index, (buffer, shape) in enumerate(zip(handle.inputs, request.shapes, strict=True)):
             counts = [count * units for count in counts_of(shape, self._host_backend.size)]
-            output = allocate(handle, counts[rank] // units, buffer.dtype)
+            output = room_for(handle, index, counts[rank] // units, buffer.dtype, allocate)
             outputs.append(output)
             if not sum(counts):
                 continue
@@ -247,7 +263,10 @@ class NcclBackend:
         )
         for queue in quantised:
             queue()
-        handle.outputs = outputs
+        if not (slots.nbytes or quantised or reduction.postscale != 1.0):
+            self._keep(handle, calls)
+        if not isinstance(handle.outputs, RepeatedBuffers):
+            handle.outputs = outputs
 
     def _scattered_as(self, request: Request) -> str:
         """Return the wire type of a reducescatter whose elements are quantised, else ""."""
@@ -256,70 +275,79 @@ class NcclBackend:
 
     def _scatter_calls(
         self, source: int, target: int, counts: Sequence[int], reduction: NcclReduction
-    ) -> list[Callable[[], None]]:
-        """Return the calls that give each rank its reduced part of one array."""
-        communicator, wire, op, stream = self._communicator, reduction.wire, reduction.op, self.stream
-        if counts.count(counts[0]) == len(counts):
-            return [partial(communicator.reduce_scatter, source, target, counts[0], wire, op, stream)]
-        calls: list[Callable[[], None]] = []
+    ) -> Iterator[Queue]:
+        """Yield the calls that give each rank its reduced part of one array."""
+        communicator, terms = self._communicator, (reduction.wire, reduction.op)
+        if len(set(counts)) == 1:
+            yield partial(communicator.reduce_scatter, source, target, counts[0], *terms)
+            return
         part = source
         for root, count in enumerate(counts):
             if count:
                 # NCCL writes the root's target only, but checks the targets of all ranks, and an output without
                 # elements has no valid address.
                 mine = target if root == communicator.rank else part
-                calls.append(partial(communicator.reduce, part, mine, count, wire, op, root, stream))
-            part += count * ITEMSIZES[wire]
-        return calls
+                yield partial(communicator.reduce, part, mine, count, *terms, root)
+            part += count * ITEMSIZES[reduction.wire]
 
     # Copies ---------------------------------------------------------------------------------------------------------
 
     def _broadcast(self, handles: Sequence[DeviceHandle]) -> None:
         if self._communicator.size == 1:
             return
-        root, broadcast, stream = self._ranks.index(handles[0].request.root), self._communicator.broadcast, self.stream
-        self._queue(
-            [
-                partial(broadcast, buffer.pointer, buffer.pointer, buffer.nbytes, BYTES, root, stream)
-                for handle in handles
-                for buffer in handle.outputs
-                if buffer.size
-            ]
-        )
+        root = self._ranks.index(handles[0].request.root)
+        buffers = [buffer for handle in handles for buffer in handle.outputs if buffer.size]
+        calls = [
+            partial(self._communicator.broadcast, buffer.pointer, buffer.pointer, buffer.nbytes, BYTES, root)
+            for buffer in buffers
+        ]
+        self._queue(calls)
+        if len(handles) == 1:
+            self._keep(handles[0], calls)
 
     def _allgather(self, handles: Sequence[DeviceHandle], allocate: Allocate) -> None:
-        sizes = np.array([buffer.size for handle in handles for buffer in handle.inputs], np.int64)
-        table, _ = self._host_backend.allgather(sizes, describe(handles))
-        columns = iter(table.reshape(self._host_backend.size, sizes.size).T.tolist())
-        calls: list[Callable[[], None]] = []
-        for handle in handles:
-            handle.received = received = list(islice(columns, len(handle.inputs)))
-            handle.outputs = [
-                allocate(handle, sum(counts), buffer.dtype)
-                for buffer, counts in zip(handle.inputs, received, strict=True)
-            ]
-            for buffer, output, counts in zip(handle.inputs, handle.outputs, received, strict=True):
+        calls: list[Queue] = []
+        for handle, table in zip(handles, self._gathered(handles), strict=True):
+            outputs: list[DeviceBuffer] = []
+            first = len(calls)
+            for index, (buffer, counts) in enumerate(zip(handle.inputs, table, strict=True)):
+                output = room_for(handle, index, sum(counts), buffer.dtype, allocate)
                 calls += self._gather_calls(buffer, output, counts)
+                outputs.append(output)
+            handle.received = table
+            if isinstance(handle.outputs, RepeatedBuffers):
+                self._keep(handle, calls[first:])
+            else:
+                handle.outputs = outputs
         self._queue(calls)
 
-    def _gather_calls(
-        self, buffer: DeviceBuffer, output: DeviceBuffer, counts: Sequence[int]
-    ) -> list[Callable[[], None]]:
-        """Return the calls that put every rank's part of one array into every rank's output."""
-        communicator, stream = self._communicator, self.stream
-        if not output.size:
-            return []
-        if counts.count(counts[0]) == len(counts):
-            return [partial(communicator.all_gather, buffer.pointer, output.pointer, buffer.nbytes, BYTES, stream)]
-        calls: list[Callable[[], None]] = []
+    def _gathered(self, handles: Sequence[DeviceHandle]) -> list[list[list[int]]]:
+        """Return the number of elements from each rank of each tensor of each handle. The ranks exchange them, unless
+        their requests agree about all extents."""
+        size = self._host_backend.size
+        is_known = all(shape[0] >= 0 for handle in handles for shape in handle.request.shapes)
+        if is_known:
+            return [[[math.prod(shape)] * size for shape in handle.request.shapes] for handle in handles]
+        sizes = np.array([buffer.size for handle in handles for buffer in handle.inputs], np.int64)
+        table, _ = self._host_backend.allgather(sizes, describe(handles))
+        columns = iter(table.reshape(size, sizes.size).T.tolist())
+        return [[next(columns) for _ in handle.inputs] for handle in handles]
+
+    def _gather_calls(self, buffer: DeviceBuffer, output: DeviceBuffer, counts: Sequence[int]) -> Iterator[Queue]:
+        """Yield the calls that put every rank's part of one array into every rank's output."""
+        communicator = self._communicator
+        if not sum(counts):
+            return
+        if len(set(counts)) == 1:
+            yield partial(communicator.all_gather, buffer.pointer, output.pointer, buffer.nbytes, BYTES)
+            return
         start = 0
         for root, count in enumerate(counts):
             if count:
                 part = output.part(start, start + count)
                 source = buffer.pointer if root == communicator.rank else part.pointer
-                calls.append(partial(communicator.broadcast, source, part.pointer, part.nbytes, BYTES, root, stream))
+                yield partial(communicator.broadcast, source, part.pointer, part.nbytes, BYTES, root)
             start += count
-        return calls
 
     def _alltoall(self, handle: DeviceHandle, allocate: Allocate) -> None:
         communicator, stream, splits = self._communicator, self.stream, handle.splits

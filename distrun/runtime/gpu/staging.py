@@ -7,6 +7,7 @@ copies of the results back to the GPU are queued.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from distrun.runtime.backends.dispatch import execute
 from distrun.runtime.backends.groups import Groups
 from distrun.runtime.gpu.buffers import PINNED_STAGING, DeviceBuffer, note_held
 from distrun.runtime.gpu.driver import Driver, Event
-from distrun.runtime.gpu.handles import Allocate, DeviceHandle
+from distrun.runtime.gpu.handles import Allocate, DeviceHandle, room_for
 from distrun.runtime.operations.handle import Handle, describe
 
 Flat = NDArray[Any]
@@ -126,12 +127,14 @@ class StagedBackend:
         pinned = iter(self._arrays([(result.size, result.dtype) for result in results]))
         for handle, host_handle in zip(handles, host_handles, strict=True):
             outputs = []
-            for result in host_handle.outputs:
+            for index, result in enumerate(host_handle.outputs):
                 array = next(pinned)
                 array[:] = result
-                outputs.append(allocate(handle, array.size, array.dtype))
+                outputs.append(room_for(handle, index, array.size, array.dtype, allocate))
                 self._copy_back(array, outputs[-1:])
-            handle.outputs, handle.received = outputs, host_handle.received
+            handle.received = host_handle.received
+            if any(output is not room for output, room in zip_longest(outputs, handle.outputs)):
+                handle.outputs = outputs
 
     def _arrays(self, counts: Sequence[tuple[int, np.dtype[Any]]]) -> list[Flat]:
         """Return arrays of these sizes and dtypes in the page-locked memory. They overwrite the previous ones."""

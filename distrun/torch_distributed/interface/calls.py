@@ -36,7 +36,7 @@ def check_lists(name: str, argument: object, depth: int) -> None:
     """Raise an ArgumentError unless an argument of the method `name` is a list of tensors, or with depth 2 a list of
     such lists. A tensor is not accepted as a list of its rows.
     """
-    if isinstance(argument, Tensor) or not isinstance(argument, Sequence):
+    if type(argument) is not list and (isinstance(argument, Tensor) or not isinstance(argument, Sequence)):
         kind = f"tensor of shape {list(argument.shape)}" if isinstance(argument, Tensor) else type(argument).__name__
         raise ArgumentError(f"{name}() was given a {kind} where it takes a list of tensors: put it into a list")
     if depth > 1:

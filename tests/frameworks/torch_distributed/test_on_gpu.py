@@ -18,20 +18,38 @@ from distrun.runtime.gpu.handles import DeviceHandle  # noqa: E402
 from distrun.torch import cuda  # noqa: E402
 from distrun.torch_distributed.work import DistrunWork  # noqa: E402
 
-ON_GPUS = Path(__file__).parent / "programs" / "on_simulated_gpus.py"
+ON_GPUS = Path(__file__).parent / "programs" / "gpu" / "on_simulated_gpus.py"
 pytestmark = pytest.mark.gate
 OWN, OTHER = 7, 9
 
 
 @pytest.mark.parametrize(
     ("program", "arguments"),
-    one_in_gate(pytest.param("collectives", ["compact"]), pytest.param("point_to_point", [])),
+    one_in_gate(
+        pytest.param("collectives", ["compact"]), pytest.param("point_to_point", []), pytest.param("failures", [])
+    ),
 )
 def test_programs_with_tensors_on_simulated_gpus(gpu_job, program, arguments):
-    said = gpu_job(ON_GPUS, 2, program, *arguments, PYTHONWARNINGS="ignore")
-    executed = {name: int(times) for name, times in re.findall(r"(\w+)=(\d+)", said)}
-    assert executed["moments"] > 5
+    executed = run(gpu_job, 2, program, *arguments)
+    assert executed["moments"] > 5 or program == "failures"
     assert (executed["NCCL"] > 100) is (program == "collectives")
+
+
+@pytest.mark.parametrize("size", one_in_gate(2, 1, (1, 1)), ids=str)
+def test_operations_that_repeat_give_what_their_tensors_hold_now(gpu_job, size):
+    assert run(gpu_job, size, "repeats", SIMULATED_GPU_JITTER="100")["NCCL"] > 200
+
+
+@pytest.mark.parametrize("program", [pytest.param("ddp"), pytest.param("sharding", marks=pytest.mark.full)])
+def test_models_train_on_simulated_gpus_as_on_gloo(gpu_job, program, tmp_path):
+    variants = ("plain", "bucket views", "static graph", "hook fp16", "buffers") if program == "ddp" else ()
+    assert run(gpu_job, 2, program, str(tmp_path), *variants)["NCCL"] > 20
+
+
+def run(gpu_job, size, program, *arguments, **environ):
+    """Run a program on simulated GPUs, and return what it has executed."""
+    said = gpu_job(ON_GPUS, size, program, *arguments, PYTHONWARNINGS="ignore", **environ)
+    return {name: int(times) for name, times in re.findall(r"(\w+)=(\d+)", said)}
 
 
 class Arena(cuda.TorchArena):

@@ -23,7 +23,7 @@ def ranks_that_disagree():
         dist.all_reduce(torch.zeros(3)) if RANK == 0 else dist.broadcast(torch.zeros(3), 0)
     with raises(MismatchError, "float32", "float64"):
         dist.broadcast(torch.zeros(3, dtype=torch.float64 if RANK else torch.float32), 0)
-    with raises(MismatchError, "[*, 2]", "[*, 3]"):
+    with raises(MismatchError, ", 2]", ", 3]"):
         dist.all_gather_into_tensor(torch.zeros(2 * (2 + RANK)), torch.zeros(2 + RANK))
     work = dist.all_reduce(torch.zeros(3 + RANK), async_op=True)
     with raises(RuntimeError, "shapes [3]", "shapes [4]"):  # C++ makes it of any error

@@ -54,11 +54,14 @@ def test_nothing_is_made_before_it_is_needed(monitor_of):
     assert monitor.gpu() is gpu
 
 
-def test_looking_disturbs_no_capture_of_a_graph(monitor_of):
+def test_looking_disturbs_no_capture_of_a_graph_and_takes_no_time_from_the_engine(monitor_of):
     gpu = FakeGpu()
     monitor = monitor_of(gpu)
     monitor.gpu()
     assert monitor.check() is monitor.check() is None
+    assert gpu.calls == ["relax_capture", "check"]  # the second is left out, so soon after the first
+    monitor._next_check = 0.0
+    assert monitor.check() is None
     assert gpu.calls == ["relax_capture", "check", "check"]
 
 

@@ -44,6 +44,8 @@ def play(is_on_gpu=lambda tensor: True):
     cuda.TorchArena.current_stream = lambda self: current_stream()
     cuda.TorchArena.empty = empty
     cuda.TorchArena.keep = lambda self, tensor: None
+    cuda.TorchArena.moment = lambda self: cuda.StreamPoint(self, _driver().record(current_stream()))
+    cuda.TorchArena.wait_for = lambda self, event: _driver().wait(current_stream(), event)
     cuda.is_capturing = lambda: bool(current_stream()) and _driver().is_capturing(current_stream())
 
 

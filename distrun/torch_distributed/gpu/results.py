@@ -17,6 +17,7 @@ from distrun.runtime.gpu.handles import DeviceHandle
 from distrun.runtime.operations.handle import Handle
 from distrun.torch import cuda
 from distrun.torch.cuda import StreamPoint, TorchArena
+from distrun.torch_distributed.gpu.repeated import DirectHandle
 
 
 def arena_of(handles: Sequence[Handle]) -> TorchArena | None:
@@ -36,10 +37,10 @@ def bind(handles: Sequence[Handle]) -> None:
 
 def note_fetched(handles: Sequence[Handle], tensors: Any) -> StreamPoint | None:
     """Note that results have just been fetched, on the current stream, into tensors in any nesting of sequences. Return
-    the point in the stream after the copies, or None if no operation was on a GPU.
+    the point in the stream after the copies, or None if no operation has any.
     """
     arena = arena_of(handles)
-    if arena is None:
+    if arena is None or all(isinstance(handle, DirectHandle) for handle in handles):
         return None
     stream = arena.current_stream()
     on_gpu = [handle for handle in handles if isinstance(handle, DeviceHandle)]

@@ -1,4 +1,4 @@
-"""Runs another program of this folder with tensors in host memory that play the tensors of a simulated GPU.
+"""Runs a program of this folder or the one above with tensors in host memory that play those of a simulated GPU.
 
 on_simulated_gpus.py PROGRAM [ARGUMENT ...]
 
@@ -53,7 +53,8 @@ DistrunWork._devices = MessageWork._devices = lambda work: []
 count(nccl_backend.NcclBackend, "NCCL")
 count(staging.StagedBackend, "staged")
 
-program = Path(__file__).with_name(f"{sys.argv[1]}.py")
+own = Path(__file__).with_name(f"{sys.argv[1]}.py")
+program = own if own.exists() else own.parents[1] / own.name
 sys.argv[:2] = [str(program)]
 runpy.run_path(str(program), run_name="__main__")
 print("executed", *(f"{name}={times}" for name, times in _executed.items()))
