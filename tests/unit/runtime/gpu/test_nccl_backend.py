@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from distrun.runtime.gpu import nccl_backend
+from distrun.runtime.gpu.buffers import RepeatedBuffers
 from distrun.runtime.gpu.fusion_memory import FusionMemory
 from distrun.runtime.gpu.nccl.library import NcclError, SingleRankCommunicator
 from distrun.runtime.gpu.nccl.reduction import is_supported
@@ -405,6 +406,23 @@ def test_broadcast(stand_ins, dtype):
     request = Request("broadcast", "x", dtype, ((4,), (0,), (2,)), root=1)
     job.execute([[stand_ins.handle_of(request, (), mine)] for mine in given_to])
     assert all(array.all() for mine in given_to for array in mine)
+
+
+def test_repeated_operations_that_are_fused_with_others_are_all_executed(stand_ins):
+    job = Job(stand_ins, 2)
+    request = Request("broadcast", "x", "float32", ((3,),), root=1)
+    arrays = [[np.zeros(3, np.float32) for _ in range(3)] for _ in range(2)]
+    kept = [[RepeatedBuffers(stand_ins.handle_of(request, (), [array]).outputs) for array in mine] for mine in arrays]
+    for step, number in enumerate((1, 1, 3), 1):  # alone, by its plan, then with two that have none
+        for rank, mine in enumerate(arrays):
+            for array in mine:
+                array[:] = rank * step
+        handles = [[stand_ins.handle_of(request, ()) for _ in range(number)] for _ in range(2)]
+        for those, buffers in zip(handles, kept, strict=True):
+            for handle, own in zip(those, buffers, strict=False):
+                handle.outputs = own
+        job.execute(handles)
+        assert all((array == step).all() for mine in arrays for array in mine[:number])
 
 
 def test_a_root_is_a_rank_of_the_job(stand_ins):
