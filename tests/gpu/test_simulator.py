@@ -651,7 +651,7 @@ def test_ranks_of_distrun_order_their_work(gpu_job, size):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("unordered", one_in_gate("join", "_execute", chosen=1))
+@pytest.mark.parametrize("unordered", one_in_gate("join", "_queue", chosen=1))
 def test_a_wait_that_is_left_out_is_noticed(gpu_job, unordered):
     output = gpu_job(SIMULATOR / "programs" / "ordering.py", 2, unordered, fail=True)
     assert "AssertionError" in output or "violation" in output

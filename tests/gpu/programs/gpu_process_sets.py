@@ -71,7 +71,7 @@ def use(sets: list[distrun.ProcessSet], turn: int) -> None:
 
 def connected() -> set[int]:
     """The process sets of which this rank has a communicator."""
-    return set(world.engine().gpu()._communicators._communicators)
+    return {process_set for process_set, _ in world.engine().gpu()._communicators._communicators}
 
 
 if sys.argv[1:] == ["killed"]:

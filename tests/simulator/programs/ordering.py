@@ -1,7 +1,7 @@
 """Operations that are right only because of their order on the device.
 
 The argument is a method of distrun's `Gpu` that does not let streams wait for events here: `join` (the user's stream
-for the operation), `_execute` (the operation for the user's stream) or `none`.
+for the operation), `_queue` (the operation for the user's stream) or `none`.
 """
 
 from __future__ import annotations
