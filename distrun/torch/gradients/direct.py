@@ -16,6 +16,7 @@ rest. A rank that is gone or late is missing in `end`, where negotiation names i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import takewhile
@@ -71,7 +72,7 @@ class DirectPasses:
     def begin(self, buckets: BucketSet, caller: FrameType | None) -> None:
         """Begin a pass, which may become a direct one."""
         if self._queue is not None and len(buckets) >= FEWEST and _may_be_direct(buckets):
-            self._begun = submit(self._prepare("begin", not cuda.is_capturing(), caller))
+            self._begun = submit(self._prepare("begin", not (_is_serial() or cuda.is_capturing()), caller))
 
     def _prepare(self, name: str, value: bool, caller: FrameType | None = None) -> Handle:
         arrays = (np.array([value], np.int32),)
@@ -151,6 +152,12 @@ class DirectPasses:
 
 def _may_be_direct(buckets: Iterable[Bucket]) -> bool:
     return all(isinstance(bucket, DeviceBucket) and bucket.may_be_direct for bucket in buckets)
+
+
+def _is_serial() -> bool:
+    """Whether the GPU starts kernels in the order of the host, whatever their stream: two communicators, whose orders
+    differ between the ranks, would wait for each other."""
+    return os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
 
 
 def _is_complete(bucket: Bucket) -> bool:

@@ -133,6 +133,16 @@ HISTORIES = st.integers(1, 6).flatmap(
 )
 
 
+def test_a_gpu_that_starts_kernels_in_the_hosts_order_has_no_direct_passes(monkeypatch):
+    said = []
+    rank = Rank(FEWEST, 2)
+    rank.passes._prepare = lambda name, value, caller: said.append(value)
+    rank.passes.begin(rank.buckets, None)
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    rank.passes.begin(rank.buckets, None)
+    assert said == [True, False]
+
+
 @given(HISTORIES)
 def test_all_ranks_queue_the_same_buckets_in_the_same_order_or_none(history):
     buckets, passes = history
