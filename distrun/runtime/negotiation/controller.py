@@ -62,6 +62,8 @@ class Controller:
         self._matchings = {
             process_set: Matching(ranks, None if process_set else sources) for process_set, ranks in members.items()
         }
+        # Those among all where an operation may wait: looking for one takes no longer with many idle process sets.
+        self._active: dict[Matching, None] = {}
         self._ranks_of = ranks_of
         self._formation = Formation(self._matchings[0].ranks)
         self._capacity = capacity
@@ -82,7 +84,7 @@ class Controller:
 
     def remove_process_set(self, process_set: int) -> None:
         """Remove a process set. No rank submits anything to it any longer."""
-        del self._matchings[process_set]
+        self._active.pop(self._matchings.pop(process_set), None)
 
     def members(self, process_set: int) -> tuple[int, ...]:
         """Return the ranks of a process set."""
@@ -104,6 +106,7 @@ class Controller:
             self._formation.finished(source, number, self.members(number))
             return
         matching = self._matchings[request.process_set]
+        self._active[matching] = None
         self._drain_streams(matching)
         if request.kind == JOIN:
             self._join(matching, source, request.process_set)
@@ -123,6 +126,7 @@ class Controller:
 
     def _submit_ids(self, process_set: int, source: int, cache_ids: list[int], now: float) -> None:
         matching = self._matchings[process_set]
+        self._active[matching] = None
         if matching.is_in_order and source in matching.sources:
             ready = matching.streams.submit(source, cache_ids, now)
             if ready is not None:
@@ -186,6 +190,7 @@ class Controller:
     def _form(self, rank: int, request: Request, site: str, now: float) -> None:
         """Handle a rank's request for a process set that its own ranks form."""
         formation = self._formation
+        self._active[formation] = None
         key: Key = (0, request.name or "")
         if not self._in_time(formation, key, (rank,)):
             return
@@ -304,7 +309,7 @@ class Controller:
 
     def _waiting(self) -> list[tuple[Matching, Slot]]:
         waiting = []
-        for matching in (*self._matchings.values(), self._formation):
+        for matching in self._active:
             self._drain_streams(matching)
             waiting += [(matching, slot) for slot in matching.slots.values()]
         return waiting
@@ -318,5 +323,11 @@ class Controller:
     @property
     def oldest(self) -> float | None:
         """When the operation that has waited longest was first submitted, or None if none waits."""
-        times = [matching.oldest for matching in (*self._matchings.values(), self._formation)]
-        return min([time for time in times if time is not None], default=None)
+        oldest = None
+        for matching in list(self._active):
+            since = matching.oldest
+            if since is None:
+                del self._active[matching]
+            elif oldest is None or since < oldest:
+                oldest = since
+        return oldest

@@ -157,9 +157,11 @@ class Matching:
     @property
     def oldest(self) -> float | None:
         """When the operation that has waited longest was first submitted, or None if none waits."""
-        times = [slot.since for slot in self.slots.values()]
         oldest = self.streams.oldest
-        return min(times, default=oldest) if oldest is None else min([oldest, *times])
+        if not self.slots:
+            return oldest
+        times = [slot.since for slot in self.slots.values()]
+        return min(times) if oldest is None else min(oldest, *times)
 
 
 class Formation(Matching):

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Execute, Fail
 from distrun.runtime.negotiation.joining import stand_in
+from distrun.runtime.negotiation.matching.matching import Matching
 from distrun.runtime.operations.reduction import Max, Sum
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, Request
 
@@ -190,6 +191,25 @@ def test_of_a_large_group_the_tensor_that_differs_is_shown():
 
 
 # Stalls ---------------------------------------------------------------------------------------------------------------
+
+
+def test_process_sets_where_nothing_waits_are_not_looked_at(monkeypatch):
+    looked, oldest = [], Matching.oldest
+    monkeypatch.setattr(Matching, "oldest", property(lambda self: looked.append(self) or oldest.fget(self)))
+    made = Controller(dict.fromkeys(range(100), (0, 1)))
+    for number in range(100):
+        submit(made, request(process_set=number), 0, 1, now=1.0)
+    assert made.oldest is None
+    assert len(looked) == 100
+    looked.clear()
+    submit(made, request(process_set=7), 0, now=2.0)
+    submit(made, request(process_set=9), 0, now=3.0)
+    assert (made.oldest, len(looked)) == (2.0, 2)
+    made.remove_process_set(7)
+    assert made.oldest == 3.0
+    submit(made, request(process_set=9), 1, now=4.0)
+    assert made.oldest is made.oldest is None
+    assert len(looked) == 4
 
 
 def test_nothing_waits_at_first_and_the_oldest_is_told_while_something_does():
