@@ -20,7 +20,8 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.scale.machine import PER_PACKET, Machine
-from distrun.runtime.negotiation.controller import CACHE_CAPACITY, Controller
+from distrun.contract.settings import REQUESTS
+from distrun.runtime.negotiation.controller import Controller
 from distrun.runtime.negotiation.negotiator import Negotiator
 from distrun.runtime.negotiation.pending import PendingOperations
 from distrun.runtime.negotiation.tree.control_plane import control_plane, controller_of
@@ -118,7 +119,7 @@ class _Rank:
         self.network = network
         self.operations = PendingOperations(0)
         members = {0: range(simulation.size)}
-        controller: Controller | None = None if tree.rank else controller_of(tree, members, CACHE_CAPACITY)
+        controller: Controller | None = None if tree.rank else controller_of(tree, members, REQUESTS)
         self._negotiator = Negotiator(
             *(tree.rank, simulation.size, control_plane(group, tree), self.operations, controller, None, FOREVER),
             *(str, {0: range(simulation.size)}, lambda: simulation.now),

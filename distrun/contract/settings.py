@@ -65,6 +65,9 @@ WIRE_DTYPES = (*HALF_PRECISION, *QUANTISED)
 WIRE_SHARES = {"float16": 1 / 2, "bfloat16": 1 / 2, "int8": 65 / 256, "int4": 33 / 256}
 """The size of the sent data as a share of float32's. Quantised types have a scale of 4 bytes for 256 elements."""
 
+REQUESTS = 1 << 16
+"""The number of requests that a cache holds, if the user does not say. Further ones are as correct, but slower."""
+
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 _SHORTEST_KEY = 32
@@ -174,7 +177,7 @@ class Settings:
     """The bytes that make a gradient bucket of `distrun.torch` full."""
     first_bucket_bytes: int = _setting(1 << 20, _bytes)
     """The bytes that make the first bucket full."""
-    cache_capacity: int = _setting(1 << 16, _rounded)
+    cache_capacity: int = _setting(REQUESTS, _rounded)
     """The number of requests that get a cache id."""
     backend: str = _setting("auto", _one_of("auto", "shared_memory", "tcp", "mpi"))
     """The transport for arrays: tcp is for several hosts, shared_memory for one."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from distrun.contract.settings import REQUESTS
 from distrun.runtime.collectives.call import MOVES_ROWS, Call
 from distrun.runtime.gpu.buffers import DeviceBuffer, RepeatedBuffers
 from distrun.runtime.gpu.handles import DeviceHandle
@@ -69,7 +70,6 @@ class Repeated(NamedTuple):
         return self.handle(tensors, self.buffers, (buffer(whole),), new)
 
 
-_LIMIT = 1 << 13
 _kept: dict[tuple[str, bool, str | None, int], Repeated] = {}
 """The latest operation of each kind, in place or not, name and number of tensors."""
 world.on_leaving(_kept.clear)
@@ -119,7 +119,7 @@ def repeated(tensors: Sequence[Tensor], call: Call, in_place: bool = False) -> R
     buffers = RepeatedBuffers(
         [DeviceBuffer(at, tensor.numel(), STORAGE[dtype]) for at, tensor in zip(pointers, tensors, strict=True)]
     )
-    if len(_kept) >= _LIMIT:
+    if len(_kept) >= REQUESTS:
         del _kept[next(iter(_kept))]
     known = _kept[kind, in_place, name, len(tensors)] = Repeated(
         call, dtype, shapes, pointers, request, buffers, cuda.arena()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from distrun.contract.settings import REQUESTS
 from distrun.runtime.collectives.call import reduction_call
 from distrun.runtime.collectives.tensors import given, room_for
 from distrun.runtime.operations import dtypes
@@ -128,5 +129,5 @@ def _remembered_request(
     return _new_request((name, op, 1.0, 1.0, global_process_set), dtype, shapes)
 
 
-_known_request = lru_cache(maxsize=1 << 13)(_remembered_request)
+_known_request = lru_cache(maxsize=REQUESTS)(_remembered_request)
 _known_group = lru_cache(maxsize=1 << 8)(_remembered_request)  # each may be large

@@ -23,15 +23,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from distrun.contract.settings import REQUESTS
 from distrun.runtime.negotiation.decisions import AllJoined, Decision, Define, Fail, Key
 from distrun.runtime.negotiation.joining import objection, ranks_that_count
 from distrun.runtime.negotiation.matching.decision_queue import DecisionQueue
 from distrun.runtime.negotiation.matching.disagreement import describe_disagreement, slot_title
 from distrun.runtime.negotiation.matching.matching import Formation, Matching, Slot
 from distrun.runtime.operations.request import DISSOLVE_PROCESS_SET, FORM_PROCESS_SET, JOIN, Request
-
-CACHE_CAPACITY = 1 << 16
-"""The number of requests that get a cache id. Later ones are sent in full every time: slower, but as correct."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Controller:
     def __init__(
         self,
         members: Mapping[int, Iterable[int]],
-        capacity: int = CACHE_CAPACITY,
+        capacity: int = REQUESTS,
         sources: Iterable[int] | None = None,
         ranks_of: Callable[[int], Sequence[int]] = lambda source: (source,),
     ) -> None:
