@@ -24,8 +24,7 @@ OWN, OTHER = 7, 9
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments"),
-    one_in_gate(pytest.param("collectives", ["compact"]), pytest.param("point_to_point", [])),
+    ("program", "arguments"), one_in_gate(pytest.param("collectives", ["compact"]), pytest.param("point_to_point", []))
 )
 def test_programs_with_tensors_on_simulated_gpus(gpu_job, program, arguments):
     said = gpu_job(ON_GPUS, 2, program, *arguments, PYTHONWARNINGS="ignore")
