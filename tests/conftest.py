@@ -234,9 +234,7 @@ def gpu_environ(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
 
 @pytest.fixture
 def gpu_job(
-    run_ranks: Callable[..., subprocess.CompletedProcess[str]],
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
+    run_ranks: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., str]:
     """Return a function that runs a program on `size` ranks with a simulated GPU each, and returns their output.
 

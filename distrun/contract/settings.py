@@ -117,10 +117,7 @@ def _whole(what: str) -> Parser:
 
 _number = _checked(real_number, "is not a number >= 0")
 _duration = _checked(lambda text: real_number(text) or None, "is not a number of seconds > 0")
-_share = _checked(
-    lambda text: value if (value := real_number(text)) is not None and value < 1 else None,
-    "is not a share from 0 (off) to below 1",
-)
+_share = _checked(_below_1, "is not a share from 0 (off) to below 1")
 _bytes = _whole("a number of bytes")
 
 

@@ -14,10 +14,7 @@ DEADLINE = 900.0  # seconds; far more than it takes, so that a busy machine fail
 
 @pytest.mark.parametrize(
     ("kills", "options"),
-    [
-        (4, ("--ranks=3",)),
-        (4, ("--ranks=3", "--min-np=1", "--workers=1")),
-    ],
+    [(4, ("--ranks=3",)), (4, ("--ranks=3", "--min-np=1", "--workers=1"))],
     ids=["replaced", "shrinking"],
 )
 def test_nothing_is_lost_whichever_rank_is_killed(kills, options):

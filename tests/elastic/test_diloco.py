@@ -30,10 +30,7 @@ def check(supervisor, kept):
     assert compared >= kept
 
 
-@pytest.mark.parametrize(
-    ("way", "hosts", "kills"),
-    [("overlap", 2, 3), ("wait", 3, 3)],
-)
+@pytest.mark.parametrize(("way", "hosts", "kills"), [("overlap", 2, 3), ("wait", 3, 3)])
 def test_hosts_that_are_killed_at_random_moments_lose_their_own_progress_only(supervise, tmp_path, way, hosts, kills):
     (tmp_path / "go").touch()
     supervisor = supervise("diloco", 3, way, str(STEPS), str(HOLD), hosts=hosts)

@@ -61,9 +61,7 @@ def test_a_server_that_dies_is_started_again(train, slurm, tmp_path):
 
 @pytest.mark.parametrize("allocation", [("--no-kill",)], indirect=True)
 @pytest.mark.parametrize(
-    "is_taken",
-    [pytest.param(False, marks=pytest.mark.gate), True],
-    ids=["its agent is gone", "Slurm takes it away"],
+    "is_taken", [pytest.param(False, marks=pytest.mark.gate), True], ids=["its agent is gone", "Slurm takes it away"]
 )
 def test_servers_of_a_node_that_is_lost_move_to_another(train, slurm, tmp_path, is_taken):
     options = ["--servers", "1", "--server-hosts", "beta", "--server-restarts", "1", "--keepalive", "3"]

@@ -35,12 +35,13 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def marked(mark: str, word: str = "") -> list[psutil.Process]:
-    """Return the living processes that have a mark in their environment, and a word on their command line."""
+def marked(mark: str, word: str = "", place: slice = slice(None)) -> list[psutil.Process]:
+    """Return the living processes that have a mark in their environment, and a word at a place of their command."""
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARK) == mark and lives(process) and (not word or word in process.cmdline()):
+            is_meant = process.environ().get(MARK) == mark and (not word or word in process.cmdline()[place])
+            if is_meant and lives(process):
                 found.append(process)
         except psutil.Error:
             continue
@@ -118,7 +119,7 @@ class Shell:
 
     def ranks(self) -> list[psutil.Process]:
         """Return those that execute Python given on their command line."""
-        return [process for process in self.family("-c") if process.cmdline()[1:2] == ["-c"]]
+        return marked(self._marker, "-c", slice(1, 2))
 
     def family(self, word: str) -> list[psutil.Process]:
         """Return the processes below the shell that have a word on their command line."""

@@ -30,15 +30,7 @@ moved = torch.nn.Parameter(torch.zeros(()))
 inner = torch.optim.SGD([*model.parameters(), moved], 1.0)  # imports much, for which others would wait after init
 wrap = dt.DiLoCo
 dt.init()
-optimizer = wrap(
-    inner,
-    every=7,
-    outer_lr=1.0,
-    momentum=0.5,
-    wire="int8",
-    fragments=2,
-    overlap=OVERLAPS,
-)
+optimizer = wrap(inner, every=7, outer_lr=1.0, momentum=0.5, wire="int8", fragments=2, overlap=OVERLAPS)
 hosts = optimizer.process_set
 
 

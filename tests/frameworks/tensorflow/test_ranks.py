@@ -10,11 +10,7 @@ from session.tiers import one_in_gate
 pytestmark = pytest.mark.feature_group("TensorFlow")
 
 COLLECTIVES = {
-    "allreduce": [
-        "allreduce_reduces",
-        "inputs_stay_as_they_were",
-        "a_variable_that_was_assigned_a_result_is_its_own",
-    ],
+    "allreduce": ["allreduce_reduces", "inputs_stay_as_they_were", "a_variable_that_was_assigned_a_result_is_its_own"],
     "allreduce of tf.IndexedSlices": ["slices_of_everybody_are_put_together"],
     "allgather": ["allgather_puts_rows_one_after_the_other"],
     "broadcast": ["broadcast_copies_the_roots_tensor"],

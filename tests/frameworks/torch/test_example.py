@@ -15,11 +15,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "torch_digits.py"
 DISTRUN = [sys.executable, "-m", "distrun.runner", "-np"]
 MPIRUN = shutil.which("mpirun", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-LAUNCHERS = {
-    "python": [],
-    "distrun-2": [*DISTRUN, "2"],
-    "mpirun-2": [MPIRUN, "--oversubscribe", "-np", "2"],
-}
+LAUNCHERS = {"python": [], "distrun-2": [*DISTRUN, "2"], "mpirun-2": [MPIRUN, "--oversubscribe", "-np", "2"]}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)

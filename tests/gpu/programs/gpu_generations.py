@@ -72,11 +72,7 @@ def train() -> str:
         steps += 1
         if steps == 1:
             gpus.append(weakref.ref(world.engine().gpu()))
-            tell(
-                begun=generation,
-                device=str(device),
-                held=held_in_the_end(generation),
-            )
+            tell(begun=generation, device=str(device), held=held_in_the_end(generation))
         tell(step=steps, generation=generation)
     return regroup.planned() or ""
 

@@ -15,10 +15,7 @@ from distrun.host.gpus import visible_gpus
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SIZES = ("1", "1000", "262147", "4194304")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not visible_gpus(os.environ), reason="there is no NVIDIA GPU")]
 
 
 @pytest.fixture

@@ -150,9 +150,7 @@ def test_a_stopped_remote_rank_is_a_stall_and_the_job_goes_on(ready, beta):
 
 
 @pytest.mark.parametrize(
-    ("keepalive", "code"),
-    [("0", CHECKING), ("60", EXCHANGING)],
-    ids=["arrays without keepalive", "messages"],
+    ("keepalive", "code"), [("0", CHECKING), ("60", EXCHANGING)], ids=["arrays without keepalive", "messages"]
 )
 def test_a_cut_that_is_shorter_than_the_keepalive_is_survived_by_allreduces_and_messages(ready, beta, keepalive, code):
     """Everything that was on its way is lost again and again for 25 s; the kernel pauses for longer each time."""

@@ -67,11 +67,7 @@ def test_a_worker_that_is_killed_ends_the_servers_of_both_hosts(train, alpha):
 
 @pytest.mark.parametrize(
     ("staleness", "more", "expected", "is_cut"),
-    [
-        (0, (2, 2), -3.0, False),
-        pytest.param(2, (2, 0), -2.0, False, marks=pytest.mark.gate),
-        (2, (2, 2), -6.0, True),
-    ],
+    [(0, (2, 2), -3.0, False), pytest.param(2, (2, 0), -2.0, False, marks=pytest.mark.gate), (2, (2, 2), -6.0, True)],
     ids=["synchronous", "one worker is idle", "the network is cut"],
 )
 def test_servers_of_a_host_that_is_lost_move_to_another(ready, beta, tmp_path, staleness, more, expected, is_cut):

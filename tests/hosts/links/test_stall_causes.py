@@ -80,7 +80,7 @@ def test_the_coordinator_is_told_that_what_a_rank_sends_to_it_is_lost(job, drop,
     drop(alpha, beta, *BLACK_HOLE)
     one.stderr.wait_for_match(
         r"what rank 1 \(process \d+ on host alpha\) sends to rank 0 is not acknowledged, while single bytes arrive: .*"
-        r"run 'distrun doctor -H beta,alpha'",
+        r"run 'distrun doctor -H beta,alpha'"
     )
 
 

@@ -194,10 +194,7 @@ def test_ranks_see_the_hosts_they_are_on_and_use_mpi_unless_told_otherwise(mpiru
 
 @pytest.mark.parametrize(
     "programs",
-    [
-        pytest.param(["each_kind"], marks=pytest.mark.gate),
-        ["allreduce", "errors", "objects", "order"],
-    ],
+    [pytest.param(["each_kind"], marks=pytest.mark.gate), ["allreduce", "errors", "objects", "order"]],
     ids="-".join,
 )
 def test_collectives_where_hosts_differ(mpirun, programs):

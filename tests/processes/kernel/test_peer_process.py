@@ -54,14 +54,10 @@ def test_only_a_stopped_process_is_stopped(peer):
     assert condition(peer.pidfd) is None
 
 
-def test_a_process_that_nobody_has_collected_is_dead(peer):
+def test_a_process_that_nobody_has_collected_is_dead_and_of_one_that_is_gone_nothing_is_said(peer):
     peer.process.kill()
     os.waitid(os.P_PID, peer.process.pid, os.WEXITED | os.WNOWAIT)
     assert condition(peer.pidfd) == "dead"
-
-
-def test_of_a_process_that_is_gone_nothing_is_said(peer):
-    peer.process.kill()
     peer.process.wait()
     assert condition(peer.pidfd) is None
 

@@ -100,8 +100,7 @@ def test_the_mpirun_first_on_path_is_taken_and_the_one_beside_this_python_last(p
 
 
 @pytest.mark.parametrize(
-    ("hosts", "address"),
-    [("a:1,b:1", "a.net"), ("localhost:1,a:1", "10.0.0.1"), ("localhost:2", "127.0.0.1")],
+    ("hosts", "address"), [("a:1,b:1", "a.net"), ("localhost:1,a:1", "10.0.0.1"), ("localhost:2", "127.0.0.1")]
 )
 def test_the_master_is_where_the_other_hosts_reach_rank_0(prepared, hosts, address):
     environ = prepared(hosts=tuple(parse_host_list(hosts))).agents[0].environ

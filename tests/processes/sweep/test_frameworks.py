@@ -23,8 +23,7 @@ model.fit(data, 100 * data[:, :1], epochs=3, verbose=0, callbacks=callbacks)
 
 def test_the_example_trains_and_is_pruned(sweep):
     run = sweep(
-        *("--grid", "--prune", "--spares", "0", "-H", "localhost:1"),
-        command=[str(EXAMPLE), "--epochs=3", "lr=0.1|0.0"],
+        *("--grid", "--prune", "--spares", "0", "-H", "localhost:1"), command=[str(EXAMPLE), "--epochs=3", "lr=0.1|0.0"]
     )
     assert run.wait(180) == 0
     assert run.results.states == ["complete", "pruned"]

@@ -259,12 +259,12 @@ class Supervisor:
         assert members in (None, len(self.members))
         try:
             statuses = [process.popen.wait(DEADLINE) for process in self.members]
+            for process in self.members:
+                process.stdout.close()
         except subprocess.TimeoutExpired:
             statuses = []
         written = "\n\n".join(process.output()[-3000:] for process in self.members)
         assert statuses == [0] * len(self.members), f"exit statuses {statuses or 'are missing'}\n\n{written}"
-        for process in self.members:
-            process.stdout.close()
         return [fact for process in self.processes for fact in process.told()]
 
     def steps_made(self, first: int = 1) -> int:

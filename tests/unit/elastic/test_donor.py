@@ -29,7 +29,7 @@ def test_the_donor_is_the_clean_rank_with_the_most_boundaries(standings, electio
 
 
 @given(STANDINGS)
-def test_a_donor_is_as_far_as_any_rank_that_can_be_trusted_as_much(standings):
+def test_a_donor_is_as_far_as_any_that_can_be_trusted_as_much_and_sends_unless_all_have_what_it_has(standings):
     election = elect(standings)
     donor = standings[election.donor]
     assert election == elect(standings)
@@ -39,10 +39,5 @@ def test_a_donor_is_as_far_as_any_rank_that_can_be_trusted_as_much(standings):
         assert election.boundaries == max(standing.boundaries for standing in clean)
     else:
         assert max(0, donor.boundaries) == election.boundaries
-
-
-@given(STANDINGS)
-def test_who_has_what_the_donor_has_is_sent_nothing_only_if_all_have(standings):
-    election = elect(standings)
     if not election.sends:
         assert len({(standing.boundaries, standing.is_clean) for standing in standings}) == 1

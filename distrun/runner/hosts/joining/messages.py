@@ -12,15 +12,12 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from distrun import __version__
 from distrun.errors import LaunchError
 from distrun.runner.protocol.handshake import HostError, HostInfo, check_compatibility
 from distrun.runner.protocol.json_payload import JsonPayload
-
-if TYPE_CHECKING:
-    pass
 
 MAY_BE_TRIED_AGAIN = 143
 """The exit status where no rank has failed but a host was lost or late: as of a process that SIGTERM has ended."""

@@ -22,8 +22,7 @@ def check(case, size):
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=case.script, marks=pytest.mark.gate if case.is_in_gate else ()) for case in CASES],
+    "case", [pytest.param(case, id=case.script, marks=pytest.mark.gate if case.is_in_gate else ()) for case in CASES]
 )
 def test_a_script_gives_on_two_ranks_what_it_gives_alone(case):
     check(case, 2)

@@ -43,10 +43,7 @@ lr = tf.Variable(base_lr * hvd.size())
 value = tf.placeholder(tf.float32, [])
 plain = tf.get_variable("plain", [3], initializer=tf.random_normal_initializer(), use_resource=False)
 heavy = tf.get_variable("heavy", [2, 2], initializer=tf.zeros_initializer(), use_resource=True)
-parts = [
-    part(0, plain, tf.train.GradientDescentOptimizer(lr)),
-    part(1, heavy, tf.train.MomentumOptimizer(lr, 0.5)),
-]
+parts = [part(0, plain, tf.train.GradientDescentOptimizer(lr)), part(1, heavy, tf.train.MomentumOptimizer(lr, 0.5))]
 
 
 @hvd.elastic.run

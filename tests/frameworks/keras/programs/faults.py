@@ -1,19 +1,6 @@
 """Ranks that are not at the same place, or not alike: all of them get an error, and can go on."""
 
-from checking import (
-    RANK,
-    SIZE,
-    callbacks,
-    data,
-    error_of,
-    feature,
-    fit,
-    keras,
-    loss,
-    mine,
-    network,
-    same_on_all_ranks,
-)
+from checking import RANK, SIZE, callbacks, data, error_of, feature, fit, keras, loss, mine, network, same_on_all_ranks
 
 import distrun.keras as hvd
 

@@ -24,10 +24,7 @@ CALLS = {
         lambda: F.all_gather_into_tensor_out(own(2), SIZE, GROUP, out=torch.empty(4)),
         [1.0, 1.0, 2.0, 2.0],
     ),
-    "all_gather_into_tensor_coalesced": (
-        lambda: F.all_gather_into_tensor_coalesced([own(1)], SIZE, GROUP),
-        [1.0, 2.0],
-    ),
+    "all_gather_into_tensor_coalesced": (lambda: F.all_gather_into_tensor_coalesced([own(1)], SIZE, GROUP), [1.0, 2.0]),
     "reduce_scatter_tensor": (lambda: F.reduce_scatter_tensor(own(4), "sum", SIZE, GROUP), [3.0, 3.0]),
     "reduce_scatter_tensor_out": (
         lambda: F.reduce_scatter_tensor_out(own(4), "sum", SIZE, GROUP, out=torch.empty(2)),

@@ -175,10 +175,7 @@ def alltoall_sends_each_rank_its_rows(way):
 def reducescatter_keeps_an_even_share_of_rows(way):
     @way
     def scatter(tensors):
-        return (
-            hvd.grouped_reducescatter(tensors, op=hvd.Sum, postscale_factor=2.0),
-            hvd.reducescatter(tensors[0]),
-        )
+        return (hvd.grouped_reducescatter(tensors, op=hvd.Sum, postscale_factor=2.0), hvd.reducescatter(tensors[0]))
 
     kinds = [((SIZE + 1, *rest), dtype) for dtype in (tf.float32, tf.bfloat16, tf.int32) for rest in [(), (3,), (0,)]]
     group, average = scatter([tf.constant(sample(*kind)) for kind in kinds])

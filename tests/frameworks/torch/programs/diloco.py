@@ -287,12 +287,7 @@ def ranks_that_begin_apart_are_refused():
 
 @check
 def ranks_with_different_settings_are_refused():
-    for name, values in {
-        "every": (8, 16),
-        "outer_lr": (0.7, 0.8),
-        "overlap": (True, False),
-        "warmup": (3, 0),
-    }.items():
+    for name, values in {"every": (8, 16), "outer_lr": (0.7, 0.8), "overlap": (True, False), "warmup": (3, 0)}.items():
         options = {"fragments": 2, name: values[RANK == SIZE - 1]}
         model, optimizer = made(**options)
         text = f"rank 0 was given {name}={values[0]}, rank {SIZE - 1} {name}={values[1]}; give all ranks the same"

@@ -52,10 +52,7 @@ class Descent:
 
     def begin(self, compression, op, predivide):
         self.optimizer = hvd.DistributedOptimizer(
-            torch.optim.SGD(self.weights[:2], 1.0),
-            compression=compression,
-            op=op,
-            gradient_predivide_factor=predivide,
+            torch.optim.SGD(self.weights[:2], 1.0), compression=compression, op=op, gradient_predivide_factor=predivide
         )
         self.optimizer.add_param_group({"params": self.weights[2:]})
 

@@ -28,21 +28,12 @@ def test_no_byte_is_lost_however_the_stream_is_cut(chunks):
     assert all(piece.endswith((b"\n", b"\r")) for piece in pieces)
 
 
-def test_every_line_has_the_tag_of_its_rank():
+def test_every_line_has_the_tag_of_its_rank_once_and_no_other_rank_writes_on_it():
     console = Console()
     assert console.compose(0, b"[0] ", [b"a\n", b"b\n"]) == b"[0] a\n[0] b\n"
     assert console.compose(1, b"[1] ", [b"c\n"]) == b"[1] c\n"
-
-
-def test_a_rank_goes_on_with_its_own_line_without_a_second_tag():
-    console = Console()
     assert console.compose(0, b"[0] ", [b"loading"]) == b"[0] loading"
-    assert console.compose(0, b"[0] ", [b" done\n"]) == b" done\n"
-
-
-def test_a_rank_does_not_write_on_the_line_of_another():
-    console = Console()
-    console.compose(0, b"[0] ", [b"loading"])
+    assert console.compose(0, b"[0] ", [b" more"]) == b" more"
     assert console.compose(1, b"[1] ", [b"hello\n"]) == b"\n[1] hello\n"
     assert console.compose(0, b"[0] ", [b" done\n"]) == b"[0]  done\n"
 

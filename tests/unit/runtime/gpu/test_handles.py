@@ -36,17 +36,13 @@ def submitted(driver, inputs=()):
     return handle
 
 
-def test_a_stream_that_waits_may_use_the_memory_again(driver):
-    handle = submitted(driver)
-    handle.wait()
-    assert handle.operation.handles == []
-
-
-def test_another_stream_that_waits_may_not(driver):
+def test_the_stream_that_waits_may_use_the_memory_again_and_another_may_not(driver):
     handle = submitted(driver)
     with driver.cupy.cuda.Stream(non_blocking=True):
         handle.wait()
     assert handle.operation.handles == [handle]
+    handle.wait()
+    assert handle.operation.handles == []
 
 
 def test_memory_of_another_library_is_kept_until_the_device_is_done_with_it(driver):

@@ -26,21 +26,19 @@ def host_with(tmp_path, monkeypatch):
     return make
 
 
-def test_a_rank_has_the_gpu_of_its_local_rank(host_with):
-    host_with(4)
-    device = devices.bind(LAST_OF_THREE, {})
-    assert (device, str(device)) == (Cuda(2), "cuda:2")
-
-
-def test_a_host_without_gpus_computes_on_the_cpu(host_with):
-    host_with(0)
-    device = devices.bind(LAST_OF_THREE, {})
-    assert (device, str(device)) == (Cpu(0), "cpu:0")
-
-
-def test_hidden_gpus_are_not_used(host_with):
-    host_with(1)
-    assert devices.bind(LAST_OF_THREE, {"CUDA_VISIBLE_DEVICES": ""}) == Cpu(0)
+@pytest.mark.parametrize(
+    ("gpus", "environ", "expected", "name"),
+    [
+        (4, {}, Cuda(2), "cuda:2"),
+        (0, {}, Cpu(0), "cpu:0"),
+        (1, {"CUDA_VISIBLE_DEVICES": ""}, Cpu(0), "cpu:0"),
+        (1, {"SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0"}, Cuda(0), "cuda:0"),  # for the task alone
+    ],
+)
+def test_a_rank_has_the_gpu_of_its_local_rank_or_the_cpu(host_with, gpus, environ, expected, name):
+    host_with(gpus)
+    device = devices.bind(LAST_OF_THREE, environ)
+    assert (device, str(device)) == (expected, name)
 
 
 def test_too_few_gpus_are_refused_with_both_numbers_and_the_remedies(host_with):
@@ -55,8 +53,3 @@ def test_ranks_share_gpus_in_turn_when_allowed(host_with):
     host_with(2)
     assert devices.bind(LAST_OF_THREE, {}, share_gpus=True) == Cuda(0, sharers=2)
     assert devices.bind(replace(LAST_OF_THREE, local_rank=1), {}, share_gpus=True) == Cuda(1, sharers=1)
-
-
-def test_a_gpu_that_slurm_gave_to_the_task_alone_is_its_first(host_with):
-    host_with(1)
-    assert devices.bind(LAST_OF_THREE, {"SLURM_GPUS_PER_TASK": "1", "CUDA_VISIBLE_DEVICES": "0"}) == Cuda(0)

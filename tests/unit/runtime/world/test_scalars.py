@@ -55,13 +55,10 @@ def test_intervals_divide_what_lasts_longer_than_they():
     assert second["distrun/share_computing"] == pytest.approx(0.3)
 
 
-def test_an_interval_without_a_step_has_no_figures():
+def test_an_interval_without_a_step_has_no_figures_and_where_only_steps_are_known_no_share_is_made_up():
     shares = Shares(START)
     shares.take([event(INPUT, START)])
     assert shares.figures(START + 1000 * MS) == {}
-
-
-def test_where_only_steps_are_known_no_share_is_made_up():
     shares = Shares(START)
     shares.take([event(STEP, START + MS, number=1)])
     assert set(shares.figures(START + 1000 * MS)) == {"distrun/steps_per_second", "distrun/share_waiting"}

@@ -352,18 +352,11 @@ def test_who_asks_for_so_many_restarts_gets_them():
     assert actions == [FinishAgents(GRACE)]
 
 
-def test_a_rank_that_is_killed_from_outside_does_not_make_a_generation_futile():
+@pytest.mark.parametrize(("end", "seconds"), [(-9, 10), (1, FUTILE_TIME + 1)])
+def test_a_rank_that_is_killed_from_outside_or_fails_late_does_not_make_a_generation_futile(end, seconds):
     job = ready("a1", 1)
-    for number in range(1, 5):
-        job.kill(job.processes[0], now=10 * number)
-        job.at(job.now + GATHER_TIME)
-    assert job.policy.state is State.RUNNING
-
-
-def test_a_script_that_never_joins_may_fail_later():
-    job = ready("a1", 1)
-    for attempt in range(5):
-        job.exit(job.processes[0], 1, now=(attempt + 1) * (FUTILE_TIME + 1))
+    for number in range(1, 6):
+        job.exit(job.processes[0], end, now=seconds * number)
         job.at(job.now + GATHER_TIME)
     assert job.policy.state is State.RUNNING
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import secrets
 import socket
 import time
 
@@ -113,14 +112,6 @@ def test_rank_0_may_come_late(endpoint, clock):
 def test_rendezvous_again_at_the_same_place_works(endpoint):
     for _ in range(3):
         close([rank.end() for rank in [Rank(rank, 3, endpoint) for rank in range(3)]])
-
-
-def test_a_greeting_brings_the_key(join, endpoint):
-    key = secrets.token_bytes(32)
-    at_rank_0 = RendezvousEndpoint(endpoint.addresses, greeting=lambda: (b"sealed" + key, key))
-    elsewhere = RendezvousEndpoint(endpoint.addresses, opener=lambda greeting: greeting.removeprefix(b"sealed"))
-    joined = join([Rank(0, 3, at_rank_0), Rank(1, 3, elsewhere), Rank(2, 3, elsewhere)])
-    assert all(rendezvous.key == key for rendezvous in joined)
 
 
 def test_rank_0_listens_at_those_addresses_of_the_place_that_are_its_own(join, endpoint):
