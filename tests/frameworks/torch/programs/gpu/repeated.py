@@ -158,11 +158,11 @@ def what_travels_is_what_is_given():
 
 @check
 def nothing_is_kept_alive_and_no_more_groups_than_the_limit():
-    limit, on_gpu._LIMIT = on_gpu._LIMIT, len(on_gpu._kept) + 2
+    limit, on_gpu.REQUESTS = on_gpu.REQUESTS, len(on_gpu._kept) + 2
     for index in range(5):
         hvd.allreduce_(torch.ones(3), name=f"one of many {index}")
-    assert len(on_gpu._kept) == on_gpu._LIMIT
-    on_gpu._LIMIT = limit
+    assert len(on_gpu._kept) == on_gpu.REQUESTS
+    on_gpu.REQUESTS = limit
 
 
 run_checks()
