@@ -14,6 +14,7 @@ with ended_by_sigint():
     from distrun.errors import DistrunError, UsageError
     from distrun.runner.command_lines.launch_options import launch_options
     from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
+    from distrun.runner.protocol.exits import NOT_FOUND
     from distrun.tools.help import catalogue
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def _status(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except DistrunError as error:
-        return complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
+        status = getattr(error, "status", 2 if isinstance(error, UsageError) else 1)
+        return complain(_missing(error) if status == NOT_FOUND else str(error), status)
     return int(status or 0)
 
 
@@ -95,9 +97,20 @@ def _sentence(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     remedy = f"see {context.command_path if context else 'distrun'} --help"
     if isinstance(error, click.NoSuchOption):
-        meant = " or ".join(sorted(error.possibilities or ()))
+        from distrun.runner.command_lines.translate import nearest
+
+        meant = nearest(error.option_name, error.possibilities or ())
         return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
     return f"{error.format_message().rstrip('.')}; {remedy}"
+
+
+def _missing(error: DistrunError) -> str:
+    """Return which program does not exist, and which command of distrun was probably meant by it."""
+    from distrun.tools.help.suggestions import suggestion
+
+    command = getattr(error, "command", "")
+    meant = suggestion(command)
+    return f"command {command!r} not found: did you mean '{meant}'?" if meant else str(error)
 
 
 def complain(sentence: str, status: int) -> int:
