@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from distrun.runner.system.interrupt import ended_by_sigint
@@ -15,34 +14,34 @@ with ended_by_sigint():
     from distrun.errors import DistrunError, UsageError
     from distrun.runner.command_lines.launch_options import launch_options
     from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
+    from distrun.runner.protocol.exits import NOT_FOUND
+    from distrun.tools.help import catalogue
 
 if TYPE_CHECKING:
     from distrun.runner.command_lines.table import Translation
 
 
 _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"], "max_content_width": 120}
-# The modules of the other commands, each of which has a function with its name. They are imported only if needed.
-_COMMANDS = {
-    "doctor": "distrun.tools.doctor.command",
-    "predict": "distrun.tools.predict.command",
-    "agent": "distrun.runner.launch.agent_command",
-    "sweep": "distrun.tools.sweep.command",
-    "k8s": "distrun.tools.kubernetes.command",
-    "ps": "distrun.tools.top.commands",
-    "top": "distrun.tools.top.commands",
-}
 
 
-@click.command(context_settings=_SETTINGS, options_metavar="[OPTIONS]")
+class _Launch(click.Command):
+    """The launch of a job, whose help is a screen of its options; `distrun help all` has the others."""
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the screen."""
+        from distrun.tools.help.screen import screen
+
+        return screen().rstrip("\n")
+
+
+@click.command(cls=_Launch, context_settings=_SETTINGS, options_metavar="[OPTIONS]")
 @launch_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def distrun(**options: Any) -> int:
     """Start COMMAND once per rank and wait until all ranks are done: distrun -np 2 python train.py
 
     Everything from the first word that is not an option belongs to the command. The exit status is the status of the
-    first rank that fails. 'distrun doctor -H a,b' examines hosts and the network between them: see distrun doctor
-    --help. 'distrun predict FILE' estimates how fast a job that has run would be on more hosts: see distrun predict
-    --help. 'distrun sweep' tries a command with many values of its parameters: see distrun sweep --help.
+    first rank that fails. 'distrun help' shows the other commands, and 'distrun help GROUP' some of the options.
     """
     if options["version"]:
         from distrun import __version__
@@ -79,8 +78,8 @@ def _open_standard_descriptors() -> None:
 def _status(arguments: list[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        if arguments and (module := _COMMANDS.get(arguments[0])) is not None:
-            status = _run(getattr(import_module(module), arguments[0]), *arguments)
+        if arguments and arguments[0] in catalogue.COMMANDS:
+            status = _run(catalogue.command(arguments[0]), *arguments)
         else:
             status = _run(distrun, "", *arguments)
     except click.ClickException as error:
@@ -88,7 +87,8 @@ def _status(arguments: list[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except DistrunError as error:
-        return complain(str(error), getattr(error, "status", 2 if isinstance(error, UsageError) else 1))
+        status = getattr(error, "status", 2 if isinstance(error, UsageError) else 1)
+        return complain(_missing(error) if status == NOT_FOUND else str(error), status)
     return int(status or 0)
 
 
@@ -97,9 +97,20 @@ def _sentence(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     remedy = f"see {context.command_path if context else 'distrun'} --help"
     if isinstance(error, click.NoSuchOption):
-        meant = " or ".join(sorted(error.possibilities or ()))
+        from distrun.runner.command_lines.translate import nearest
+
+        meant = nearest(error.option_name, error.possibilities or ())
         return f"there is no option {error.option_name}: {f'did you mean {meant}?' if meant else remedy}"
     return f"{error.format_message().rstrip('.')}; {remedy}"
+
+
+def _missing(error: DistrunError) -> str:
+    """Return which program does not exist, and which command of distrun was probably meant by it."""
+    from distrun.tools.help.suggestions import suggestion
+
+    command = getattr(error, "command", "")
+    meant = suggestion(command)
+    return f"command {command!r} not found: did you mean '{meant}'?" if meant else str(error)
 
 
 def complain(sentence: str, status: int) -> int:

@@ -1,4 +1,4 @@
-"""The command lines as pages: what `distrun --help` prints, and the tables of other launchers, in Markdown."""
+"""The command lines as pages in Markdown: all options of each command, and the tables of other launchers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from distrun.cli import distrun
 from distrun.runner.command_lines.programs import program, rows as flags_of
 from distrun.runner.launch.agent_command import agent
 from distrun.tools.doctor.command import doctor
+from distrun.tools.help.command import help
 from distrun.tools.kubernetes.command import k8s
 from distrun.tools.predict.command import predict
 from distrun.tools.sweep.command import sweep
@@ -26,6 +27,7 @@ COMMANDS = {
     "distrun sweep": sweep,
     "distrun ps": ps,
     "distrun top": top,
+    "distrun help": help,
 }
 LINE = re.compile(r"^::: (?P<command>distrun[ \w]*) --help$", re.MULTILINE)
 TABLE = re.compile(r"^::: distrun-compat (?P<program>\w+)$", re.MULTILINE)

@@ -216,3 +216,8 @@ def test_ctrl_c_while_a_command_starts_prints_nothing(command, module, status):
     )
     assert (done.returncode, done.stdout) == (status, b"")
     assert b"Traceback" not in done.stderr
+
+
+def test_python_m_distrun_is_distrun():
+    done = subprocess.run([sys.executable, "-m", "distrun", "--version"], capture_output=True, timeout=60, check=True)
+    assert done.stdout.startswith(b"distrun ")

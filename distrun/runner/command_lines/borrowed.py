@@ -8,10 +8,23 @@ from dataclasses import replace
 from distrun.errors import UsageError
 from distrun.runner.command_lines.own_options import OwnOptions, count_attached, count_own, is_flag
 from distrun.runner.command_lines.programs import program
-from distrun.runner.command_lines.table import Program, Translation
+from distrun.runner.command_lines.table import Becomes, Program, Translation
 from distrun.runner.command_lines.translate import Taken, assembled, find, nearest, take
 
 _UNDERSTOOD = ("horovodrun", "mpirun")
+_ELSEWHERE = {
+    "--gpus": "-H 'localhost:[0,1]'",
+    "--gpu-ids": "-H 'localhost:[0,1]'",
+    "--include": "-H 'a:[0,1],b'",
+    "--num-processes": "-np N",
+    "--num-gpus": "-np N",
+    "--num-nodes": "--nnodes N",
+    "--num-machines": "--nnodes N",
+    "--machine-rank": "--node-rank K",
+    "--env": "-x NAME=VALUE",
+    "--cwd": "--wdir DIR",
+}
+"""Options of accelerate, DeepSpeed and others, and ours for the same purpose."""
 
 
 def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> Translation:
@@ -63,7 +76,15 @@ def _launcher_of(word: str) -> Program | None:
 
 
 def _unknown(own: OwnOptions, option: str, command: str) -> str:
-    if find(program("torchrun"), option) is not None:
+    own_spelling = option.replace("_", "-")
+    if own_spelling in own:
+        return f"there is no option {option}: did you mean {own_spelling}?"
+    if (elsewhere := _ELSEWHERE.get(own_spelling)) is not None and elsewhere.split()[0] in own:
+        return f"there is no option {option}: did you mean {elsewhere}?"
+    if (row := find(program("torchrun"), option)) is not None:
+        match row.effect:
+            case Becomes(words, None) if words.split()[0] in own:
+                return f"there is no option {option}: did you mean {words.replace('{}', row.values[0])}?"
         return f"there is no option {option}: 'distrun-compat torchrun ...' understands it as torchrun's"
     names = [*own, *(name for launcher in _UNDERSTOOD for flag in program(launcher).flags for name in flag.names)]
     near = None if option in names else nearest(option, names)

@@ -180,15 +180,20 @@ launch_options = giving(
 )
 
 
-def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options of a launch with these names to a command, in the order of its help."""
+def every_launch_option() -> list[click.Option]:
+    """Return all options of a launch, in the order of its help."""
 
     @launch_options
     def have_all() -> None:
         """A stand-in that collects all options."""
 
-    every: list[click.Option] = have_all.__click_params__
-    chosen = [option for option in every if option.name in names]
+    found: list[click.Option] = have_all.__click_params__
+    return found[::-1]
+
+
+def some_launch_options(names: Collection[str]) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options of a launch with these names to a command, in the order of its help."""
+    chosen = [option for option in every_launch_option()[::-1] if option.name in names]
 
     def give(command: Command) -> Command:
         own: list[click.Parameter] = command.__dict__.setdefault("__click_params__", [])

@@ -156,11 +156,11 @@ def _unknown(program: Program, spelling: str) -> str:
     return f"{program.name} {spelling} is not understood: {remedy}"
 
 
-def nearest(spelling: str, names: Iterable[str]) -> str | None:
+def nearest(spelling: str, names: Iterable[str], likeness: float = 0.85) -> str | None:
     """Return the name that a misspelt flag probably means, or None in doubt: a wrong guess is worse than none."""
     import difflib
 
-    close = difflib.get_close_matches(spelling, list(names), n=1, cutoff=0.85)
+    close = difflib.get_close_matches(spelling, list(names), n=1, cutoff=likeness)
     return close[0] if close else None
 
 

@@ -35,10 +35,12 @@ _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # a variable of torch: any value bu
 
 
 class CommandError(UsageError):
-    """The command cannot be run. `status` is the exit status that a shell would give."""
+    """A command cannot be run."""
 
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
+    def __init__(self, command: str, reason: str, remedy: str, status: int) -> None:
+        """`status` is the exit status that a shell would give."""
+        super().__init__(f"command {command!r} {reason}: {remedy}")
+        self.command = command
         self.status = status
 
 
@@ -230,12 +232,12 @@ def check_command(agent: AgentPlan) -> None:
         return
     remedy = "give a program on PATH, or the path of one"
     if os.sep in command and Path(path).is_dir():
-        raise CommandError(f"command {command!r} is a directory: {remedy}", NOT_EXECUTABLE)
+        raise CommandError(command, "is a directory", remedy, NOT_EXECUTABLE)
     if Path(agent.wdir, command).is_file():
         remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
         if os.sep in command:
-            raise CommandError(f"command {command!r} is not executable: {remedy}", NOT_EXECUTABLE)
-    raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
+            raise CommandError(command, "is not executable", remedy, NOT_EXECUTABLE)
+    raise CommandError(command, "not found", remedy, NOT_FOUND)
 
 
 def launch_context(routes: Mapping[str, Route]) -> LaunchContext:

@@ -58,6 +58,12 @@ def test_the_doctor_has_fewer_options():
     ("line", "sentence"),
     [
         ("--standalone cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
+        ("--nproc_per_node 2 cmd", "there is no option --nproc_per_node: did you mean --nproc-per-node?"),
+        ("--log-dir x cmd", "there is no option --log-dir: did you mean --output-dir DIR?"),
+        ("--log_dir=x cmd", "there is no option --log_dir: did you mean --output-dir DIR?"),
+        ("--gpus 0,1 cmd", "there is no option --gpus: did you mean -H 'localhost:[0,1]'?"),
+        ("--num_processes 2 cmd", "there is no option --num_processes: did you mean -np N?"),
+        ("--master_addr a cmd", "'distrun-compat torchrun ...' understands it as torchrun's"),
         ("-port 22 cmd", "there is no option -port: see distrun --help"),
         ("-identity key cmd", "there is no option -identity: see distrun --help"),
         ("--autotun cmd", "there is no option --autotun: did you mean --autotune?"),

@@ -125,6 +125,9 @@ def test_bad_input_costs_one_sentence_with_the_value_and_status_2(refused, argum
         (["doctor", "--hots", "a"], "there is no option --hots: did you mean --hosts?"),
         (["doctor", "--nonsense"], "there is no option --nonsense: see distrun doctor --help"),
         (["doctor", "more"], "Got unexpected extra argument (more); see distrun doctor --help"),
+        (["doctor", "--gpus", "0"], "there is no option --gpus: did you mean -H 'localhost:[0,1]'?"),
+        (["sweep", "--trails", "2"], "there is no option --trails: did you mean --trials?"),
+        (["sweep", "--param", "lr=0.1"], "there is no option --param: see distrun sweep --help"),
         (["top", "--nonsense"], "there is no option --nonsense: see distrun top --help"),
     ],
 )
@@ -191,6 +194,23 @@ def test_a_command_that_does_not_exist_has_the_status_of_a_shell(refused, option
     status, sentence = refused(*options, "no-such-command")
     assert status == 127
     assert "command 'no-such-command' not found" in sentence
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("docter", "distrun doctor"),
+        ("tops", "distrun top"),
+        ("sweepe", "distrun sweep"),
+        ("predit", "distrun predict"),
+        ("version", "distrun --version"),
+        ("run", "distrun -np 2 python train.py"),
+        ("pyton", "python"),
+    ],
+)
+def test_a_misspelt_command_is_answered_with_the_one_that_was_probably_meant(refused, monkeypatch, word, meant):
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert refused(word, "train.py") == (127, f"command {word!r} not found: did you mean '{meant}'?")
 
 
 def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
