@@ -177,7 +177,7 @@ def _with_script(
     program = script if os.path.isfile(script) else script.split()[0] if script.strip() else ""
     if not program or (os.sep in program and not os.access(program, os.X_OK)):
         raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
-    warnings = check_plan(request, checks, ()).warnings
+    warnings = check_plan(request, checks, (), knows_hosts=False).warnings
     command = request.command
     first = LaunchPlan(context.job, np, (), warnings=warnings, launcher=launcher, elastic_command=command)
     first, options = without_vain_spares(first, options, request, context)

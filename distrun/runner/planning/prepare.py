@@ -19,27 +19,19 @@ from distrun.host.endpoints import free_port
 from distrun.host.interfaces import parse_network
 from distrun.runner.planning import allocation
 from distrun.runner.planning.allocation import Allocation
+from distrun.runner.planning.checks import check_command, check_gpus, check_program
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
 from distrun.runner.planning.variables import servers
 from distrun.runner.planning.variables.environ import inherited_variables
 from distrun.runner.planning.variables.job import settings
-from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
 
 _DEFAULTS = SshOptions()
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # a variable of torch: any value but 1 turns it off
-
-
-class CommandError(UsageError):
-    """The command cannot be run. `status` is the exit status that a shell would give."""
-
-    def __init__(self, text: str, status: int) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -> LaunchPlan:
@@ -57,6 +49,7 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
         plan = make_mpirun_plan(request, launch_context(routes), grace, ssh)
         if not routes:
             check_command(replace(plan.agents[0], command=list(request.command)))
+            check_program(request.command, plan.agents[0], request.stdin)
     else:
         plan = replace(make_plan(request, launch_context(routes), grace), launcher=resolved.launcher)
         if plan.size > 1:
@@ -152,8 +145,13 @@ def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tupl
     return list(hosts), {name: Route(name, name) for name in others}  # srun needs only the names
 
 
-def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...]) -> LaunchPlan:
+def check_plan(
+    request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...], *, knows_hosts: bool = True
+) -> LaunchPlan:
     """Return a plan with further notes and with warnings, if this machine can execute its part.
+
+    Without `knows_hosts`, the part of this machine stands for hosts that are found later, and its script may be only
+    there.
 
     Raises:
         UsageError: it cannot. A CommandError if that is because of the command.
@@ -167,6 +165,9 @@ def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...])
             if request.wdir is not None and not os.path.isdir(request.wdir):
                 raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
             check_command(agent)
+            check_gpus([host for host in request.hosts if host.name == agent.host])
+        if knows_hosts and not plan.by_mpirun:
+            check_program(agent.command, agent, request.stdin)
     return plan
 
 
@@ -216,26 +217,6 @@ def read_hostfile(path: str) -> list[Host]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"hostfile {path!r} cannot be read: {reason}; give a file you may read") from None
-
-
-def check_command(agent: AgentPlan) -> None:
-    """Check that the command of `agent` can be run here, before anything is started.
-
-    Raises:
-        CommandError: the command does not exist, or is not executable.
-    """
-    command = agent.command[0]
-    path = os.path.join(agent.wdir, command) if os.sep in command else command
-    if shutil.which(path, path=agent.environ.get("PATH")) is not None:
-        return
-    remedy = "give a program on PATH, or the path of one"
-    if os.sep in command and Path(path).is_dir():
-        raise CommandError(f"command {command!r} is a directory: {remedy}", NOT_EXECUTABLE)
-    if Path(agent.wdir, command).is_file():
-        remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
-        if os.sep in command:
-            raise CommandError(f"command {command!r} is not executable: {remedy}", NOT_EXECUTABLE)
-    raise CommandError(f"command {command!r} not found: {remedy}", NOT_FOUND)
 
 
 def launch_context(routes: Mapping[str, Route]) -> LaunchContext:

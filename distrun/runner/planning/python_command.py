@@ -61,6 +61,26 @@ def split(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand 
     return PythonCommand(tuple(interpreter), tuple(words))
 
 
+def program(command: Sequence[str]) -> str | None:
+    """Return the file that a Python in `command` runs, or what stands for standard input: `-`, or nothing.
+
+    None = there is no Python, it runs a module or code, or it has options that are not known here.
+    """
+    if not _PYTHON.fullmatch(os.path.basename(command[0])):
+        return None
+    words = [*command[1:], ""]
+    while words[0].startswith("-") and words[0] != "-":
+        if words[:2] == ["-m", "distrun.auto"]:
+            return words[3]
+        if words[0] in _WITH_VALUE:
+            del words[:1]
+        elif not (words[0].startswith(("-W", "-X", "--check-hash")) or _FLAGS.issuperset(words[0][1:])):
+            return None
+        del words[:1]
+        words = words or [""]
+    return words[0]
+
+
 def _split_script(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:
     """Return the parts of a command that is a script whose first line names a Python, such as pip installs."""
     found = shutil.which(os.path.join(wdir, command[0]) if os.sep in command[0] else command[0], path=path)

@@ -10,6 +10,7 @@ import pytest
 from distrun.cli import main
 from distrun.errors import UsageError
 from distrun.runner.launch.function import run
+from distrun.runner.planning import checks
 
 PYTHON = (sys.executable, "-c", "pass")
 
@@ -201,6 +202,56 @@ def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
     status, sentence = refused("--wdir", str(tmp_path), "./train.py")
     assert status == 126
     assert "did you mean 'python ./train.py'?" in sentence
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["python"], "'python' reads its program from standard input, which ranks do not get: give a script, as in"),
+        (["python3", "-u", "-X", "dev", "-"], "'python3 -u -X dev -' reads its program from standard input"),
+        (["-H", "192.0.2.1", "python", "-"], "'python -' reads its program from standard input"),
+        (["--elastic", "python"], "'python' reads its program from standard input"),
+        (["python", "missing.py"], "there is no script 'missing.py' in "),
+        (["--auto", "python", "-u", "missing.py"], "there is no script 'missing.py' in "),
+        (["--elastic", "python", "missing.py"], "there is no script 'missing.py' in "),
+        (["python", "folder"], "'folder' is a directory without a __main__.py: give the script to run in it"),
+    ],
+)
+def test_a_python_without_a_script_is_refused_before_ranks_start(refused, tmp_path, monkeypatch, command, words):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    status, sentence = refused("-np", "1", *command)
+    assert status == 2
+    assert words in sentence
+
+
+def test_a_python_with_a_program_or_the_input_of_the_launcher_is_not_refused(shown, tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    started = (["package"], ["-m", "missing"], ["-c", ""], ["-V"], ["--help"], ["-i"], ["-um", "missing"])
+    for words in (["-np", "1", "--stdin", "0", "python", "-"], *(["-np", "1", "python", *rest] for rest in started)):
+        assert "rank 0" in shown("--dry-run", *words)
+    assert "rank 0" in shown("--dry-run", "-H", "192.0.2.1", "python", "missing.py")
+
+
+@pytest.mark.parametrize(
+    ("present", "listed", "words"),
+    [
+        (0, "[0,1]", "localhost has no GPU 0 and no GPU 1, but 0 GPUs: leave out the brackets"),
+        (2, "2[1,2]", "localhost has no GPU 2, but 2 GPUs: list 0 to 1"),
+        (None, "[a]", "'localhost:[a]' names 'a' as GPUs: allowed are different numbers or UUIDs, as in 0,2"),
+    ],
+)
+def test_gpus_that_this_machine_does_not_have_are_refused(refused, monkeypatch, present, listed, words):
+    monkeypatch.setattr(checks, "listed_gpus", lambda: present)
+    assert refused("-H", f"localhost:{listed}", "true") == (2, words)
+
+
+@pytest.mark.parametrize("listed", ["[1]", "[GPU-8a1b7c]"])
+def test_gpus_that_nothing_lists_or_that_have_names_are_not_refused(shown, monkeypatch, listed):
+    monkeypatch.setattr(checks, "listed_gpus", lambda: 1 if "GPU" in listed else None)
+    assert "CUDA_VISIBLE_DEVICES=" in shown("--dry-run", "-H", f"localhost:{listed}", "true")
 
 
 @pytest.mark.parametrize(
