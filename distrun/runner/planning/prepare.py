@@ -55,6 +55,8 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
         if plan.size > 1:
             with_ranks = sum(bool(agent.ranks) for agent in plan.agents)
             chosen_settings(request).check_backend(request.nodes or with_ranks)
+    if request.network and not request.nodes and len(plan.agents) == 1:
+        plan = replace(plan, notes=(*plan.notes, f"--network {request.network} has no effect on one host"))
     return check_plan(request, plan, resolved.notes)
 
 
@@ -146,12 +148,11 @@ def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tupl
 
 
 def check_plan(
-    request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...], *, knows_hosts: bool = True
+    request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...], *, needs_script: bool = True
 ) -> LaunchPlan:
     """Return a plan with further notes and with warnings, if this machine can execute its part.
 
-    Without `knows_hosts`, the part of this machine stands for hosts that are found later, and its script may be only
-    there.
+    Without `needs_script`, its script need not be here: hosts are found later, or its name is not known yet.
 
     Raises:
         UsageError: it cannot. A CommandError if that is because of the command.
@@ -166,7 +167,7 @@ def check_plan(
                 raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
             check_command(agent)
             check_gpus([host for host in request.hosts if host.name == agent.host])
-        if knows_hosts and not plan.by_mpirun:
+        if needs_script and not plan.by_mpirun:
             check_program(agent.command, agent, request.stdin)
     return plan
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from distrun.errors import UsageError
 
 _PYTHON = re.compile(r"(?:python|pypy)\d*(?:\.\d+)*t?")
+_MODES = ("global", "scale", "explain")
 _FLAGS = frozenset("bBdEIOPqsSuvx")  # options of one letter without a value
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -66,7 +67,7 @@ def program(command: Sequence[str]) -> str | None:
 
     None = there is no Python, it runs a module or code, or it has options that are not known here.
     """
-    if not _PYTHON.fullmatch(os.path.basename(command[0])):
+    if not command or not _PYTHON.fullmatch(os.path.basename(command[0])):
         return None
     words = [*command[1:], ""]
     while words[0].startswith("-") and words[0] != "-":
@@ -107,6 +108,8 @@ def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) ->
     Raises:
         UsageError: the command is not a Python script.
     """
+    if command[0] in _MODES:
+        raise UsageError(f"--auto {command[0]} is not understood: write --auto={command[0]}")
     parts = split(command, path, wdir)
     if parts is None or parts.program[0] == "-c":
         raise UsageError(
