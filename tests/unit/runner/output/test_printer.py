@@ -135,6 +135,15 @@ def test_a_reader_that_is_gone_is_reported_once_and_the_rest_acknowledged():
     assert posted == [OutputClosed(), Printed()]
 
 
+def test_a_full_disk_is_reported_with_its_stream():
+    posted = []
+    with open("/dev/full", "wb", buffering=0) as full:
+        out = DescriptorSink(full.fileno())
+        out.data = b""
+        printed((0, "stdout", b"x\n"), out=out, posted=posted)
+    assert posted == [OutputClosed("stdout cannot be written: No space left on device"), Printed()]
+
+
 def test_files_hold_every_byte_whatever_is_shown(tmp_path):
     files = RankFiles(tmp_path / "logs", 11, range(11))
     printed(
