@@ -297,7 +297,7 @@ class Job:
                 self._move_server(action)
             case actions.SignalRanks(signum, late):
                 if late and self._options.notes:
-                    who = list_ranks(map(self._rank, late)) if len(late) > 1 else self._reporter.name_with_pid(*late)
+                    who = list_ranks([*map(self._rank, late)]) if len(late) > 1 else self._reporter.name_with_pid(*late)
                     self._reporter.say(
                         f"{who} had not ended {self._options.grace:g} s after being asked to (--grace): killed"
                     )

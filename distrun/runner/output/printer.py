@@ -232,6 +232,7 @@ class Printer:
             self._sinks[stream].write(data)
         except (OSError, ValueError) as error:
             self._closed.add(stream)
-            number = getattr(error, "errno", None)
-            is_gone = number in _GONE  # the reader, or the stream
-            self._post(events.OutputClosed("" if is_gone else f"{stream} cannot be written: {os.strerror(number)}"))
+            reason = ""  # the reader is gone, or the stream closed
+            if isinstance(error, OSError) and error.errno not in _GONE:
+                reason = f"{stream} cannot be written: {error.strerror}"
+            self._post(events.OutputClosed(reason))
