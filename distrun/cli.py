@@ -13,7 +13,7 @@ with ended_by_sigint():
 
     from distrun.errors import DistrunError, UsageError
     from distrun.runner.command_lines.launch_options import launch_options
-    from distrun.runner.command_lines.own_options import are_all_own, own_options, with_value
+    from distrun.runner.command_lines.own_options import are_all_own, misplaced, own_options, with_value
     from distrun.runner.protocol.exits import NOT_FOUND
     from distrun.tools.help import catalogue
 
@@ -55,6 +55,9 @@ def distrun(**options: Any) -> int:
         return 0
     from distrun.runner.launch.launch import run
 
+    command = options["command"]
+    for word in [] if options["quiet"] else misplaced(own_options(distrun), command, options["wdir"]):
+        click.echo(f"distrun: {word} stands after the command, which gets it; options of distrun come before", err=True)
     return run(options)
 
 

@@ -13,6 +13,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 _DRIVER = Path("/proc/driver/nvidia/gpus")  # one directory per GPU, named by its PCI address: 0000:3b:00.0
 _NODES = Path("/dev")  # with nvidia0, nvidia1, ...
+_UNLISTED = Path("/dev/dxg")  # the driver of WSL2
 
 
 def visible_gpus(environ: Mapping[str, str]) -> int:
@@ -34,6 +35,12 @@ def visible_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     count = visible_gpus(environ)
     chosen = environ.get(VISIBLE)
     return tuple(map(str, range(count))) if chosen is None else tuple(map(str.strip, chosen.split(",")[:count]))
+
+
+def listed_gpus() -> int | None:
+    """Return the number of GPUs of this machine, or None where it has a driver that lists them nowhere."""
+    present = _present_gpus()
+    return None if not present and _UNLISTED.exists() else present
 
 
 def _present_gpus() -> int:

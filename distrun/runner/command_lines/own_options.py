@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import click
+
+from distrun.runner.planning import python_command
+
+_COMMON = ("--help", "--version", "--verbose", "--quiet")  # most programs have these
+_LONGEST = 1 << 20  # characters of a script that are searched
 
 OwnOptions = Mapping[str, Collection[str] | bool]
 """For each option's name, whether it takes a value, or the values that are allowed."""
@@ -18,6 +24,23 @@ def own_options(command: click.Command) -> OwnOptions:
             choices = option.type.choices if isinstance(option.type, click.Choice) else not option.is_flag
             found |= dict.fromkeys((*option.opts, *option.secondary_opts), choices)
     return found
+
+
+def misplaced(own: OwnOptions, command: Sequence[str], wdir: str | None) -> list[str]:
+    """Return distrun's long options among the arguments of a script that does not mention them."""
+    script = python_command.program(command)
+    if not script:
+        return []
+    words = [word.partition("=")[0] for word in command[command.index(script) + 1 :]]
+    found = [word for word in words if word == "-np" or (word.startswith("--") and {word} <= own.keys() - {*_COMMON})]
+    if not found:
+        return []
+    try:
+        with Path(wdir or "", script).open(errors="replace") as file:
+            text = file.read(_LONGEST).replace("_", "-")
+    except OSError:
+        return []
+    return [word for word in found if word.lstrip("-") not in text]
 
 
 def are_all_own(own: OwnOptions, words: Sequence[str]) -> bool:

@@ -25,6 +25,10 @@ def launch_request(options: dict[str, Any]) -> LaunchRequest:
         raise UsageError(
             "there is no command to start: give one after the options, as in distrun -np 2 python train.py"
         )
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UsageError("the working directory has been deleted: change to one that exists, as in cd ~") from None
     made = {
         "command": _command(options),
         "hosts": tuple(host_list(options)),

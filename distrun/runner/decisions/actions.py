@@ -44,6 +44,8 @@ class SignalRanks:
     """Action: send this signal to the process group of every rank that is alive."""
 
     signum: int
+    late: tuple[int, ...] = ()
+    """The ranks that are killed because the grace period is over."""
 
 
 @dataclass(frozen=True)

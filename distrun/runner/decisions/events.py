@@ -131,7 +131,10 @@ class SignalReceived:
 
 @dataclass(frozen=True)
 class OutputClosed:
-    """The reader of the launcher's output is gone."""
+    """The launcher's output goes nowhere any more."""
+
+    reason: str = ""
+    """A sentence on why it cannot be written, such as a full disk. Empty = its reader is gone."""
 
 
 @dataclass(frozen=True)

@@ -82,13 +82,26 @@ def format_report(
 
 def missing_module_remedy(tails: StderrTails, rank: int, host: str) -> list[str]:
     """Return a line that says how `host` gets the module that `rank` did not find there, no line if it found all."""
-    if (found := _NO_MODULE.match(b"".join(tails.lines(rank)[-1:]))) is None:
+    module = _missing_module(tails, rank)
+    if module in ("", "horovod"):
         return []
-    module = found[1].decode().partition(".")[0]
     return [
         f"distrun: {host} has no module {module!r}: install it there, or give --bootstrap={module}; a module of your "
         "own comes with --ship"
     ]
+
+
+def missing_horovod_remedy(tails: StderrTails, rank: int) -> list[str]:
+    """Return a line that says how scripts of Horovod run, no line if `rank` did not miss Horovod."""
+    if _missing_module(tails, rank) != "horovod":
+        return []
+    return ["distrun: distrun runs scripts of Horovod unchanged, without it: give --horovod, or set DISTRUN_HOROVOD=1"]
+
+
+def _missing_module(tails: StderrTails, rank: int) -> str:
+    """Return the top-level module that a rank that has just ended did not find, or "" if it found all."""
+    found = _NO_MODULE.match(b"".join(tails.lines(rank)[-1:]))
+    return "" if found is None else found[1].decode().partition(".")[0]
 
 
 def gpu_number_remedy(tails: StderrTails, rank: int) -> list[str]:

@@ -140,6 +140,10 @@ class Policy:
                 return self._agent_lost(event, now)
             case events.SignalReceived():
                 return self._signalled(event.signum, now, event.host)
+            case events.OutputClosed(reason) if reason:
+                if self.state is State.FINISHING and self.interrupted_by is None:
+                    self.failure = self.failure or Failure(None, 1, reason)
+                return self.fail_as_a_whole(Failure(None, 1, reason), now)
             case events.OutputClosed():
                 return self._signalled(signal.SIGPIPE, now)
             case events.Printed():
@@ -167,7 +171,7 @@ class Policy:
                 assert self._lost_peer_failure is not None
                 return self._fail(self._lost_peer_failure, now)
             case State.ENDING if not self._killing:
-                return self._kill(now)
+                return self._kill(now, late=tuple(sorted(self._alive)))
             case State.ENDING:
                 return self._finish(0.0, now)  # what SIGKILL does not end, waiting does not either
             case State.FINISHING:
@@ -264,9 +268,9 @@ class Policy:
             return self._kill(now)
         return [SignalRanks(signum)]
 
-    def _kill(self, now: float) -> list[Action]:
+    def _kill(self, now: float, late: tuple[int, ...] = ()) -> list[Action]:
         self._killing, self.deadline = True, now + KILL_TIMEOUT
-        return [SignalRanks(signal.SIGKILL)]
+        return [SignalRanks(signal.SIGKILL, late)]
 
     def _all_exited(self, now: float) -> list[Action]:
         if self.state is State.SETTLING:

@@ -98,8 +98,8 @@ class ElasticJob(Job):
 
     def _rank_files(self, directory: Path) -> RankFiles:
         limits = self._limits
-        size = limits.np if limits.max_np == UNLIMITED else limits.max_np
-        return RankFiles(directory, size, range(limits.np))
+        grows = limits.max_np == UNLIMITED
+        return RankFiles(directory, limits.np if grows else limits.max_np, range(limits.np), grows=grows)
 
     def _rank(self, process: int) -> int:
         return self._processes.rank(process)

@@ -125,7 +125,7 @@ def prepare_elastic(request: LaunchRequest, elastic: ElasticRequest, grace: floa
     resolved = resolve(request, ssh)
     request = resolved.request
     context = launch_context(resolved.routes)
-    hosts = _hosts(request, context.slots)
+    hosts = _hosts(request, context)
     total = sum(host.slots or 0 for host in hosts)
     np = request.np or total
     options = elastic_limits(elastic, np, np, settings)
@@ -177,7 +177,7 @@ def _with_script(
     program = script if os.path.isfile(script) else script.split()[0] if script.strip() else ""
     if not program or (os.sep in program and not os.access(program, os.X_OK)):
         raise UsageError(f"--hosts-from {script!r} cannot be executed: give a program, or the command line of one")
-    warnings = check_plan(request, checks, ()).warnings
+    warnings = check_plan(request, checks, (), needs_script=False).warnings
     command = request.command
     first = LaunchPlan(context.job, np, (), warnings=warnings, launcher=launcher, elastic_command=command)
     first, options = without_vain_spares(first, options, request, context)
@@ -215,11 +215,12 @@ def _horovods_timeout() -> float | None:
     return float(seconds)
 
 
-def _hosts(request: LaunchRequest, default: int) -> list[Host]:
+def _hosts(request: LaunchRequest, context: LaunchContext) -> list[Host]:
     """Return the hosts, or this machine, with their slots, which are enough for the ranks at the start."""
     given = with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe)
-    bare = 1 if request.hosts else default
-    placed = {host.name: ranks for host, ranks in place(given, request.np, bare, oversubscribe=request.oversubscribe)}
+    bare, cores = (1, None) if request.hosts else (context.slots, context.cores)
+    found = place(given, request.np, bare, oversubscribe=request.oversubscribe, cores=cores)
+    placed = {host.name: ranks for host, ranks in found}
     return [replace(host, slots=max(host.slots or bare, placed.get(host.name, 0))) for host in given]
 
 

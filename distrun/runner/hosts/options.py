@@ -90,10 +90,17 @@ output_options = giving(
 
 
 def ssh_options(options: Mapping[str, Any], **more: Any) -> SshOptions:
-    """Return the `SshOptions` that the options of `connection_options` make up. `more` are further members."""
+    """Return the `SshOptions` that the options of `connection_options` make up. `more` are further members.
+
+    Raises:
+        UsageError: the private key does not exist.
+    """
+    key = options["ssh_identity_file"]
+    if key is not None and not os.path.isfile(key):
+        raise UsageError(f"-i {key!r} is not a file: give the private key to log in to other hosts with")
     return SshOptions(
         port=options["ssh_port"],
-        identity=options["ssh_identity_file"],
+        identity=key,
         options=options["ssh_options"],
         accept_new=options["ssh_accept_new"],
         python=options["python"],

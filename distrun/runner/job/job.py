@@ -13,9 +13,14 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from distrun.errors import LaunchError
+from distrun.host.ranks import list_ranks
 from distrun.runner.decisions import actions, events, signals
 from distrun.runner.decisions.failure import Failure
-from distrun.runner.decisions.failure_report import gpu_number_remedy, missing_module_remedy
+from distrun.runner.decisions.failure_report import (
+    gpu_number_remedy,
+    missing_horovod_remedy,
+    missing_module_remedy,
+)
 from distrun.runner.decisions.policy import Policy, State
 from distrun.runner.hosts.agent_client import AgentClient
 from distrun.runner.hosts.connector import Connector, Starter
@@ -77,6 +82,7 @@ class Job:
         self._host_of = plan.host_of_each
         files = self._rank_files(Path(options.output_dir)) if options.output_dir else None
         self._reporter = Reporter(options, stdout, stderr, files, self._rank, self._name, self.post)
+        self._stderr = stderr
         self._results: dict[int, bytearray] = {}
         self._observing = Observing(plan, options, self._rank, self._reporter.say)
         self._agents = Agents(self, self._reporter.log, self._observing.add)
@@ -289,7 +295,12 @@ class Job:
                 self._restart_server(number, what, restart)
             case actions.MoveServer():
                 self._move_server(action)
-            case actions.SignalRanks(signum):
+            case actions.SignalRanks(signum, late):
+                if late and self._options.notes:
+                    who = list_ranks([*map(self._rank, late)]) if len(late) > 1 else self._reporter.name_with_pid(*late)
+                    self._reporter.say(
+                        f"{who} had not ended {self._options.grace:g} s after being asked to (--grace): killed"
+                    )
                 self._agents.broadcast(Frame.number(FrameKind.SIGNAL, signum))
             case actions.TellDeparture(rank):
                 text = f"{self._reporter.name_with_pid(rank)} exited with code 0 before it joined the others in init()"
@@ -357,19 +368,24 @@ class Job:
         failure_report = None if failure is None else self._failure_report(failure)
         # An embedded launcher does not print the report: `distrun.run` raises it.
         self._reporter.close(None if self._options.is_embedded else failure_report)
+        status = self._policy.status
         give_up = float("inf") if interrupted_by is None else time.monotonic() + _PRINT_TIMEOUT
         while (event := self._next_event(give_up)) is not None and not isinstance(event, events.Printed):
             if isinstance(event, events.SignalReceived):
                 break
+            if isinstance(event, events.OutputClosed) and event.reason and not status:
+                failure, failure_report, status = Failure(None, 1, event.reason), f"distrun: {event.reason}", 1
+                if not self._options.is_embedded:
+                    self._stderr.write(failure_report.encode() + b"\n")
         results = {rank: bytes(data) for rank, data in self._results.items()}
-        return Outcome(self._policy.status, failure, failure_report, interrupted_by, results, self._plan.size)
+        return Outcome(status, failure, failure_report, interrupted_by, results, self._plan.size)
 
     def _failure_report(self, failure: Failure) -> str:
         report = self._reporter.failure_report(failure)
         if failure.rank is None:
             return report
         tails, host = self._reporter.stderr_tails, self._name(failure.rank).rpartition(" on ")[2]
-        remedies = gpu_number_remedy(tails, failure.rank)
+        remedies = gpu_number_remedy(tails, failure.rank) + missing_horovod_remedy(tails, failure.rank)
         if self._is_remote(host):
             remedies += missing_module_remedy(tails, failure.rank, host)
         return "\n".join([report, *remedies])

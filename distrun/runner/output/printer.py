@@ -5,6 +5,7 @@ Its queue needs no bound: an agent sends at most a window of unacknowledged outp
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # Seconds before an unfinished line, such as the prompt of a debugger, is shown.
 PARTIAL_LINE_TIMEOUT = 0.1
 
+_GONE = (None, errno.EPIPE, errno.EIO, errno.EBADF)
 _COLOURS = {"stdout": b"36", "stderr": b"31"}
 
 
@@ -228,6 +230,9 @@ class Printer:
             return
         try:
             self._sinks[stream].write(data)
-        except (OSError, ValueError):  # the reader is gone, or the stream closed
+        except (OSError, ValueError) as error:
             self._closed.add(stream)
-            self._post(events.OutputClosed())
+            reason = ""  # the reader is gone, or the stream closed
+            if isinstance(error, OSError) and error.errno not in _GONE:
+                reason = f"{stream} cannot be written: {error.strerror}"
+            self._post(events.OutputClosed(reason))

@@ -70,7 +70,9 @@ class RankFiles:
 
     _MAX_OPEN = 256
 
-    def __init__(self, directory: Path, size: int, ranks: Iterable[int], first_server: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, size: int, ranks: Iterable[int], first_server: int | None = None, grows: bool = False
+    ) -> None:
         """Create the directories and empty the files.
 
         Args:
@@ -78,14 +80,22 @@ class RankFiles:
             size: the number of ranks of the job.
             ranks: the ranks that get files here.
             first_server: the number of the first process that is a parameter server. Its files are in server.0.
+            grows: whether the job may get ranks beyond `size`.
 
         Raises:
-            UsageError: the files cannot be created.
+            UsageError: the files cannot be created, or would mix with those of another job's ranks.
         """
         self.directory = directory
         self._width = len(str(size - 1))
         self._first_server = first_server
         self._open: dict[Path, BinaryIO] = {}
+        ranks = list(ranks)
+        own = {self.path(rank, "stdout").parent for rank in (*range(size), *ranks)}
+        if strange := [] if grows else sorted({*directory.glob("rank.*"), *directory.glob("server.*")} - own):
+            raise UsageError(
+                f"--output-dir {str(directory)!r} has the output of another job, which had a {strange[0].name} and "
+                "would mix with this one's: remove it, or give another directory"
+            )
         try:
             for rank in ranks:
                 self.path(rank, "stdout").parent.mkdir(parents=True, exist_ok=True)

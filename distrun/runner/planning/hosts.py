@@ -28,7 +28,7 @@ _EQUALS = re.compile(r"\s*=\s*")  # Open MPI allows 'slots = 4'
 _SLOTS = ("slots", "cpu", "count")
 _LIMITS = ("max_slots", "max-slots", "slots_max")  # on oversubscription in Open MPI, ignored here
 _BOM = "\ufeff"  # the byte order mark, which some editors write invisibly at the start of a file
-_GPU = re.compile(r"[A-Za-z0-9][\w/-]*", re.ASCII)  # 0   GPU-8a1b7c   MIG-77
+_GPU = re.compile(r"\d+|(?:GPU|MIG)-[\w/-]+", re.ASCII)  # 0   GPU-8a1b7c   MIG-77
 _MAX_HOSTS = 1 << 16  # so that a typo does not fill the memory
 # gpu[01-04,07]-[0-1]x: names with lists of numbers in brackets
 _ELEMENT = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")

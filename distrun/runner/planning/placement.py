@@ -13,6 +13,9 @@ from distrun.host.numerals import MOST_RANKS, MOST_SLOTS
 from distrun.host.ranks import count
 from distrun.runner.planning.hosts import Host
 
+_MANY, _PER_CORE = 64, 8
+"""More ranks than both on a machine, in all and per core, are started by --oversubscribe only."""
+
 
 def with_slots(
     hosts: Sequence[Host], slots: int | None, ranks_per_host: int | None, oversubscribe: bool = False
@@ -53,14 +56,17 @@ def place(
     *,
     oversubscribe: bool = False,
     by_node: bool = False,
+    cores: int | None = None,
 ) -> list[tuple[Host, int]]:
     """Return the hosts that get ranks, with the number of ranks of each.
 
     Hosts without slots get `default_slots`, and more if `np` is more than the slots of all hosts. With `oversubscribe`,
     every host takes more. All slots of a host are filled before the next host's. With `by_node`, hosts take turns.
+    `cores` are those of the only host, or None.
 
     Raises:
-        UsageError: `np` is not positive, or more than the user's slots, or than the limits of a job.
+        UsageError: `np` is not positive, or more than the user's slots, or than the limits of a job, or far more than
+            `cores` although nobody has given slots.
     """
     if np is not None and not 1 <= np <= MOST_RANKS:
         raise UsageError(f"-np {np} is not a number of ranks: give 1 to {MOST_RANKS}")
@@ -72,6 +78,11 @@ def place(
         raise UsageError(
             f"-np {np} asks for more ranks than the {count(sum(slots), 'slot')} of {stated}: lower -np, give "
             "hosts more slots, or give --oversubscribe"
+        )
+    if cores is not None and elastic and not oversubscribe and size > max(_MANY, _PER_CORE * cores, default_slots):
+        raise UsageError(
+            f"-np {size} is more than {_PER_CORE} ranks for each of the {count(cores, 'core')} here: lower -np, or "
+            "give --oversubscribe"
         )
     if size > MOST_RANKS:
         raise UsageError(f"the hosts have {size} slots, and a job at most {MOST_RANKS} ranks: give fewer with -np")

@@ -78,7 +78,8 @@ def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[t
     if bare and request.hosts and request.np is None:
         notes.append(f"1 slot on {', '.join(bare)}, as no number is given; NAME:SLOTS or --slots give more")
     by_node = request.map_by == "node"
-    return place(hosts, request.np, default, oversubscribe=request.oversubscribe, by_node=by_node), notes
+    cores = None if request.hosts else context.cores
+    return place(hosts, request.np, default, oversubscribe=request.oversubscribe, by_node=by_node, cores=cores), notes
 
 
 def master_address(placed: list[tuple[str, int]], context: LaunchContext) -> str:

@@ -19,29 +19,19 @@ from distrun.host.endpoints import free_port
 from distrun.host.interfaces import parse_network
 from distrun.runner.planning import allocation
 from distrun.runner.planning.allocation import Allocation
+from distrun.runner.planning.checks import check_command, check_gpus, check_program
 from distrun.runner.planning.hosts import Host, merge, parse_hostfile
-from distrun.runner.planning.plan import AgentPlan, LaunchPlan
+from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.planning.planner import make_plan
 from distrun.runner.planning.request import LaunchContext, LaunchRequest
 from distrun.runner.planning.ssh_config import Route, SshOptions, SshSettings, read_config
 from distrun.runner.planning.variables import servers
 from distrun.runner.planning.variables.environ import inherited_variables
 from distrun.runner.planning.variables.job import settings
-from distrun.runner.protocol.exits import NOT_EXECUTABLE, NOT_FOUND
 from distrun.runner.system import machine
 
 _DEFAULTS = SshOptions()
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"  # a variable of torch: any value but 1 turns it off
-
-
-class CommandError(UsageError):
-    """A command cannot be run."""
-
-    def __init__(self, command: str, reason: str, remedy: str, status: int) -> None:
-        """`status` is the exit status that a shell would give."""
-        super().__init__(f"command {command!r} {reason}: {remedy}")
-        self.command = command
-        self.status = status
 
 
 def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -> LaunchPlan:
@@ -59,11 +49,14 @@ def prepare(request: LaunchRequest, grace: float, ssh: SshOptions = _DEFAULTS) -
         plan = make_mpirun_plan(request, launch_context(routes), grace, ssh)
         if not routes:
             check_command(replace(plan.agents[0], command=list(request.command)))
+            check_program(request.command, plan.agents[0], request.stdin)
     else:
         plan = replace(make_plan(request, launch_context(routes), grace), launcher=resolved.launcher)
         if plan.size > 1:
             with_ranks = sum(bool(agent.ranks) for agent in plan.agents)
             chosen_settings(request).check_backend(request.nodes or with_ranks)
+    if request.network and not request.nodes and len(plan.agents) == 1:
+        plan = replace(plan, notes=(*plan.notes, f"--network {request.network} has no effect on one host"))
     return check_plan(request, plan, resolved.notes)
 
 
@@ -154,8 +147,12 @@ def resolve_hosts(hosts: Sequence[Host], launcher: str, ssh: SshOptions) -> tupl
     return list(hosts), {name: Route(name, name) for name in others}  # srun needs only the names
 
 
-def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...]) -> LaunchPlan:
+def check_plan(
+    request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...], *, needs_script: bool = True
+) -> LaunchPlan:
     """Return a plan with further notes and with warnings, if this machine can execute its part.
+
+    Without `needs_script`, its script need not be here: hosts are found later, or its name is not known yet.
 
     Raises:
         UsageError: it cannot. A CommandError if that is because of the command.
@@ -169,6 +166,9 @@ def check_plan(request: LaunchRequest, plan: LaunchPlan, notes: tuple[str, ...])
             if request.wdir is not None and not os.path.isdir(request.wdir):
                 raise UsageError(f"--wdir {request.wdir!r} is not a directory: give one that exists on every host")
             check_command(agent)
+            check_gpus([host for host in request.hosts if host.name == agent.host])
+        if needs_script and not plan.by_mpirun:
+            check_program(agent.command, agent, request.stdin)
     return plan
 
 
@@ -218,26 +218,6 @@ def read_hostfile(path: str) -> list[Host]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"hostfile {path!r} cannot be read: {reason}; give a file you may read") from None
-
-
-def check_command(agent: AgentPlan) -> None:
-    """Check that the command of `agent` can be run here, before anything is started.
-
-    Raises:
-        CommandError: the command does not exist, or is not executable.
-    """
-    command = agent.command[0]
-    path = os.path.join(agent.wdir, command) if os.sep in command else command
-    if shutil.which(path, path=agent.environ.get("PATH")) is not None:
-        return
-    remedy = "give a program on PATH, or the path of one"
-    if os.sep in command and Path(path).is_dir():
-        raise CommandError(command, "is a directory", remedy, NOT_EXECUTABLE)
-    if Path(agent.wdir, command).is_file():
-        remedy = f"did you mean 'python {command}'?" if command.endswith(".py") else f"try 'chmod +x {command}'"
-        if os.sep in command:
-            raise CommandError(command, "is not executable", remedy, NOT_EXECUTABLE)
-    raise CommandError(command, "not found", remedy, NOT_FOUND)
 
 
 def launch_context(routes: Mapping[str, Route]) -> LaunchContext:

@@ -17,6 +17,7 @@ from pathlib import Path
 from distrun.errors import UsageError
 
 _PYTHON = re.compile(r"(?:python|pypy)\d*(?:\.\d+)*t?")
+_MODES = ("global", "scale", "explain")
 _FLAGS = frozenset("bBdEIOPqsSuvx")  # options of one letter without a value
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
@@ -61,6 +62,26 @@ def split(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand 
     return PythonCommand(tuple(interpreter), tuple(words))
 
 
+def program(command: Sequence[str]) -> str | None:
+    """Return the file that a Python in `command` runs, or what stands for standard input: `-`, or nothing.
+
+    None = there is no Python, it runs a module or code, or it has options that are not known here.
+    """
+    if not command or not _PYTHON.fullmatch(os.path.basename(command[0])):
+        return None
+    words = [*command[1:], ""]
+    while words[0].startswith("-") and words[0] != "-":
+        if words[:2] == ["-m", "distrun.auto"]:
+            return words[3]
+        if words[0] in _WITH_VALUE:
+            del words[:1]
+        elif not (words[0].startswith(("-W", "-X", "--check-hash")) or _FLAGS.issuperset(words[0][1:])):
+            return None
+        del words[:1]
+        words = words or [""]
+    return words[0]
+
+
 def _split_script(command: Sequence[str], path: str | None, wdir: str) -> PythonCommand | None:
     """Return the parts of a command that is a script whose first line names a Python, such as pip installs."""
     found = shutil.which(os.path.join(wdir, command[0]) if os.sep in command[0] else command[0], path=path)
@@ -87,6 +108,8 @@ def zero_line(command: Sequence[str], mode: str, path: str | None, wdir: str) ->
     Raises:
         UsageError: the command is not a Python script.
     """
+    if command[0] in _MODES:
+        raise UsageError(f"--auto {command[0]} is not understood: write --auto={command[0]}")
     parts = split(command, path, wdir)
     if parts is None or parts.program[0] == "-c":
         raise UsageError(

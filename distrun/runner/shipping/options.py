@@ -34,7 +34,6 @@ SHIPPING_OPTIONS = (
     option(
         "--ship-limit SIZE",
         "The most that a folder of --ship may have: 800M, 2G. Default: 512M.",
-        default=DEFAULT_LIMIT,
     ),
     option(
         "--bootstrap [=REQUIREMENTS]",
@@ -69,12 +68,17 @@ def check_shipping(options: dict[str, Any]) -> None:
 
 def delivery(options: Mapping[str, Any], hosts_may_come: bool) -> Delivery | None:
     """Return the delivery that the options of the command line ask for, or None. See `deliver`."""
+    if options["ship_limit"] is not None and not options["ships"]:
+        raise UsageError(
+            f"--ship-limit {options['ship_limit']} limits what --ship brings, and nothing is shipped: give --ship DIR "
+            "too"
+        )
     if not options["ships"] and options["bootstrap"] is None and not options["no_bootstrap"]:
         return None
     return deliver(
         options["ships"],
         options["bootstrap"],
-        limit=options["ship_limit"],
+        limit=options["ship_limit"] or DEFAULT_LIMIT,
         brings_itself=not options["no_bootstrap"],
         hosts_may_come=hosts_may_come,
     )

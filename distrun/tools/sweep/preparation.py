@@ -61,7 +61,7 @@ def prepare_sweep(options: Mapping[str, Any]) -> SweepPlan:
     request, context = resolved.request, launch_context(resolved.routes)
     hosts, slots = _hosts(request, context, header.ranks)
     first = replace(make_plan(request, context, options["grace"]), launcher=resolved.launcher)
-    first = check_plan(request, first, resolved.notes)
+    first = check_plan(request, first, resolved.notes, needs_script=False)
     split = partial(python_command.split, path=context.environ.get("PATH"), wdir=request.wdir or context.cwd)
     parts = split(template.command({}))
     space = template.with_seeds(header.seeds) if header.seeds else template

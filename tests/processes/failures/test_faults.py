@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import psutil
 import pytest
@@ -50,9 +51,19 @@ def test_a_killed_rank_is_reported_and_its_peers_are_stopped(distrun, python):
     assert b"was killed by SIGKILL\n" in said
 
 
-def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python):
-    code = STUBBORN + "import os, sys, time\nif os.environ['RANK'] == '0': sys.exit(3)\ntime.sleep(1000)"
-    distrun("-np", "2", "--grace", "0.2", *python(code)).ended(3)
+@pytest.mark.parametrize("options", [(), ("-q",)])
+def test_ranks_that_ignore_sigterm_are_killed_after_the_grace(distrun, python, tmp_path, options):
+    code = STUBBORN + (
+        "import os, sys, time\n"
+        "while os.environ['RANK'] == '0':\n"
+        "    if os.path.exists(os.environ['IS_STUBBORN']): sys.exit(3)\n"
+        "    time.sleep(0.01)\n"
+        "open(os.environ['IS_STUBBORN'], 'w').close()\n"
+        "time.sleep(1000)"
+    )
+    job = distrun(*options, "-np", "2", "--grace", "0.2", *python(code), IS_STUBBORN=str(tmp_path / "stubborn"))
+    sentence = rb"distrun: rank 1 on localhost \(pid \d+\) had not ended 0\.2 s after being asked to \(--grace\)"
+    assert len(re.findall(sentence, job.ended(3))) == (0 if options else 1)
 
 
 def test_a_stopped_rank_ends_at_once_when_another_fails(ready):
@@ -253,6 +264,19 @@ while True:
     assert set(pipe.read()) <= set(b"[0] y\n")
     assert b"distrun: rank 1 " in job.ended(7)
     pipe.close()
+
+
+@pytest.mark.parametrize("code", ["print(1)", "import time\nprint(1, flush=True)\ntime.sleep(1000)"])
+def test_a_full_disk_ends_the_job_with_a_word(tmp_path, code):
+    command = [sys.executable, "-m", "distrun.runner", "-q", "-np", "2", sys.executable, "-c", code]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"distrun: stdout cannot be written: No space left on device\n")
+
+
+def test_a_script_of_horovod_is_told_how_it_runs(distrun, python):
+    said = distrun("-np", "2", *python("raise ModuleNotFoundError(\"No module named 'horovod'\")")).ended(1)
+    assert said.endswith(b"give --horovod, or set DISTRUN_HOROVOD=1\n")
 
 
 def test_a_reader_that_is_gone_ends_the_job_as_sigpipe_would(distrun, python):

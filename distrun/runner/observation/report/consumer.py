@@ -173,8 +173,12 @@ def check_path(path: Path) -> Path:
         raise UsageError(f"--report {path} is a directory: give the name of a file, such as {path / 'report.html'}")
     if not path.parent.is_dir():
         raise UsageError(f"--report {path}: there is no directory {path.parent}: create it, or give another file")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"--report {path}: {path.parent} cannot be written to: give a file in another directory")
+    try:
+        tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.").close()
+    except OSError as error:
+        raise UsageError(
+            f"--report {path}: {path.parent} cannot be written to ({error.strerror}): give a file in another directory"
+        ) from None
     return path
 
 

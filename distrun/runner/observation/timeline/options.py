@@ -54,6 +54,14 @@ def timeline_variables(options: Mapping[str, Any]) -> dict[str, str]:
         parse_limit("--timeline-limit ", limit)
     if options["timeline"] == "":
         raise UsageError("--timeline '' is no file: give its name")
+    shaping = {
+        f"--timeline-steps {steps}": steps,
+        f"--timeline-limit {limit}": limit,
+        "--timeline-operations": options["timeline_operations"],
+    }
+    asked = {*os.environ, *(name.partition("=")[0] for name in options["exports"])} & {TIMELINE, "HOROVOD_TIMELINE"}
+    if options["timeline"] is None and not asked and (useless := [word for word, value in shaping.items() if value]):
+        raise UsageError(f"{useless[0]} is about the timeline, and none is written: give --timeline FILE too")
     given = {
         TIMELINE: options["timeline"] and os.path.abspath(options["timeline"]),
         TIMELINE_STEPS: steps,

@@ -143,6 +143,8 @@ class Policy:
                 return self._reported(process, report, now)
             case events.SignalReceived(signum) if signum not in (signal.SIGUSR1, signal.SIGUSR2):
                 return self._interrupted(signum, now)
+            case events.OutputClosed(reason) if reason:
+                return [Say(reason), *self._finish(now)]
             case events.OutputClosed():
                 return self._interrupted(signal.SIGPIPE, now)
             case events.TimeUp(seconds):

@@ -10,6 +10,8 @@ import pytest
 from distrun.cli import main
 from distrun.errors import UsageError
 from distrun.runner.launch.function import run
+from distrun.runner.planning import checks
+from distrun.runner.system import machine
 
 PYTHON = (sys.executable, "-c", "pass")
 
@@ -84,6 +86,14 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]
         (["--timeline", "t", "--timeline-limit", "x", "true"], "--timeline-limit 'x' is no number of megabytes"),
         (["--report", "/no/such/report.html", "true"], "there is no directory /no/such"),
         (["--report", "/", "true"], "is a directory: give the name of a file"),
+        (["--report", "/proc/x.html", "true"], "--report /proc/x.html: /proc cannot be written to (No such file or"),
+        (["--timeline-steps", "3:5", "true"], "--timeline-steps 3:5 is about the timeline, and none is written: give"),
+        (["--timeline-limit", "9", "true"], "--timeline-limit 9 is about the timeline, and none is written: give"),
+        (["--timeline-operations", "true"], "--timeline-operations is about the timeline, and none is written: give"),
+        (["--ship-limit", "lots", "true"], "--ship-limit lots limits what --ship brings, and nothing is shipped: give"),
+        (["-i", "/nosuch/key", "true"], "-i '/nosuch/key' is not a file: give the private key"),
+        (["doctor", "-i", "/nosuch/key"], "-i '/nosuch/key' is not a file: give the private key"),
+        (["--auto", "global", "-np", "2", "python", "x.py"], "--auto global is not understood: write --auto=global"),
         (["--server-restarts", "2", "true"], "--server-restarts 2 restarts servers, and there are none"),
         (["--server-hosts", "a", "true"], "is for parameter servers, and there are none: give --servers N too"),
         (["--servers", "1", "--server-hosts", "a,b", "true"], "names 2 hosts for --servers 1: give as many servers"),
@@ -221,6 +231,100 @@ def test_what_is_no_program_has_the_status_of_a_shell(refused, tmp_path):
     status, sentence = refused("--wdir", str(tmp_path), "./train.py")
     assert status == 126
     assert "did you mean 'python ./train.py'?" in sentence
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["python"], "'python' reads its program from standard input, which ranks do not get: give a script, as in"),
+        (["python3", "-u", "-X", "dev", "-"], "'python3 -u -X dev -' reads its program from standard input"),
+        (["-H", "192.0.2.1", "python", "-"], "'python -' reads its program from standard input"),
+        (["--elastic", "python"], "'python' reads its program from standard input"),
+        (["python", "missing.py"], "there is no script 'missing.py' in "),
+        (["--auto", "python", "-u", "missing.py"], "there is no script 'missing.py' in "),
+        (["--elastic", "python", "missing.py"], "there is no script 'missing.py' in "),
+        (["python", "folder"], "'folder' is a directory without a __main__.py: give the script to run in it"),
+    ],
+)
+def test_a_python_without_a_script_is_refused_before_ranks_start(refused, tmp_path, monkeypatch, command, words):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    status, sentence = refused("-np", "1", *command)
+    assert status == 2
+    assert words in sentence
+
+
+def test_a_python_with_a_program_or_the_input_of_the_launcher_is_not_refused(shown, tmp_path, monkeypatch):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").touch()
+    monkeypatch.chdir(tmp_path)
+    started = (["package"], ["-m", "missing"], ["-c", ""], ["-V"], ["--help"], ["-i"], ["-um", "missing"])
+    for words in (["-np", "1", "--stdin", "0", "python", "-"], *(["-np", "1", "python", *rest] for rest in started)):
+        assert "rank 0" in shown("--dry-run", *words)
+    assert "rank 0" in shown("--dry-run", "-H", "192.0.2.1", "python", "missing.py")
+
+
+def test_a_working_directory_that_is_gone_is_refused(refused, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    status, sentence = refused("-np", "2", "true")
+    assert status == 2
+    assert sentence == "the working directory has been deleted: change to one that exists, as in cd ~"
+
+
+def test_options_of_ours_after_a_script_that_does_not_know_them_get_a_note(tmp_path, monkeypatch, capsys):
+    (tmp_path / "train.py").write_text("parser.add_argument('--dry-run'); FLAGS.output_dir")
+    monkeypatch.chdir(tmp_path)
+
+    def said(*options):
+        with pytest.raises(SystemExit) as ended:
+            main([*options, "--dry-run", "python", "train.py", "--dry-run", "--output-dir=x", "--help", "--live", "-x"])
+        assert ended.value.code == 0
+        return capsys.readouterr().err
+
+    assert said() == "distrun: --live stands after the command, which gets it; options of distrun come before\n"
+    assert said("-q") == ""
+
+
+def test_a_timeline_that_a_variable_asks_for_can_be_shaped(shown, monkeypatch):
+    assert "rank 0" in shown("--dry-run", "-x", "DISTRUN_TIMELINE=t.json", "--timeline-steps", "3:5", "true")
+    monkeypatch.setenv("DISTRUN_TIMELINE", "t.json")
+    assert "rank 0" in shown("--dry-run", "--timeline-operations", "true")
+
+
+def test_a_network_between_hosts_is_said_to_have_no_effect_on_one_host(shown):
+    assert "--network eth9 has no effect on one host" in shown("--dry-run", "--network", "eth9", "true")
+
+
+@pytest.mark.parametrize("options", [(), ("--elastic",)])
+def test_far_more_ranks_than_cores_need_oversubscribe(refused, shown, monkeypatch, options):
+    monkeypatch.setattr(machine, "count_cores", lambda: 2)
+    status, sentence = refused(*options, "-np", "65", *PYTHON)
+    assert status == 2
+    assert sentence == ("-np 65 is more than 8 ranks for each of the 2 cores here: lower -np, or give --oversubscribe")
+    more = (["-np", "64"], ["-np", "65", "--oversubscribe"], ["-np", "65", "-H", "localhost"], ["--slots", "65"])
+    for words in more:
+        assert "rank 63" in shown("--dry-run", *options, *words, *PYTHON)
+
+
+@pytest.mark.parametrize(
+    ("present", "listed", "words"),
+    [
+        (0, "[0,1]", "localhost has no GPU 0 and no GPU 1, but 0 GPUs: leave out the brackets"),
+        (2, "2[1,2]", "localhost has no GPU 2, but 2 GPUs: list 0 to 1"),
+        (None, "[a]", "'localhost:[a]' names 'a' as GPUs: allowed are different numbers or UUIDs, as in 0,2"),
+    ],
+)
+def test_gpus_that_this_machine_does_not_have_are_refused(refused, monkeypatch, present, listed, words):
+    monkeypatch.setattr(checks, "listed_gpus", lambda: present)
+    assert refused("-H", f"localhost:{listed}", "true") == (2, words)
+
+
+@pytest.mark.parametrize("listed", ["[1]", "[GPU-8a1b7c]"])
+def test_gpus_that_nothing_lists_or_that_have_names_are_not_refused(shown, monkeypatch, listed):
+    monkeypatch.setattr(checks, "listed_gpus", lambda: 1 if "GPU" in listed else None)
+    assert "CUDA_VISIBLE_DEVICES=" in shown("--dry-run", "-H", f"localhost:{listed}", "true")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,14 @@
 """The report of the first failure, and the last lines of stderr in it."""
 
 from distrun.runner.decisions.failure import Failure
-from distrun.runner.decisions.failure_report import LAST_LINES, StderrTails, format_report, gpu_number_remedy
+from distrun.runner.decisions.failure_report import (
+    LAST_LINES,
+    StderrTails,
+    format_report,
+    gpu_number_remedy,
+    missing_horovod_remedy,
+    missing_module_remedy,
+)
 
 
 def test_the_report_names_rank_host_process_end_and_last_lines():
@@ -68,3 +75,16 @@ def test_a_rank_that_took_its_local_rank_for_a_device_number_is_told_so():
     assert "local_rank() is no device number where ranks share GPUs (--share-gpus)" in line
     assert "torch.cuda.current_device()" in line
     assert gpu_number_remedy(tails, 2) == gpu_number_remedy(tails, 3) == []
+
+
+def test_a_rank_without_horovod_is_told_of_the_option_for_its_scripts():
+    tails = StderrTails()
+    tails.record(0, b"ModuleNotFoundError: No module named 'horovod.torch'; 'horovod' is not a package\n")
+    tails.record(1, b"ModuleNotFoundError: No module named 'horovod'\n")
+    tails.record(2, b"ModuleNotFoundError: No module named 'horovodlike'\n")
+    expected = [
+        "distrun: distrun runs scripts of Horovod unchanged, without it: give --horovod, or set DISTRUN_HOROVOD=1"
+    ]
+    assert missing_horovod_remedy(tails, 0) == missing_horovod_remedy(tails, 1) == expected
+    assert missing_horovod_remedy(tails, 2) == []
+    assert missing_module_remedy(tails, 1, "alpha") == []

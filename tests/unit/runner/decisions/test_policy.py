@@ -34,6 +34,8 @@ from distrun.runner.protocol.exits import RankExit
 
 GRACE = 5.0
 TERM, KILL, INT = SignalRanks(signal.SIGTERM), SignalRanks(signal.SIGKILL), SignalRanks(signal.SIGINT)
+LATE = SignalRanks(signal.SIGKILL, (1,))  # for rank 1, when the grace is over
+FULL = OutputClosed("stdout cannot be written: No space left on device")
 BYE = AgentGone("here", 0)
 TICK = None  # only time passes
 
@@ -60,7 +62,11 @@ HISTORIES = {
     ),
     "a rank fails and its peer obeys": ([(1, ended(1, 42), [TERM]), (2, ended(0, -15), [FinishAgents(4.0)])], 42, 1),
     "a rank is killed and its peer is stubborn": (
-        [(1, ended(0, -9), [TERM]), (6, TICK, [KILL]), (6, ended(1, -9), [FinishAgents(0.0)])],
+        [
+            (1, ended(0, -9), [TERM]),
+            (6, TICK, [LATE]),
+            (6, ended(1, -9), [FinishAgents(0.0)]),
+        ],
         137,
         0,
     ),
@@ -164,6 +170,16 @@ HISTORIES = {
         141,
         None,
     ),
+    "the disk of the output is full": (
+        [(1, FULL, [TERM]), (1, ended(0, -15), []), (1, ended(1, -15), [FinishAgents(GRACE)])],
+        1,
+        None,
+    ),
+    "the disk of the output is full when the ranks have ended": (
+        [(1, ended(0), []), (2, ended(1), [FinishAgents(GRACE)]), (2, FULL, [])],
+        1,
+        None,
+    ),
     "the printer dies": (
         [(1, Printed(), [TERM]), (1, ended(0, -15), []), (1, ended(1, -15), [FinishAgents(GRACE)])],
         1,
@@ -187,7 +203,7 @@ HISTORIES = {
     "a rank that even SIGKILL does not end": (
         [
             (1, ended(0, 42), [TERM]),
-            (6, TICK, [KILL]),
+            (6, TICK, [LATE]),
             (6 + KILL_TIMEOUT, TICK, [FinishAgents(0.0)]),
             (6 + KILL_TIMEOUT + LEAVE_TIMEOUT, TICK, [KillAgents()]),
         ],

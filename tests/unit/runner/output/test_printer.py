@@ -10,6 +10,7 @@ import threading
 import pytest
 from in_process.calls import DEADLINE, started
 
+from distrun.errors import UsageError
 from distrun.runner.decisions.events import OutputClosed, Printed
 from distrun.runner.output.printer import Printer, Style
 from distrun.runner.output.sinks import DescriptorSink, RankFiles, TextSink
@@ -135,6 +136,15 @@ def test_a_reader_that_is_gone_is_reported_once_and_the_rest_acknowledged():
     assert posted == [OutputClosed(), Printed()]
 
 
+def test_a_full_disk_is_reported_with_its_stream():
+    posted = []
+    with open("/dev/full", "wb", buffering=0) as full:
+        out = DescriptorSink(full.fileno())
+        out.data = b""
+        printed((0, "stdout", b"x\n"), out=out, posted=posted)
+    assert posted == [OutputClosed("stdout cannot be written: No space left on device"), Printed()]
+
+
 def test_files_hold_every_byte_whatever_is_shown(tmp_path):
     files = RankFiles(tmp_path / "logs", 11, range(11))
     printed(
@@ -143,6 +153,21 @@ def test_files_hold_every_byte_whatever_is_shown(tmp_path):
     assert (tmp_path / "logs/rank.03/stdout").read_bytes() == b"a\xffc"
     assert (tmp_path / "logs/rank.03/stderr").read_bytes() == b"b"
     assert (tmp_path / "logs/rank.10/stdout").read_bytes() == b""
+
+
+@pytest.mark.parametrize(("size", "stale"), [(2, "rank.5"), (11, "rank.5"), (6, "server.0"), (6, "rank.05")])
+def test_files_of_another_job_are_not_mixed_with_this_ones(tmp_path, size, stale):
+    (tmp_path / stale).mkdir()
+    with pytest.raises(UsageError, match=f"has the output of another job, which had a {stale} and would mix with"):
+        RankFiles(tmp_path, size, range(size))
+    assert [path.name for path in tmp_path.iterdir()] == [stale]
+    RankFiles(tmp_path, size, range(size), grows=True)
+
+
+def test_the_same_job_writes_its_files_again_and_nodes_write_theirs_side_by_side(tmp_path):
+    for ranks in [0, 1], [2, 3], [0, 1]:
+        RankFiles(tmp_path, 4, ranks, first_server=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank.0", "rank.1", "rank.2", "server.0"]
 
 
 def test_a_full_disk_costs_the_copy_and_not_the_job(tmp_path):

@@ -971,7 +971,9 @@ def test_a_signal_ends_the_job_in_any_state(state):
         assert actions == [SignalRanks(signal.SIGINT)]
         assert job.policy.state is State.ENDING
         assert job.policy.deadline == job.now + GRACE
-        assert job.at(GRACE) == [SignalRanks(signal.SIGKILL)]
+        (killed,) = job.at(GRACE)
+        assert killed == SignalRanks(signal.SIGKILL, killed.late)
+        assert len(killed.late) == 4
     assert (job.policy.status, job.policy.failure) == (130, None)
 
 
