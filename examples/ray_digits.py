@@ -3,7 +3,7 @@
     python ray_digits.py --workers 2             on this machine, or on the cluster that RAY_ADDRESS names
     python ray_digits.py --workers 2 --gpus 1    with a GPU for each worker
 
-Needs `pip install 'distrun[ray]' 'ray[data,train]' torch scikit-learn`.
+Needs `pip install '.[ray]' 'ray[data,train]' torch scikit-learn`, in a checkout.
 """
 
 import argparse

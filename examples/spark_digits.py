@@ -3,9 +3,8 @@
     python spark_digits.py                                    on this machine, in two tasks
     spark-submit --master spark://... spark_digits.py DIR     on a cluster; DIR is a folder that its hosts share
 
-It does the work of an estimator, in lines that can be read and changed. Needs `pip install 'distrun[spark]' torch
-pandas scikit-learn` on the executors too.
-"""
+It does the work of an estimator, in lines that can be read and changed. Needs `pip install '.[spark]' torch pandas
+scikit-learn` on the executors too. """
 
 import sys
 

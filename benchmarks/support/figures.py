@@ -32,12 +32,12 @@ HEADLINES = (
         "gloo {allreduce.allreduce/100 MB/gloo}, Open MPI {allreduce.allreduce/100 MB/Open MPI}",
     ),
     (
-        "the same in shared memory (`distrun.empty`, gradient buckets)",
+        "the same in distrun's shared memory (`distrun.empty`)",
         "{allreduce.allreduce/100 MB/distrun.empty}",
-        "ordinary memory: as above",
+        "-",
     ),
     (
-        "200 tensors of 4 KB, one by one",
+        "200 ordinary tensors of 4 KB, one by one",
         "{many.many/started one by one, then waited for/distrun.torch}",
         "gloo {many.many/started one by one, then waited for/gloo}, "
         "Open MPI {many.many/started one by one, then waited for/Open MPI}",
@@ -53,10 +53,9 @@ HEADLINES = (
         "MultiWorkerMirroredStrategy adds {frameworks.tensorflow/25M parameters/MultiWorkerMirrored adds}",
     ),
     (
-        "allreduce of 100 MB, 2 hosts, 10 Gbit/s",
-        "{hosts.allreduce/10 Gbit/s: 100 MB/distrun} (`distrun.empty`)",
-        "gloo {hosts.allreduce/10 Gbit/s: 100 MB/gloo}, Open MPI {hosts.allreduce/10 Gbit/s: 100 MB/Open MPI} "
-        "(ordinary memory)",
+        "the same of PyTorch, 2 hosts at 1 Gbit/s",
+        "adds {compression.step/distrun/float32}, with bf16 {compression.step/distrun/bf16}",
+        "DDP adds {compression.step/DDP over gloo/float32}, with bf16 {compression.step/DDP over gloo/bf16}",
     ),
     (
         "start and end of a job, `-np 2 true`",

@@ -6,7 +6,8 @@ link that leads to no file ends with an error; anchors are checked when the site
 
 A line `::: distrun.torch` stands for the reference of that package. It becomes a section for each public name that is
 the package's own, and a list of those that it shares with `distrun`, where they are described. A line
-`::: distrun --help` stands for what that command prints.
+`::: distrun --help` stands for what that command prints. A quotation that begins with "In the repository" tells readers
+of the repository that these lines are still to be expanded, and is left out.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ PAGES = {
 LANGUAGES = {".py": "python", ".cu": "cuda", ".toml": "toml", ".cfg": "ini"}
 
 _LINK = re.compile(r"(?<=\]\()(?P<path>[^()\s:#]+)(?P<anchor>#[^()\s]*)?(?=\))")
+_ONLY_IN_REPOSITORY = re.compile(r"^> In the repository(.*\n)+?\n", re.MULTILINE)
 _CODE = re.compile(r"^(?P<fence> *```).*?^(?P=fence)|``.+?``|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
@@ -41,7 +43,7 @@ def main() -> None:
     sources = [*PAGES, *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))]
     broken: list[str] = []
     for source in sources:
-        text = with_links((REPOSITORY / source).read_text(), source, broken)
+        text = with_links(_ONLY_IN_REPOSITORY.sub("", (REPOSITORY / source).read_text()), source, broken)
         write(page_of(source), command_line.expanded(reference.expanded(text, source, broken)))
     pictures = [path for kind in ("svg", "png") for path in (REPOSITORY / "docs").glob(f"*.{kind}")]
     for asset in [*pictures, *(REPOSITORY / "docs" / "site").glob("*.css")]:

@@ -1,0 +1,44 @@
+"""What the pages tell a reader to write and to install."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+BUILT_FROM = [*PAGES, *(path for path in (REPOSITORY / "examples").rglob("*") if path.is_file())]
+
+
+def named(paths):
+    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(REPOSITORY)))
+
+
+def code(path):
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_a_loop_with_a_shuffling_sampler_sets_the_epoch():
+    loops = [block for path in PAGES for block in code(path) if "distributed_sampler(" in block]
+    assert len(loops) >= 2
+    assert [block for block in loops if "sampler.set_epoch(epoch)" not in block] == []
+
+
+@named(BUILT_FROM)
+def test_nothing_is_installed_under_a_name_that_an_index_does_not_have(path):
+    text = path.read_bytes().decode(errors="replace")
+    assert re.findall(r"pip3? install (?:-\S+ )*['\"]?distrun\b.*", text) == []
+
+
+def test_the_table_of_extras_has_all_of_them():
+    metadata = (REPOSITORY / "pyproject.toml").read_text().partition("[project.optional-dependencies]\n")[2]
+    extras = re.findall(r"^(\w+) = \[", metadata.partition("\n[")[0], re.MULTILINE)
+    table = (REPOSITORY / "docs" / "getting-started.md").read_text().partition("| extra | brings |")[2].split("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if "|" in row))
+    assert "sweep" in extras
+    assert sorted(named) == sorted(extras)
+
+
+@named([path for path in PAGES if re.search("^::: ", path.read_text(), re.MULTILINE)])
+def test_a_page_that_is_filled_in_later_says_so_first(path):
+    assert re.match(r"# .*\n\n> In the repository this page is a frame: `scripts/docs` fills ", path.read_text())
