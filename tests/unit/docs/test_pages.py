@@ -1,4 +1,4 @@
-"""What the pages tell a reader to write and to install."""
+"""Pages: the code and the installation that they show."""
 
 import re
 from pathlib import Path
