@@ -92,7 +92,7 @@ class Observation:
         for number, (rank, before, until) in list(self._asked.items()):
             assert rank.events is not None
             if stacks.answers(rank.events.memory) != before:
-                text = f"on its threads:\n{stacks.last_answer(rank.events.memory)}"
+                text = f"has these threads:\n{stacks.last_answer(rank.events.memory)}"
             elif time.monotonic() >= until or not rank.alive:
                 text = _SILENT
             else:

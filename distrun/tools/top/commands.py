@@ -18,7 +18,7 @@ import click
 from distrun.errors import BootstrapError, UsageError
 from distrun.host import abstract_sockets
 from distrun.runner.observation.live.keys import Keys
-from distrun.runner.observation.live.sentences import clock, number, sentence
+from distrun.runner.observation.live.sentences import clock, from_script, number, sentence
 from distrun.runner.observation.live.server import prefix
 from distrun.runner.observation.live.snapshot import Snapshot
 from distrun.runner.output.panel import Panel
@@ -154,7 +154,7 @@ def the_job(wanted: str | None) -> Job:
     meant = [one for one in there if wanted is None or one.job.startswith(wanted) or str(one.pid) == wanted]
     if len(meant) == 1:
         return meant[0]
-    names = ", ".join(f"{one.job[:8]} ({one.command[:40]})" for one in there)
+    names = ", ".join(f"{one.job[:8]} ({' '.join(from_script(one.command.split()))[:40]})" for one in there)
     if not meant:
         raise UsageError(f"no job is called {wanted!r}: there are {names}; see distrun ps")
     raise UsageError(

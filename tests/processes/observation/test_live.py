@@ -163,7 +163,7 @@ def test_keys_show_a_stack_and_a_log_and_close_the_view_while_the_job_goes_on(te
     shown.type("s")
     shown.wait_for(r"the stack of rank: \(number, Enter\)")
     shown.type("1", "Enter")
-    shown.wait_for(r"rank 1 on its threads:\nmain thread:\n(.*\n)*.*in <module>")
+    shown.wait_for(r"rank 1 has these threads:\nmain thread:\n(.*\n)*.*in <module>")
     shown.type("l", "0", "Enter")
     shown.wait_for(r"the last lines of rank 0:\n  step \d+$")
     shown.type("q")
@@ -202,7 +202,7 @@ def test_top_shows_a_job_that_runs_and_leaves_no_trace(terminal):
     for one in (onlooker, other):
         one.wait_for(r"slow now: rank 1 on localhost")
     onlooker.type("s", "0", "Enter")
-    onlooker.wait_for(r"rank 0 on its threads:\nmain thread:")
+    onlooker.wait_for(r"rank 0 has these threads:\nmain thread:")
     onlooker.type("q")
     wait_until(lambda: not onlooker.family())
     other.wait_for("q close the view")

@@ -15,6 +15,9 @@ from xml.etree import ElementTree
 
 import pytest
 from histories.job_summary import rank_of, summary_of
+from running_distrun import python_command
+from session.tiers import one_in_gate
+from shell import wait_until
 
 from distrun.runner.observation.report.page import page
 
@@ -78,6 +81,48 @@ def test_a_job_that_is_interrupted(train, tmp_path):
     document = read(tmp_path)
     assert "was interrupted by SIGINT" in document.find("body/header/p").text
     assert "Where a step goes, per rank" in plots_of(document)
+
+
+COUNTED = """
+import sys, time, distrun
+from pathlib import Path
+from distrun.tracing import recording
+
+def steps(seconds):
+    end, done = time.monotonic() + seconds, 0
+    while distrun.allreduce(float(time.monotonic() < end), name="goes on", op=distrun.Min):
+        time.sleep(0.005)
+        recording.step_done()
+        done += 1
+    return done
+
+distrun.init()
+done = steps(1)
+print("begun", flush=True)
+while not distrun.allreduce(float(Path(sys.argv[1], "stopped").exists()), name="stopped", op=distrun.Min):
+    time.sleep(0.01)
+done += steps(float(sys.argv[2]))
+Path(sys.argv[1], f"done {distrun.rank()}").touch()
+print(f"made {done + steps(1)}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("seconds", one_in_gate(3, 8))  # 8: the host counts as lost in the meantime
+def test_the_steps_of_ranks_whose_agent_is_stopped_count(distrun, tmp_path, seconds):
+    page = tmp_path / "report.html"
+    job = distrun("-np", "2", "--report", str(page), *python_command(COUNTED), str(tmp_path), str(seconds))
+    job.stdout.wait_for(b"begun", times=2)
+    agent = job.agent()
+    agent.suspend()
+    (tmp_path / "stopped").touch()
+    wait_until(lambda: len(list(tmp_path.glob("done *"))) == 2)
+    agent.resume()
+    job.ended(0, DEADLINE)
+    (made,) = set(re.findall(r"made (\d+)", job.stdout.text))
+    text = page.read_text()
+    assert re.findall(r"<td>\d</td><td>localhost</td><td>(\d+)</td>", text) == [made, made]
+    assert f"<dt>steps</dt><dd>{int(made):,}</dd>" in text
+    assert "not counted" not in text
 
 
 @pytest.mark.gate

@@ -146,7 +146,7 @@ class Keys:
             self.leave()
             return
         self.is_closed, self._closed_at = True, time.monotonic()
-        self._say(f"the view is closed, and the job goes on; q again within {_SECOND_Q:.0f} s ends the job")
+        self._say(f"the view is closed, and the job goes on; q within {_SECOND_Q:.0f} s ends the job")
 
     def leave(self) -> None:
         """Restore the terminal, and interrupt this process as Ctrl-C does."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from distrun.host.ranks import count, list_ranks
 from distrun.runner.observation.live.snapshot import Snapshot, TimeShares
 
@@ -20,6 +22,15 @@ def sentence(snapshot: Snapshot) -> str:
         parts += [f"rank {rank.rank} has been {rank.doing} for {rank.doing_for:.0f} s" for rank in busy[:1]]
     parts.append(silent(snapshot))
     return "; ".join(part for part in parts if part)
+
+
+def from_script(command: Sequence[str]) -> list[str]:
+    """Return the words of a command from its script on, without interpreter, its options and the script's folder."""
+    words = [word for word in command if word]
+    script = next((place for place, word in enumerate(words) if word.endswith(".py")), 0)
+    if "-m" in words and "python" in words[0] and (module := words.index("-m") + 1) < len(words):
+        script = min(script, module) or module
+    return [words[script].rpartition("/")[2], *words[script + 1 :]] if words else []
 
 
 def silent(snapshot: Snapshot) -> str:

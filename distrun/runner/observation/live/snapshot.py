@@ -203,7 +203,7 @@ def _doing(model: Model, rank: Rank) -> tuple[str, float]:
     account = rank.account
     if account.is_gone or not account.heard_until:
         return "", 0.0
-    since = account.waits_since if account.waits_for else account.since
+    since = account.waits_since if account.waits_for else max(account.since, account.active_at)
     told = Activity(account.state, since, account.waits_for, account.steps).describe(model.now)
     if told is None or told.seconds < _LONG_WAIT:
         return "", 0.0

@@ -11,7 +11,16 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from distrun.runner.observation.live.sentences import clock, mean_shares, number, rates, silent, size
+from distrun.host.ranks import count
+from distrun.runner.observation.live.sentences import (
+    clock,
+    from_script,
+    mean_shares,
+    number,
+    rates,
+    silent,
+    size,
+)
 from distrun.runner.observation.live.snapshot import RankView, Snapshot, TimeShares
 
 _COLOURS = {
@@ -23,8 +32,8 @@ _COLOURS = {
     "other": "bright_black",
 }
 _COMPACT = 100
-"""Below this number of columns, a row has no host, no samples per second and a shorter bar, to leave room for the last
-line of output.
+"""Below this number of columns, a row has no host, no samples per second, no usage and a shorter bar, to leave room for
+the last line of output.
 """
 _MOST_PART = 0.6
 """The share of a terminal's height that the view may take from the scrolling output above it."""
@@ -47,13 +56,13 @@ def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all:
         legacy_windows=False,
         highlight=False,
     )
-    room = (rows if is_all else int(rows * _MOST_PART)) - 5 - len(snapshot.slow[:3]) - bool(silent(snapshot))
-    room = max(2, room)  # lines for ranks or hosts
-    parts: list[RenderableType] = [Rule(_title(snapshot), style="dim", align="left")]
-    for one in snapshot.slow[:3]:
-        note = Text(("slow: " if one.stands else "slow now: ") + one.sentence, style="bold red", overflow="ellipsis")
-        note.no_wrap = True
-        parts.append(note)
+    slow = [("slow: " if one.stands else "slow now: ") + one.sentence for one in snapshot.slow[:3]]
+    notes = [line for text in slow for line in Text(text, style="bold red").wrap(console, console.width)]
+    left = rows - 5 - bool(silent(snapshot))  # for ranks or hosts, and notes
+    # A note that wraps takes rows from the output above, not from the ranks, as the table would change with each.
+    room = max(2, min(left - len(notes), left if is_all else int(rows * _MOST_PART) - rows + left - len(slow)))
+    parts: list[RenderableType] = [Rule(_title(snapshot, columns), style="dim", align="left")]
+    parts += notes[: max(1, left - room)]
     if quiet := silent(snapshot):
         parts.append(Text(quiet, style="yellow", no_wrap=True, overflow="ellipsis"))
     by_rank = len(snapshot.ranks) <= room
@@ -65,15 +74,18 @@ def lines(snapshot: Snapshot, columns: int, rows: int, prompt: str = "", is_all:
     return capture.get().rstrip("\n").split("\n")
 
 
-def _title(snapshot: Snapshot) -> Text:
-    words = snapshot.command.split()
-    name = next((word for word in words if word.endswith(".py")), words[0] if words else snapshot.job)
-    title = Text(f"{name.rpartition('/')[2][:40]} ", style="bold", no_wrap=True)
-    return title.append(" · ".join([*rates(snapshot), clock(snapshot.seconds)]), style="not bold")
+def _title(snapshot: Snapshot, columns: int) -> Text:
+    words = from_script(snapshot.command.split()) or [snapshot.job]
+    title = Text(f"{words[0][:40]} ", style="bold", no_wrap=True)
+    parts = [*rates(snapshot), clock(snapshot.seconds)]
+    if columns >= _COMPACT:
+        parts.insert(1, count(len({rank.host for rank in snapshot.ranks}), "host"))
+        parts.append(f"job {snapshot.job[:8]}")
+    return title.append(" · ".join(parts), style="not bold")
 
 
 def _keys(snapshot: Snapshot) -> str:
-    bars = f"   {snapshot.bars} more progress bars" if snapshot.bars else ""
+    bars = f"   {count(snapshot.bars, 'more progress bar')}" if snapshot.bars else ""
     return f"s stack  l log  q close the view, the job goes on{bars}"
 
 
@@ -97,7 +109,7 @@ def _table(first: str, is_compact: bool) -> Table:
     waiting = "waits for" if is_compact else "waiting for"
     for name, title in {"compute": "compute", "input": "input", "waiting": waiting, "moving": "moving"}.items():
         table.add_column(title, justify="right", no_wrap=True, style=_COLOURS[name])
-    for name in ("CPU", "memory"):
+    for name in () if is_compact else ("CPU", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
@@ -115,18 +127,23 @@ def _ranks(ranks: Sequence[RankView], columns: int) -> Table:
         table.add_row(
             str(rank.rank) if is_compact else f"{rank.rank} {rank.host}",
             *cells,
-            "" if rank.cpu is None else f"{rank.cpu:.0f} %",
-            "" if rank.memory is None else size(rank.memory),
+            *([] if is_compact else _usage(rank.cpu, rank.memory)),
             *gpu,
             _last(rank),
         )
     return table
 
 
-def _last(rank: RankView) -> Text:
-    """Return the last cell of a rank: an activity that has lasted for long, or the last line of its output."""
+def _last(rank: RankView) -> RenderableType:
+    """Return the last cell of a rank: the last line of its output, behind an activity that has lasted for long."""
     note = "gone" if rank.is_gone else f"{rank.doing_for:.0f} s {rank.doing}" if rank.doing else ""
-    return Text(note, style="yellow") if note else Text(rank.line, style="dim")
+    if not note or not rank.line:
+        return Text(note or rank.line, style="yellow" if note else "dim")
+    halves = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    for style in ("yellow", "dim"):
+        halves.add_column(no_wrap=True, overflow="ellipsis", ratio=1, style=style)
+    halves.add_row(Text(note), Text(rank.line))
+    return halves
 
 
 def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
@@ -142,12 +159,11 @@ def _hosts(snapshot: Snapshot, columns: int, room: int) -> Table:
         part = Snapshot("", "", len(ranks), 0.0, ranks=ranks)
         waits = [rank.waits_for for rank in ranks if rank.waits_for is not None]
         most = max(set(waits), key=waits.count) if waits else None
-        memory = sum(rank.memory or 0 for rank in ranks)
+        cpu, memory = (sum(getattr(rank, name) or 0 for rank in ranks) for name in ("cpu", "memory"))
         table.add_row(
             name,
             *_cells(is_compact, part.steps_per_second, part.samples_per_second, mean_shares(part), most),
-            f"{sum(rank.cpu or 0 for rank in ranks):.0f} %",
-            size(memory),
+            *([] if is_compact else _usage(cpu, memory)),
             _strip(ranks),
         )
     if len(shown) < len(by_host):
@@ -165,6 +181,10 @@ def _cells(
     waits = _percent(shares.waiting) + ("" if waits_for is None else f" {waits_for:>2}")
     bar = _bar(shares, _bar_width(is_compact))
     return [*cells, bar, _percent(shares.compute), _percent(shares.input), waits, _percent(shares.moving)]
+
+
+def _usage(cpu: float | None, memory: int | None) -> list[str]:
+    return ["" if cpu is None else f"{cpu:.0f} %", "" if memory is None else size(memory)]
 
 
 def _percent(share: float) -> str:

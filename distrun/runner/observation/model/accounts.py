@@ -33,6 +33,8 @@ class Account:
         """The time of its last event."""
         self.state, self.since = 0, 0
         """The state of its main thread, one of `layout.STATES` (0 = unknown), and its begin."""
+        self.active_at = 0
+        """The time of its last step, and of the end of its last operation or sleep, whichever is latest."""
         self.waits_for, self.waits_since = "", 0
         """The operation that a thread sleeps for (empty = none does), and the begin of that sleep."""
         self.generation = 0
@@ -40,6 +42,8 @@ class Account:
         """The number of steps that it has done."""
         self.is_gone = False
         """Whether its process has ended, or its host's agent has sent nothing for long."""
+        self.is_lost = False
+        """Whether it was running when its host's agent was last heard of, long ago."""
         self.divided_until = 0
         """The end of its last divided second. Before the first one, the time of its first event."""
         self._states: deque[tuple[int, int]] = deque()  # (begin, state)
@@ -48,11 +52,18 @@ class Account:
         self._samples: deque[tuple[int, int]] = deque()
 
     def take(self, events: Iterable[Event], names: Sequence[str], operations: Operations) -> None:
-        """Take new events, in order, and add submissions to `operations`."""
+        """Take new events, in order, and add submissions to `operations`.
+
+        A step in a second that is divided already counts in the next one: its rank had no core between reading the
+        clock and writing the event.
+        """
         for event in events:
             self.divided_until = self.divided_until or event.begin
             kind = event.kind
-            self.heard_until = max(self.heard_until, event.begin, event.end)
+            at = max(event.begin, self.divided_until)
+            self.heard_until = max(self.heard_until, at, event.end)
+            if kind in (DONE, WAITED, STEP):
+                self.active_at = max(self.active_at, event.begin, event.end)
             if kind == DONE:
                 if event.submitted:
                     name = names[event.name] if event.name < len(names) else ""
@@ -61,7 +72,7 @@ class Account:
             elif kind in STATES:
                 self._enter(kind, event.begin)
                 if kind == FORWARD and event.value:
-                    self._samples.append((event.begin, event.value))
+                    self._samples.append((at, event.value))
             elif kind == WAITING:
                 self.waits_for = (names[event.name] if event.name < len(names) else "") or "an operation"
                 self.waits_since = event.begin
@@ -70,7 +81,7 @@ class Account:
                 self._slept.append((event.begin, event.end))
             elif kind == STEP:
                 self.steps = event.number
-                self._steps.append(event.begin)
+                self._steps.append(at)
             elif kind == GENERATION:
                 self.generation = event.number
 

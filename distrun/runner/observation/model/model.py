@@ -127,8 +127,9 @@ class Model(Consumer):
                 continue
             if (own := sample["ranks"].get(str(rank.process))) is not None:
                 rank.cpu, rank.memory, rank.gpu = own["cpu"], own["memory"], own.get("gpu")
-                rank.account.is_gone = False
+                rank.account.is_gone = rank.account.is_lost = False
             elif rank.cpu is not None:  # it is gone
+                rank.account.is_lost = False
                 rank.account.leave()
 
     def output(self, rank: int, data: bytes) -> None:
@@ -139,6 +140,7 @@ class Model(Consumer):
         self.now = now
         for rank in self.ranks.values():
             if rank.host in self.hosts and self.hosts[rank.host].is_silent(now):
+                rank.account.is_lost |= not rank.account.is_gone
                 rank.account.leave()
         while self._next is not None and (told := self._told_of(self._next + SECOND)) is not None:
             self._divide(self._next, told)

@@ -130,7 +130,7 @@ class Collector(Consumer):
                 number, at = self._last_step.get(source.process, (0, 0))
                 if number and event.number == number + 1 and event.begin > at:
                     self.steps.add((event.begin - at) / 1e9)
-                elif number and event.number > number:
+                elif event.number > number + 1:
                     self.missing_steps[source.rank] += event.number - number - 1
                 self._last_step[source.process] = event.number, event.begin
             elif event.kind == layout.REMARK and (text := names[event.name]).startswith(layout.AUTOTUNED):
@@ -182,6 +182,10 @@ class Collector(Consumer):
         seconds = {name: value / each for name, value in _activities(whole).items()}
         samples = whole.samples / each if whole.steps else 0.0
         return RankSummary(number, host, rank.steps, samples, seconds, whole.cost / each)
+
+    def unheard(self) -> list[int]:
+        """Return the ranks that were running when their host's agent was last heard of, long before the end."""
+        return sorted(number for number, rank in self._model.ranks.items() if rank.account.is_lost)
 
     def stragglers(self) -> list[Straggler]:
         """Return the ranks that cost the others more than a tenth of the training, the costliest first."""

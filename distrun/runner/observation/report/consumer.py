@@ -115,6 +115,10 @@ class Report(Consumer):
                 f"{missing.total()} steps of {list_ranks(sorted(missing))} are not counted: their agent was stopped or "
                 "cut off for so long that newer records replaced those of these steps."
             )
+        if (unheard := self._collector.unheard()) and not self._plan.is_elastic:  # there, hosts may leave
+            notes.append(
+                f"The last seconds of {list_ranks(unheard)} are not counted: nothing more was heard of their agent."
+            )
         return notes
 
 

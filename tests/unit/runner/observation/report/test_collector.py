@@ -66,14 +66,35 @@ def test_of_a_host_that_is_lost_everything_counts_that_it_has_told():
     found = gathered(History(4), 30, {"h2": (10.25, 99.0)})
     expected = [rank.steps for rank in told.ranks(PLANNED)]
     assert [rank.steps for rank in found.ranks(PLANNED)][2:] == expected[2:]
+    assert (told.unheard(), found.unheard()) == ([], [2, 3])
+
+
+@pytest.mark.parametrize("is_told_of_use", [True, False], ids=["agent in time", "no sample yet"])
+def test_a_step_that_is_told_of_after_its_second_was_divided_counts_in_the_next(is_told_of_use):
+    collector, rank = Collector(START), Source(0, 0, "h1")
+    sample = {"cpu": 1.0, "memory": 1.0, "network": {}, "ranks": {"0": {"cpu": 1.0, "memory": 1}}}
+    collector.events(rank, [event(FORWARD, START)], [])
+    for number in range(1, 101):
+        written = START + 100 * number * MS
+        if number % 10 == 0:  # the end of a second: its last step has its time, but is not written yet
+            if is_told_of_use:
+                collector.sample("h1", sample | {"time": written})
+            collector.tick(written + 3_000 * MS)
+        collector.events(
+            rank, [event(FORWARD, written - 2 * MS, value=32), event(STEP, written - MS, number=number)], []
+        )
+    collector.close(JobEnd(0))
+    assert [one.steps for one in collector.ranks({})] == [100]
+    assert sum(moment.together.samples for moment in collector._moments) == 3200
+    assert not collector.missing_steps
 
 
 def test_steps_whose_records_were_lost_are_counted_as_missing():
     collector = Collector(START)
-    for number in (1, 2, 7, 8, 20):
+    for number in (3, 4, 7, 8, 20):
         collector.events(Source(0, 0, "h1"), [event(STEP, START + number * MS, number=number)], [""])
     collector.events(Source(0, 0, "h1"), [event(STEP, START + 30 * MS, number=1)], [""])  # another process
-    assert collector.missing_steps == {0: 4 + 11}
+    assert collector.missing_steps == {0: 2 + 2 + 11}
 
 
 def test_the_lengths_of_steps_are_those_of_all_ranks():
