@@ -54,9 +54,10 @@ def test_np_caps_the_slots(distrun):
     assert b"OMP_NUM_THREADS=" in job.stderr.data or "OMP_NUM_THREADS" in os.environ
 
 
-def test_all_names_of_this_machine_are_one_host(output, python):
+@pytest.mark.parametrize("hosts", one_in_gate("localhost,127.0.0.1", "localhost:1,127.0.0.1:1", "localhost,localhost"))
+def test_all_names_of_this_machine_are_one_host(output, python, hosts):
     code = "import os; print(os.environ['LOCAL_RANK'], os.environ['LOCAL_WORLD_SIZE'], os.environ['GROUP_RANK'])"
-    printed = output("-H", "localhost:1,127.0.0.1:1", "--no-tag-output", *python(code))
+    printed = output("-H", hosts, "--no-tag-output", *python(code))
     assert sorted(printed.splitlines()) == [b"0 2 0", b"1 2 0"]
 
 

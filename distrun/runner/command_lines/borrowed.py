@@ -42,13 +42,13 @@ def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> 
     taken = []
     while is_flag(rest):
         count = count_own(own, rest)
-        if not count and (launcher := _launcher_of(rest[0])) is not None:
-            flag = rest[0]
-            taken.append(take(launcher, rest))
-            if not {*taken[-1].options[:1]} <= own.keys():  # `distrun` has it, and this command, the doctor, lacks it
-                raise UsageError(_unknown(own, flag.partition("=")[0], name))
-            continue
         option, equals, _ = rest[0].partition("=")
+        launcher = None if count else _launcher_of(rest[0])
+        if launcher is not None and (translation := _taken(launcher, rest, option in own, name)) is not None:
+            taken.append(translation)
+            if not {*taken[-1].options[:1]} <= own.keys():  # `distrun` has it, and this command, the doctor, lacks it
+                raise UsageError(_unknown(own, option, name))
+            continue
         if option in own:
             count = 1 if equals else count or 2  # click refuses a value that is not valid
         count = count or count_attached(own, rest[0])
@@ -57,6 +57,22 @@ def translated(own: OwnOptions, words: Sequence[str], name: str = "distrun") -> 
         taken.append(Taken(rest[:count]))
         del rest[:count]
     return assembled(taken, rest)
+
+
+def _taken(launcher: Program, rest: list[str], is_own: bool, name: str) -> Taken | None:
+    """Remove a flag of another launcher from the words `rest`, and return its translation.
+
+    None if it is an option of ours, too, and has a value that neither of the two allows.
+    """
+    words = list(rest)
+    try:
+        translation = take(replace(launcher, name=name), words)
+    except UsageError:
+        if is_own:
+            return None
+        raise
+    rest[:] = words
+    return translation
 
 
 def _launcher_of(word: str) -> Program | None:

@@ -55,6 +55,11 @@ class Discovery:
         self._lock = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
+        self._first: list[Host] | None = None
+
+    def check(self) -> None:
+        """Run the script for the first time. Raises UsageError, as `list_hosts` does."""
+        self._first = self.list_hosts()
 
     def start(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
         """Start the thread, which posts `HostsFound` at first and after changes. An error that repeats is said once."""
@@ -81,16 +86,17 @@ class Discovery:
     def _watch(self, post: Callable[[Event], None], say: Callable[[str], None]) -> None:
         listed: list[Host] | None = None
         problem = ""
+        first = self._first
         while not self._stopped.is_set():
             try:
-                hosts = self.list_hosts()
+                hosts, first = self.list_hosts() if first is None else first, None
                 if hosts != listed:
                     post(HostsFound(self._hosts.add(hosts)))
                 listed, problem = hosts, ""
             except UsageError as error:  # the last valid list stays in use
                 if str(error) != problem and not self._stopped.is_set():
                     problem = str(error)
-                    say(problem)
+                    say(f"{problem}; the last list of hosts stays")
             self._stopped.wait(self._interval)
 
     def _output(self) -> str:
@@ -110,19 +116,19 @@ class Discovery:
         with process:  # it closes the pipes and reaps the process
             try:
                 said, complaint = process.communicate(timeout=self._timeout)
-            except subprocess.TimeoutExpired:
+            except BaseException as error:
                 _kill(process)
-                raise UsageError(
-                    f"--hosts-from {self._script!r} took longer than {self._timeout:g} s: the last list of hosts stays"
-                ) from None
+                if not isinstance(error, subprocess.TimeoutExpired):
+                    raise  # Ctrl-C
+                raise UsageError(f"--hosts-from {self._script!r} took longer than {self._timeout:g} s") from None
             finally:
                 with self._lock:
                     self._running = None
         if process.returncode:
             words = complaint.decode(errors="replace").strip()[-_LAST_WORDS:]
             raise UsageError(
-                f"--hosts-from {self._script!r} failed with status {process.returncode}, and the last list of hosts "
-                f"stays{': ' if words else ''}{' '.join(words.split())}"
+                f"--hosts-from {self._script!r} failed with status {process.returncode}"
+                f"{': ' if words else ''}{' '.join(words.split())}"
             )
         return said.decode(errors="replace")
 

@@ -44,7 +44,7 @@ class HostList:
                     self._here = name = self._here or name
                 else:
                     self._routes[name] = routes[name]
-                slots[name] = host.slots or self._default_slots
+                slots[name] = host.slots or self._default_slots * host.times
                 self._hosts[name] = replace(host, name=name, slots=slots[name])
         return slots
 

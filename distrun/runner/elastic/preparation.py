@@ -183,7 +183,9 @@ def _with_script(
     first, options = without_vain_spares(first, options, request, context)
     listed = HostList(lambda more: resolve_hosts(more, launcher, ssh), request.slots or 1)
     planner = ElasticPlanner(request, context, options, free_port)
-    return ElasticPlan(first, planner, options, listed, {}, Discovery(script, listed))
+    discovery = Discovery(script, listed)
+    discovery.check()  # one that fails from the start would leave the job waiting for hosts
+    return ElasticPlan(first, planner, options, listed, {}, discovery)
 
 
 def check_elastic(request: LaunchRequest, settings: Settings) -> None:
@@ -221,7 +223,7 @@ def _hosts(request: LaunchRequest, context: LaunchContext) -> list[Host]:
     bare, cores = (1, None) if request.hosts else (context.slots, context.cores)
     found = place(given, request.np, bare, oversubscribe=request.oversubscribe, cores=cores)
     placed = {host.name: ranks for host, ranks in found}
-    return [replace(host, slots=max(host.slots or bare, placed.get(host.name, 0))) for host in given]
+    return [replace(host, slots=max(host.slots or bare * host.times, placed.get(host.name, 0))) for host in given]
 
 
 def without_vain_spares(

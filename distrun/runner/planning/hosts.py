@@ -47,9 +47,11 @@ class Host:
     """The account for SSH. None = as ~/.ssh/config has it."""
     gpus: tuple[str, ...] = ()
     """The GPUs that its ranks may use, as in CUDA_VISIBLE_DEVICES. Empty = not given."""
+    times: int = 1
+    """How often it is listed, if no number of slots is given: each time stands for a slot."""
 
     def __str__(self) -> str:
-        return self.name if self.slots is None else f"{self.name}:{self.slots}"
+        return ",".join([self.name] * self.times) if self.slots is None else f"{self.name}:{self.slots}"
 
 
 def parse_host(text: str) -> Host:
@@ -124,12 +126,21 @@ def merge(hosts: Iterable[Host]) -> list[Host]:
     for host in hosts:
         known = merged.setdefault((host.name, host.user), host)
         if known is not host:
-            both = None if known.slots is None or host.slots is None else known.slots + host.slots
+            both, times = _added(known, host)
             if both is not None and both > MOST_SLOTS:
                 raise UsageError(f"{host.name} has {both} slots in all: give it at most {MOST_SLOTS}")
             gpus = tuple(dict.fromkeys((*known.gpus, *host.gpus)))
-            merged[host.name, host.user] = replace(known, slots=both, gpus=gpus)
+            merged[host.name, host.user] = replace(known, slots=both, gpus=gpus, times=times)
     return list(merged.values())
+
+
+def _added(known: Host, host: Host) -> tuple[int | None, int]:
+    """Return `slots` and `times` of a host that is listed twice."""
+    if host.slots == 0:
+        return known.slots, known.times
+    if known.slots is None and host.slots is None:
+        return None, known.times + host.times
+    return sum(one.times if one.slots is None else one.slots for one in (known, host)), 1
 
 
 def _parse_line(words: list[str]) -> list[Host]:

@@ -34,7 +34,10 @@ def with_slots(
     for number, name in (slots, "--slots"), (ranks_per_host, "--ranks-per-host"):
         if number is not None and not 1 <= number <= MOST_SLOTS:
             raise UsageError(f"{name} {number} is not a number of slots of a host: give 1 to {MOST_SLOTS}")
-    chosen = [host if host.slots else replace(host, slots=slots) for host in hosts or [Host("localhost")]]
+    chosen = [
+        host if host.slots or slots is None else replace(host, slots=slots * host.times)
+        for host in hosts or [Host("localhost")]
+    ]
     for host in chosen:
         if host.slots is not None and host.slots > MOST_SLOTS:
             raise UsageError(f"{host.name} has {host.slots} slots: give it at most {MOST_SLOTS}")
@@ -60,9 +63,9 @@ def place(
 ) -> list[tuple[Host, int]]:
     """Return the hosts that get ranks, with the number of ranks of each.
 
-    Hosts without slots get `default_slots`, and more if `np` is more than the slots of all hosts. With `oversubscribe`,
-    every host takes more. All slots of a host are filled before the next host's. With `by_node`, hosts take turns.
-    `cores` are those of the only host, or None.
+    Hosts without slots get `default_slots` each time they are listed, and more if `np` is more than the slots of all
+    hosts. With `oversubscribe`, every host takes more. All slots of a host are filled before the next host's. With
+    `by_node`, hosts take turns. `cores` are those of the only host, or None.
 
     Raises:
         UsageError: `np` is not positive, or more than the user's slots, or than the limits of a job, or far more than
@@ -70,7 +73,7 @@ def place(
     """
     if np is not None and not 1 <= np <= MOST_RANKS:
         raise UsageError(f"-np {np} is not a number of ranks: give 1 to {MOST_RANKS}")
-    slots = [default_slots if host.slots is None else host.slots for host in hosts]
+    slots = [default_slots * host.times if host.slots is None else host.slots for host in hosts]
     elastic = [index for index, host in enumerate(hosts) if host.slots is None or oversubscribe]
     size = sum(slots) if np is None else np
     if size > sum(slots) and not elastic:

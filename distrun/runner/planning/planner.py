@@ -73,7 +73,7 @@ def placed_ranks(request: LaunchRequest, context: LaunchContext) -> tuple[list[t
     """
     hosts = with_slots(request.hosts, request.slots, request.ranks_per_host, request.oversubscribe)
     default = 1 if request.hosts else context.slots
-    bare = [host.name for host in hosts if host.slots is None]
+    bare = [host.name for host in hosts if host.slots is None and host.times == 1]
     notes = []
     if bare and request.hosts and request.np is None:
         notes.append(f"1 slot on {', '.join(bare)}, as no number is given; NAME:SLOTS or --slots give more")

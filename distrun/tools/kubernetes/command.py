@@ -22,6 +22,9 @@ _SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--he
 @click.command(context_settings=_SETTINGS, options_metavar="--image IMAGE [OPTIONS]")
 @option("--image IMAGE", "The image. Without --ship, distrun and the command are in it.", required=True)
 @option("--hosts N", "Number of pods. Default: 1.", click.IntRange(1, MOST_RANKS), default=1)
+@option(
+    "-np --num-proc np N", "Ranks in all, as many in each pod. Default: --slots of each.", click.IntRange(1, MOST_RANKS)
+)
 @option("--gpus N", "GPUs of each pod, and ranks. Default: 0.", click.IntRange(0, MOST_SLOTS), default=0)
 @option("--slots N", "Ranks of each pod. Default: one per GPU, or one.", click.IntRange(1, MOST_SLOTS))
 @option("--cpus Q", "CPUs of each pod, as in 4 or 500m.")
@@ -57,6 +60,8 @@ def k8s(**options: Any) -> int:
     --secret. With --apply (pip install 'distrun[kubernetes]') the output of all ranks is shown, the exit status is the
     job's, and Ctrl-C deletes the job.
     """
+    if options["np"] is not None:
+        options["slots"] = _slots(options["np"], options["hosts"], options["slots"])
     job = _pod_job(options)
     made = manifests(job, secrets.token_hex(32))
     if not options["apply"]:
@@ -66,6 +71,17 @@ def k8s(**options: Any) -> int:
     from distrun.tools.kubernetes.following import run
 
     return run(Client(options["context"], job.namespace), job.name, made)
+
+
+def _slots(np: int, pods: int, slots: int | None) -> int:
+    """Return the ranks of each pod for `np` ranks in all."""
+    if slots not in (None, np / pods) or np % pods or np // pods > MOST_SLOTS:
+        given = f"--hosts {pods}" + (f" and --slots {slots}" if slots else "")
+        raise UsageError(
+            f"-np {np} ranks do not go with {given}: give every pod as many, at most {MOST_SLOTS}, as in -np {2 * pods}"
+            f" --hosts {pods}"
+        )
+    return np // pods
 
 
 def _pod_job(options: dict[str, Any]) -> PodJob:

@@ -23,3 +23,17 @@ def test_a_dry_run_asks_the_script_for_the_hosts(output):
 def test_of_commands_that_are_no_python_there_are_no_spares(distrun):
     job = distrun("--spares", "2", "-np", "1", "sh", "-c", "test $DISTRUN_RESTART = 1")
     assert b"there are no spares of 'sh', which is no Python program" in job.ended(0)
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("no-such-program", b"--hosts-from 'no-such-program' failed with status 127: "),
+        ("echo a:two", b"--hosts-from 'echo a:two' printed 'a:two': "),
+    ],
+)
+def test_a_script_that_fails_from_the_start_ends_the_job_at_once(distrun, script, sentence):
+    job = distrun("--hosts-from", script, "-np", "2", *PYTHON)
+    assert job.wait() == 2
+    assert sentence in job.stderr.data
+    assert job.stderr.data.count(b"\n") == 1

@@ -53,7 +53,7 @@ def test_an_error_is_told_once_and_the_last_list_stays(watched):
     folder, listing, events, said = watched
     events.get(timeout=DEADLINE)
     (folder / "fail").touch()
-    assert "failed with status 1" in said.get(timeout=DEADLINE)
+    assert said.get(timeout=DEADLINE).endswith("failed with status 1; the last list of hosts stays")
     (folder / "new").write_text("a:two\n")
     (folder / "new").replace(listing)  # a script that is at it finds the one or the other, and no empty file
     (folder / "fail").unlink()
@@ -71,6 +71,16 @@ def test_a_script_that_hangs_is_ended_with_all_that_it_started(tmp_path):
 def test_a_script_that_does_not_exist_costs_a_sentence():
     with pytest.raises(UsageError, match="failed with status 127"):
         Discovery("no-such-program-at-all", HostList(resolve)).list_hosts()
+
+
+def test_the_list_of_the_check_is_the_first(tmp_path):
+    (tmp_path / "hosts").write_text("a:2\n")
+    discovery = Discovery(f"cd {tmp_path} && mv hosts seen && cat seen || echo b", HostList(resolve), interval=0.01)
+    discovery.check()
+    events, said = queue.Queue(), queue.Queue()
+    discovery.start(events.put, said.put)
+    assert [events.get(timeout=DEADLINE).slots for _ in range(2)] == [{"a": 2}, {"b": 1}]
+    discovery.close()
 
 
 def test_the_listing_may_be_horovods_or_anything_that_a_host_list_may_hold():

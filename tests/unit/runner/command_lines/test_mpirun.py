@@ -26,6 +26,7 @@ def ours(line):
         ("-f f -n 2 -l cmd", "--hostfile f -np 2 --tag-output cmd"),
         ("-n 2 --oversubscribe --allow-run-as-root cmd", "-np 2 --oversubscribe cmd"),
         ("-host a cmd", "--hosts a --slots 1 cmd"),
+        ("-host a,a cmd", "--hosts a,a --slots 1 cmd"),
         ("-x A=1 -x B -genv C 2 -env D=3=4 cmd", "-x A=1 -x B -x C=2 -x D=3=4 cmd"),
         ("-genvlist A,B -genvall cmd", "-x A -x B -x * cmd"),
         ("-wdir /d --tag-output --timestamp-output cmd", "--wdir /d --tag-output --prefix-output-with-timestamp cmd"),

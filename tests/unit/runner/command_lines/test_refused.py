@@ -118,6 +118,11 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]
         (["doctor", "--start-timeout", "0"], "start-timeout"),
         (["top"], "distrun top needs a terminal: without one, start the job with --live, which writes lines"),
         (["agent", "true"], "nobody says how many hosts the job has"),
+        (["--launcher", "docker", "true"], "'--launcher': 'docker' is not one of 'ssh', 'srun', 'mpirun'"),
+        (["--bind-to", "cpu", "true"], "'--bind-to': 'cpu' is not one of 'none', 'core', 'socket', 'numa'"),
+        (["-rank-by", "cpu", "true"], "distrun -rank-by cpu: 'cpu' is not understood: allowed are"),
+        (["k8s", "-np", "3", "--hosts", "2", "--image", "x", "true"], "-np 3 ranks do not go with --hosts 2: give"),
+        (["k8s", "-np", "2", "--slots", "1", "--image", "x", "true"], "-np 2 ranks do not go with --hosts 1 and --slo"),
         (["predict", "/nowhere"], "there is no file /nowhere"),
     ],
 )

@@ -67,7 +67,9 @@ def test_an_error_in_a_host_file_names_the_line(line):
 
 def test_a_host_listed_twice_has_the_slots_of_both():
     assert parse_host_list("a:1,b:2,a:3") == [Host("a", 4), Host("b", 2)]
-    assert merge([Host("a", 1), Host("a")]) == [Host("a")]
+    assert merge([Host("a", 1), Host("a")]) == [Host("a", 2)]
+    assert merge([Host("a"), Host("a", 0)]) == [Host("a")]
+    assert merge([Host("a"), Host("a"), Host("a", 0)]) == merge([Host("a"), Host("a")])
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from distrun.errors import UsageError
-from distrun.runner.planning.hosts import Host
+from distrun.runner.planning.hosts import Host, parse_host_list
 from distrun.runner.planning.placement import host_of_each_rank, parse_ranks, place, with_slots
 
 
@@ -56,6 +56,15 @@ def test_a_rank_filter_outside_the_job_is_refused(text):
 )
 def test_by_node_each_host_gets_a_rank_in_turn(hosts, np, counts):
     assert [ranks for _, ranks in place(hosts, np, 1, by_node=True)] == counts
+
+
+def test_a_host_without_a_number_has_a_slot_each_time_it_is_listed():
+    hosts = parse_host_list("a,b,a")
+    assert [count for _, count in place(hosts, None, 1)] == [2, 1]
+    assert [count for _, count in place(with_slots(hosts, 3, None), None, 1)] == [6, 3]
+    assert [count for _, count in place(hosts, 5, 1)] == [3, 2]  # -np gives them more, in turn
+    assert [count for _, count in place(parse_host_list("a,a:2"), None, 1)] == [3]
+    assert ",".join(map(str, hosts)) == "a,a,b"
 
 
 def test_hosts_take_turns_until_their_slots_are_full():
