@@ -85,6 +85,8 @@ that is being executed is done or, on a rank without a spare core, when another 
 REMARK = 23
 """`name` is a text for people, at `begin`. After the prefix `AUTOTUNED` it is a result of autotuning."""
 AUTOTUNED = "autotuned "
+MESSAGES = "messages"
+"""A name without an event: the rank exchanges messages, which are not recorded one by one."""
 
 KIND_NAMES = {OTHER: "other", INPUT: "input", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer"} | {
     SAVING: "saving",

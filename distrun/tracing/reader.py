@@ -10,6 +10,7 @@ from distrun.tracing import layout
 from distrun.tracing.layout import EVENT, HEADER, NAME_BITS, NAMES, PLACE, SLOTS
 
 _EVENTS_AT, _END = HEADER + NAMES, layout.ANSWER
+_EXCHANGES = (b"reduce", b"gather", b"alltoall", b"join", b"process_set", layout.MESSAGES.encode())
 _MARGIN = 1024
 """The events that a reader skips beyond the oldest ones when it was too slow, as these are being overwritten."""
 
@@ -61,6 +62,12 @@ class RingReader:
         """Whether the rank has never recorded anything, since it has not called init."""
         (first,) = PLACE.unpack_from(self.memory, _EVENTS_AT + EVENT.size)
         return not first
+
+    @property
+    def has_exchanges(self) -> bool:
+        """Whether the rank has named an operation that is neither a broadcast nor a barrier."""
+        names = bytes(self.memory[HEADER : HEADER + self.names_end])
+        return any(word in names for word in _EXCHANGES)
 
     def newest(self) -> int:
         """Return the place of the newest event, or 0 if there is none."""

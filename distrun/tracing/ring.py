@@ -137,6 +137,10 @@ class Ring:
         name, place = self._name(text), next(self._places)
         _pack(self._memory, _at(place), _now(), 0, 0, 0, layout.REMARK << NAME_BITS | name, 0, 0, 0, place)
 
+    def mention(self, name: str) -> None:
+        """Record a name without an event."""
+        self._name(name)
+
     def begin_generation(self, number: int) -> None:
         """Record that this process has joined a world. Cache ids, and the counts of operations, begin again."""
         self._counters, self._batches = {}, {}

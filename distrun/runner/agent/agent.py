@@ -291,7 +291,9 @@ class Agent:
             self._relay.drain(rank)
             self._observation.tell_events(rank)
             if rank_exit.returncode == 0 and rank.events is not None:
-                rank_exit = replace(rank_exit, has_departed=rank.events.is_empty)
+                told = rank.events
+                alone = not (told.is_empty or told.has_exchanges)
+                rank_exit = replace(rank_exit, has_departed=told.is_empty, worked_alone=alone)
             if self._elastic is not None:
                 self._elastic.drain(rank)
                 rank_exit = replace(rank_exit, unasked=not self._elastic.is_ending(rank.number))

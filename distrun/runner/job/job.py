@@ -366,6 +366,8 @@ class Job:
         """
         failure, interrupted_by = self._policy.failure, self._policy.interrupted_by
         failure_report = None if failure is None else self._failure_report(failure)
+        if not self._policy.status and not self._options.is_embedded:
+            self._reporter.tell_mistakes(self._plan)
         # An embedded launcher does not print the report: `distrun.run` raises it.
         self._reporter.close(None if self._options.is_embedded else failure_report)
         status = self._policy.status

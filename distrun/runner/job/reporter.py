@@ -8,9 +8,11 @@ from distrun.runner.decisions import events
 from distrun.runner.decisions.failure import Failure
 from distrun.runner.decisions.failure_report import StderrTails, format_activities, format_report
 from distrun.runner.hosts.agent_client import AgentClient
+from distrun.runner.job.mistakes import SilentMistakes
 from distrun.runner.job.options import JobOptions
 from distrun.runner.output.printer import Printer
 from distrun.runner.output.sinks import RankFiles, Sink
+from distrun.runner.planning.plan import LaunchPlan
 from distrun.runner.protocol.exits import signal_name
 from distrun.runner.protocol.frames import Frame, FrameKind
 from distrun.tracing.activity import ActivityDescription
@@ -41,6 +43,7 @@ class Reporter:
         self._name_of = name_of
         self._printer = Printer(stdout, stderr, options.style, files, post, options.panel)
         self._pids: dict[int, int] = {}
+        self._mistakes = SilentMistakes()
 
     def start(self) -> None:
         """Start the printing thread."""
@@ -59,6 +62,8 @@ class Reporter:
         """Print output of a process, and acknowledge it to its agent (an agent's thread)."""
         if frame.kind is FrameKind.STDERR:
             self.stderr_tails.record(frame.process, frame.payload)
+        else:
+            self._mistakes.output(frame.process, frame.payload)
         stream = "stderr" if frame.kind is FrameKind.STDERR else "stdout"
         self._printer.output(self._rank_of(frame.process), stream, frame.payload, agent.acknowledge)
 
@@ -74,6 +79,7 @@ class Reporter:
                     bound = f"is bound to CPUs {cpus}" if cpus else "is not bound"
                     self.say(f"{self._name_of(process)} {bound}")
             case events.RankExited(process, end):
+                self._mistakes.exited(end)
                 self.log(f"{self._name_of(process)} {end}")
             case events.AgentGone(host, ended, unkillable):
                 if unkillable:
@@ -106,6 +112,11 @@ class Reporter:
             words = self.stderr_tails.lines(process)
             report = format_report(failure, self._name_of(process), self._pids, words, log)
         return "\n".join([report, *format_activities(self.activities)])
+
+    def tell_mistakes(self, plan: LaunchPlan) -> None:
+        """Print what shows that ranks that have ended well have not worked together."""
+        if self._options.notes and (sentence := self._mistakes.sentence(plan)):
+            self.say(sentence)
 
     def close(self, failure_report: str | None) -> None:
         """Print the remaining output, and the failure report last. `events.Printed` is posted when that is done."""

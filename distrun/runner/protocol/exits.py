@@ -30,6 +30,8 @@ class RankExit:
     has_departed: bool = False
     """Whether the rank exited with 0 and certainly without having called init, so that no rank need wait for it there.
     """
+    worked_alone: bool = False
+    """Whether the rank exited with 0 and certainly called init, and exchanged nothing with others but first values."""
 
     @property
     def failed(self) -> bool:
@@ -62,7 +64,8 @@ class RankExit:
 
     def encode(self) -> bytes:
         """Return the payload of an EXITED frame."""
-        return b"%d %d %d %d" % (self.returncode, self.out_of_memory, self.unasked, self.has_departed)
+        flags = self.out_of_memory, self.unasked, self.has_departed, self.worked_alone
+        return b"%d %d %d %d %d" % (self.returncode, *flags)
 
     @classmethod
     def decode(cls, payload: bytes) -> RankExit:

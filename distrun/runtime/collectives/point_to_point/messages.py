@@ -16,6 +16,8 @@ from distrun.runtime.collectives.point_to_point.messenger import Messenger
 from distrun.runtime.collectives.point_to_point.transfer import Receive, Send
 from distrun.runtime.engine.engine import ProgressEngine
 from distrun.runtime.world import world
+from distrun.tracing import recording
+from distrun.tracing.layout import MESSAGES
 
 _lock = threading.Lock()
 _messenger: tuple[ProgressEngine, Messenger] | None = None  # of the world of that engine
@@ -102,6 +104,8 @@ def messenger() -> Messenger:
         if _messenger is None or _messenger[0] is not engine:
             topology = world.topology()
             _messenger = engine, Messenger(engine, topology.rank, topology.size)
+            if recording.ring is not None:
+                recording.ring.mention(MESSAGES)
         return _messenger[1]
 
 
